@@ -15,7 +15,7 @@ from thespian.actors import (
 
 from callboard.actors.cell import Cell, Handlers, Monitor, Reminder
 from callboard.actors.dispatch import check_handlers
-from callboard.actors.envelope import COMPANY, Envelope
+from callboard.actors.envelope import INSTRUMENTATION, Envelope
 from callboard.actors.errors import CallboardError, ReservedName, remote_error
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future, Pause
@@ -163,8 +163,8 @@ class Actor(ThespianActor):
     def send(self, targetAddr: ActorAddress, msg: object) -> None:  # Thespian's names
         """Send a message to another actor, with this one as its sender."""
         if isinstance(targetAddr, ActorRef):
-            if COMPANY.used:
-                if (trace := COMPANY.current()) is not None:
+            if INSTRUMENTATION.used:
+                if (trace := INSTRUMENTATION.current()) is not None:
                     msg = Envelope(msg, trace)
                 post = targetAddr.target.post
                 cell = current_cell.get()

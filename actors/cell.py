@@ -15,15 +15,15 @@ that it fails if the actor ends before.
 
 What few actors use (other handlers, a stash, urgent messages, concurrent handlers) costs the
 others one flag, `attention`: it ends the run of messages after the current one, and the cell
-looks for the reason where it is out of the way. The state of it is kept in an `Aside`.
+looks for the reason where it is out of the way. The state of it is kept in an `RareState`.
 
 Coroutine handlers marked `concurrent` can be many at once. A message for one starts a task, and
 the actor takes the next message as soon as the task awaits. When what it awaits is there, the
-task waits in `Aside.woken`, and a `Resume` at the front of the mailbox gives it its step. So
-steps of tasks are part of the actor's turn like messages, and nothing of the actor ever runs at
-the same moment. While an unmarked coroutine handler awaits, no task takes a step. When as many
-are under way as may be, the next message that would start one is held back, and with it all
-behind it but urgent ones, until one has finished. A `Stop` is held back until all have.
+task waits in `RareState.woken`, and a `Resume` at the front of the mailbox gives it its step.
+So steps of tasks are part of the actor's turn like messages, and nothing of the actor ever runs
+at the same moment. While an unmarked coroutine handler awaits, no task takes a step. When as
+many are under way as may be, the next message that would start one is held back, and with it
+all behind it but urgent ones, until one has finished. A `Stop` is held back until all have.
 
 An actor ends killed, failed, stopped, or with its parent. Whatever is in the mailbox then or
 comes later goes to the dead letters: asks fail at once with `ActorDown`, tells are counted.
@@ -43,7 +43,6 @@ from weakref import ref
 
 from callboard import locks
 from callboard.actors import errors
-from callboard.actors.asking.kept import KeptAnswer, KeptAnswers
 from callboard.actors.asking.overdue import (
     LOOK_PROMISES,
     LOOK_SECONDS,
@@ -51,16 +50,17 @@ from callboard.actors.asking.overdue import (
     has_given_up,
 )
 from callboard.actors.asking.reply import MessageSender
+from callboard.actors.asking.reply_cache import CachedReply, ReplyCache
 from callboard.actors.dispatch import (
     DispatchTable,
     HandlerEntry,
     callable_methods,
     why_not_callable,
 )
-from callboard.actors.envelope import COMPANY, Encoded, Envelope, accompanied, traced_as
+from callboard.actors.envelope import INSTRUMENTATION, Encoded, Envelope, accompanied, traced_as
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import OVER, Future, Pause
+from callboard.actors.future import EXPIRED, Future, Pause
 from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost, SendTurn
 from callboard.actors.reference import (
     ActorRef,
@@ -87,18 +87,18 @@ from callboard.actors.signals import (
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.task import ConcurrentTask, HandlerTask
 from callboard.support.dataclass import dataclass
-from callboard.support.text import class_name, said
+from callboard.support.text import class_name, error_text
 
 #: Messages that one actor handles before the next one gets its turn.
-MESSAGES_A_TURN: Final = 128
+TURN_QUANTUM: Final = 128
 
-_SHARE = tuple(range(1, MESSAGES_A_TURN + 1))
+_TURN_QUANTUM = tuple(range(1, TURN_QUANTUM + 1))
 
 #: Messages that one actor may put aside: a stash that only grows is never unstashed.
 STASH_LIMIT: Final = 10_000
 
 #: Messages that are looked through for one that its asker on another node gave up.
-SEARCHED: Final = 1_000
+CANCEL_SCAN_LIMIT: Final = 1_000
 
 #: Actors that may wait for one another before it counts as a circle.
 LONGEST_CHAIN: Final = 100
@@ -107,11 +107,11 @@ LONGEST_CHAIN: Final = 100
 PROMISES_LOOKED_AT: Final = 64
 
 #: Guards the tables of watchers while actors end; held for a few operations.
-LIFE: Final = locks.lock("lives of actors", 770)
+MONITORS_LOCK: Final = locks.lock("lives of actors", 770)
 
 #: What cells are about to get as their mailbox, or for their rarely used state.
 _FIRST_MAILBOXES: Final[dict["Cell", deque[Item]]] = {}
-_FIRST_ASIDES: Final[dict["Cell", "Aside"]] = {}
+_FIRST_ASIDES: Final[dict["Cell", "RareState"]] = {}
 
 _URGENT: Final = Urgent()
 _RESUME: Final = Resume()
@@ -123,12 +123,12 @@ def short_turns(messages: int) -> Iterator[None]:
 
     It is for searches over the orders of turns, and costs turns as they are nothing.
     """
-    global _SHARE  # read by the hot loop as a constant would be
-    before, _SHARE = _SHARE, _SHARE[:messages]
+    global _TURN_QUANTUM  # read by the hot loop as a constant would be
+    before, _TURN_QUANTUM = _TURN_QUANTUM, _TURN_QUANTUM[:messages]
     try:
         yield
     finally:
-        _SHARE = before
+        _TURN_QUANTUM = before
 
 
 #: What `become` takes: a class with handlers, functions by message type, or an object.
@@ -172,7 +172,7 @@ class ActorHost(MailboxHost, Protocol):
     errands: set[Any]
 
     #: The answers to asks that may come again.
-    kept: KeptAnswers
+    kept: ReplyCache
 
     def schedule(self, runnable: Runnable, /) -> None:
         """Let something take its turn as an actor does; from any thread."""
@@ -215,7 +215,7 @@ def _is_held() -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Aside:
+class RareState:
     """The rarely used state of a cell, made on first use."""
 
     #: The actor whose full mailbox this one waits for.
@@ -274,7 +274,7 @@ class Reminder:
         self._due = cell.runner.now() + seconds
         #: Whether a message is still to be sent.
         self.active = True
-        cell.open_aside().reminders.add(self)
+        cell.open_rare().reminders.add(self)
         self._timer: Timer = cell.runner.call_at(self._due, self._fire)
 
     def cancel(self) -> None:
@@ -282,7 +282,7 @@ class Reminder:
         if self.active:
             self.active = False
             self._timer.cancel()
-            self._cell.open_aside().reminders.discard(self)
+            self._cell.open_rare().reminders.discard(self)
 
     def _fire(self) -> None:
         """Send the message, and set the timer of the next one."""
@@ -291,7 +291,7 @@ class Reminder:
         cell, message, period = self._cell, self._message, self._period
         if period is None:
             self.active = False
-            cell.open_aside().reminders.discard(self)
+            cell.open_rare().reminders.discard(self)
         else:
             now = cell.runner.now()
             missed = max(0.0, (now - self._due) // period)
@@ -339,7 +339,7 @@ class Cell(MessageSender):
     reason: ExitReason | None = None
     detail: str = ""
     #: What only few actors need.
-    aside: Aside | None = None
+    aside: RareState | None = None
     #: Whether there may be a reason to handle no further message: an end, other handlers …
     attention: bool = False
     # Most actors have none of these: each is made on first use.
@@ -501,7 +501,7 @@ class Cell(MessageSender):
 
     def _push_urgent(self, item: Item) -> None:
         """Put a message before all normal ones."""
-        self.open_aside().urgent.append(item)
+        self.open_rare().urgent.append(item)
         self.open_mailbox().appendleft((_URGENT, None))
         self.schedule()
 
@@ -594,14 +594,14 @@ class Cell(MessageSender):
     def bound_mailbox(self, bounds: Mailbox) -> None:
         """Give the mailbox bounds; what waits in it already has been accepted."""
         bounded = BoundedMailbox(self, bounds)
-        with LIFE:
+        with MONITORS_LOCK:
             bounded.extendleft(reversed(self._mailbox or ()))
             self._mailbox = bounded
 
-    def open_aside(self) -> Aside:
+    def open_rare(self) -> RareState:
         """Return the rarely used state, made on first use."""
         if self.aside is None:
-            made = _FIRST_ASIDES.setdefault(self, Aside())  # as in `open_mailbox`
+            made = _FIRST_ASIDES.setdefault(self, RareState())  # as in `open_mailbox`
             if self.aside is None:
                 self.aside = made
             _FIRST_ASIDES.pop(self, None)
@@ -662,7 +662,9 @@ class Cell(MessageSender):
                 with accompanied(envelope):
                     self.answer(sender, entry.function(actor, message))
             except Exception as error:  # noqa: BLE001 - the handler that awaits goes on
-                self.runtime.note_failure(self, f"{class_name(error)}: {said(error)}", error)
+                self.runtime.note_failure(
+                    self, f"{class_name(error)}: {error_text(error)}", error
+                )
                 sender.set_exception(errors.remote_error(error))
             finally:
                 self.sender = None
@@ -716,7 +718,7 @@ class Cell(MessageSender):
         take, table, actor = mailbox.popleft, self.table, self.actor
         message: Any = None
         try:
-            for number in _SHARE:
+            for number in _TURN_QUANTUM:
                 if not mailbox or self.attention:
                     break
                 message, sender = take()
@@ -733,7 +735,7 @@ class Cell(MessageSender):
                 else:
                     if sender is None or not sender.expects:
                         entry.function(actor, message)
-                    elif sender.deadline is OVER:
+                    elif sender.deadline is EXPIRED:
                         self.drop_expired(message, sender)
                     else:
                         result = entry.function(actor, message)
@@ -768,7 +770,7 @@ class Cell(MessageSender):
             self.start_task(entry.function(self.actor, message), sender, message)
         elif sender is None or not sender.expects:
             entry.function(self.actor, message)
-        elif sender.deadline is OVER:
+        elif sender.deadline is EXPIRED:
             self.drop_expired(message, sender)
         else:
             self.answer(sender, entry.function(self.actor, message))
@@ -779,14 +781,14 @@ class Cell(MessageSender):
         self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
     ) -> None:
         """Run a coroutine handler to its first await; it may be done by then."""
-        if sender is not None and sender.expects and sender.deadline is OVER:
+        if sender is not None and sender.expects and sender.deadline is EXPIRED:
             coroutine.close()
             self.drop_expired(message, sender)
             return
         task = HandlerTask(self, coroutine.send, sender, message)
         if task.step():
             self.task = task
-            if sender is not None and sender.deadline is OVER:  # meanwhile
+            if sender is not None and sender.deadline is EXPIRED:  # meanwhile
                 self.stop_working(task)
 
     def _goes_on(self, task: HandlerTask) -> bool:
@@ -823,7 +825,7 @@ class Cell(MessageSender):
         elif isinstance(message, Call):
             self._call(message, sender)
         elif isinstance(message, Resume | Urgent):  # marks: each stands for one of either kind
-            self.open_aside().unhandled += 1
+            self.open_rare().unhandled += 1
             self._handle_marked()
         elif isinstance(message, Stop):
             if self._finish_down_to(0, message, None):
@@ -863,7 +865,7 @@ class Cell(MessageSender):
                     self.drop_expired(envelope.message, sender)
             return
         key = envelope.key
-        is_asked = sender is not None and sender.expects and sender.deadline is not OVER
+        is_asked = sender is not None and sender.expects and sender.deadline is not EXPIRED
         if key is not None and is_asked:
             sender = self.runtime.kept.admit(self.number, key, sender, deadline)  # type: ignore[arg-type]
             if sender is None:
@@ -886,9 +888,9 @@ class Cell(MessageSender):
                 )
             return
         plain = method = getattr(actor, call.method)
-        if COMPANY.spans is not None:
+        if INSTRUMENTATION.spans is not None:
             awaits = inspect.iscoroutinefunction(method)
-            method = COMPANY.spans.around(method, awaits=awaits)
+            method = INSTRUMENTATION.spans.around(method, awaits=awaits)
         try:
             result = method(*call.args, **(call.kwargs or {}))
         except TypeError as error:
@@ -898,7 +900,7 @@ class Cell(MessageSender):
                 or not _is_refused_call(error, method is not plain)
             ):
                 raise
-            sender.set_exception(errors.RemoteError("TypeError", said(error)))
+            sender.set_exception(errors.RemoteError("TypeError", error_text(error)))
             return
         if isinstance(result, Coroutine):
             self.start_task(result, sender)
@@ -920,7 +922,7 @@ class Cell(MessageSender):
 
     def resume(self, task: ConcurrentTask) -> None:
         """Give a concurrent handler its step when the actor comes to it."""
-        self.open_aside().woken.append(task)
+        self.open_rare().woken.append(task)
         self.open_mailbox().appendleft((_RESUME, None))
         self.schedule()
 
@@ -935,18 +937,18 @@ class Cell(MessageSender):
         if not self._finish_down_to(limit - 1, message, sender):
             coroutine.close()
             return
-        if sender is not None and sender.expects and sender.deadline is OVER:
+        if sender is not None and sender.expects and sender.deadline is EXPIRED:
             coroutine.close()
             self.drop_expired(message, sender)
             return
         task = ConcurrentTask(self, coroutine.send, sender, message)
         task.is_promised = False
-        self.open_aside().tasks[task] = None
+        self.open_rare().tasks[task] = None
         self._step(task)
 
     def _handle_marked(self) -> None:
         """Give the task that was woken first its step; handle the oldest urgent message."""
-        aside = self.open_aside()
+        aside = self.open_rare()
         if aside.woken:
             self._step(aside.woken.popleft())
         if aside.urgent:
@@ -970,7 +972,7 @@ class Cell(MessageSender):
 
     def _step(self, task: ConcurrentTask) -> None:
         """Run a concurrent handler to its next await."""
-        aside = self.open_aside()
+        aside = self.open_rare()
         if task not in aside.tasks:
             return
         self.sender = task.sender
@@ -1088,14 +1090,14 @@ class Cell(MessageSender):
         tasks = [] if self.task is None else [self.task]
         for task in [*tasks, *(self.aside.tasks if self.aside is not None else ())]:
             kept = task.sender
-            if is_it(kept) or (isinstance(kept, KeptAnswer) and kept.is_asked_by(is_it)):
+            if is_it(kept) or (isinstance(kept, CachedReply) and kept.is_asked_by(is_it)):
                 self.stop_working(task)
                 return
         if type(asker) is tuple:
-            waiting = list(self._mailbox or ()) if self.depth <= SEARCHED else ()
+            waiting = list(self._mailbox or ()) if self.depth <= CANCEL_SCAN_LIMIT else ()
             for sender in (self.sender, *(sender for _, sender in waiting)):
                 if sender is not None and sender.expects and is_it(sender):
-                    sender.deadline = OVER  # type: ignore[misc]
+                    sender.deadline = EXPIRED  # type: ignore[misc]
 
     def stop_working(self, task: HandlerTask) -> None:
         """Cancel a handler that nobody waits for, unless it is to go on."""
@@ -1155,7 +1157,7 @@ class Cell(MessageSender):
 
     def stash(self) -> None:
         """Put the current message aside; `keep_stashed` takes it when the handler returns."""
-        aside = self.open_aside()
+        aside = self.open_rare()
         if len(aside.stash) >= STASH_LIMIT:
             msg = (
                 f"{self.ref} has {STASH_LIMIT:,} messages in its stash, the limit; call "
@@ -1186,8 +1188,8 @@ class Cell(MessageSender):
 
     def block_on(self, target: Awaited) -> bool:
         """Take no turn until `unblock`; False if `target` waits for this actor in turn."""
-        aside = self.open_aside()
-        with LIFE:
+        aside = self.open_rare()
+        with MONITORS_LOCK:
             if aside.blocked_by is not None or target.waits_for(self):
                 return False
             aside.blocked_by = target
@@ -1252,7 +1254,7 @@ class Cell(MessageSender):
 
     def monitor(self, key: object, watcher: Watcher) -> None:
         """Call `watcher(Down(…))` once when the actor ends; at once, `not_found`, if it has."""
-        with LIFE:
+        with MONITORS_LOCK:
             if self.reason is None:
                 if self._watchers is None:
                     made: dict[object, Watcher] = {}
@@ -1264,7 +1266,7 @@ class Cell(MessageSender):
 
     def demonitor(self, key: object) -> None:
         """Forget a watcher; no effect when it was called or never known."""
-        with LIFE:
+        with MONITORS_LOCK:
             if self._watchers is not None:
                 self._watchers.pop(key, None)
 
@@ -1328,7 +1330,7 @@ class Cell(MessageSender):
         """End the actor because its handler raised; an asker is told what."""
         is_exit = issubclass(type(error), SystemExit)  # asks no attribute of the error
         reason = ExitReason.NORMAL if is_exit else ExitReason.ERROR
-        text = f"{class_name(error)}: {said(error)}"
+        text = f"{class_name(error)}: {error_text(error)}"
         # First: whatever those do who are told, the actor ends.
         self.end = self.end or (reason, text if reason is ExitReason.ERROR else "")
         if sender is not None and sender.expects:
@@ -1342,7 +1344,7 @@ class Cell(MessageSender):
         if self.aside is not None and self.aside.on_end is not None:
             self._guard("in its on_end", self.aside.on_end, reason, detail)
         cancelled = self._cancel_tasks()
-        with LIFE:
+        with MONITORS_LOCK:
             self.reason, self.detail = reason, detail
             watchers, self._watchers = self._watchers, None
         down = Down(self.ref, reason, detail)
@@ -1374,7 +1376,7 @@ class Cell(MessageSender):
         try:
             callback(*args)
         except BaseException as error:  # noqa: BLE001  # the actor ends all the same
-            self.runtime.note_failure(self, f"{where}: {said(error)}", error)
+            self.runtime.note_failure(self, f"{where}: {error_text(error)}", error)
 
     def _cancel_tasks(self) -> list[Asker]:
         """Cancel the handlers that are under way; return the askers that wait."""
@@ -1389,7 +1391,7 @@ class Cell(MessageSender):
             task.sender for task in tasks if task.sender is not None and task.sender.expects
         ]
 
-    def _clear(self, aside: Aside) -> None:
+    def _clear(self, aside: RareState) -> None:
         """Drop what was put aside; stashed messages become dead letters."""
         for reminder in list(aside.reminders):
             reminder.cancel()

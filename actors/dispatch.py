@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar, Union, overload
 
-from callboard.actors.envelope import COMPANY
+from callboard.actors.envelope import INSTRUMENTATION
 from callboard.actors.errors import InvalidHandler
 from callboard.actors.signals import RUNTIMES_OWN
 from callboard.support.dataclass import dataclass
@@ -202,9 +202,11 @@ class DispatchTable(dict[type, HandlerEntry | None]):
         declared = self.declared
         found = (declared[kind] for kind in message_type.__mro__ if kind in declared)
         entry = next(found, None)
-        if entry is not None and COMPANY.spans is not None:
+        if entry is not None and INSTRUMENTATION.spans is not None:
             entry = copy.copy(entry)
-            entry.function = COMPANY.spans.around(entry.function, awaits=entry.is_coroutine)
+            entry.function = INSTRUMENTATION.spans.around(
+                entry.function, awaits=entry.is_coroutine
+            )
         self[message_type] = entry
         return entry
 

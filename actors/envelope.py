@@ -101,7 +101,7 @@ _CHAIN: Final[ContextVar[tuple[str, ...]]] = ContextVar("callboard_chain", defau
 
 
 @dataclass(slots=True)
-class Company:
+class Instrumentation:
     """Process-wide instrumentation of messages.
 
     `used` becomes True with the first trace context, the first ask with a timeout, or the
@@ -137,7 +137,7 @@ class Company:
 
 _TRACE: Final[ContextVar[TraceContext | None]] = ContextVar("callboard_trace", default=None)
 
-COMPANY: Final = Company(_TRACE, _TRACE.get, _TRACE.get)
+INSTRUMENTATION: Final = Instrumentation(_TRACE, _TRACE.get, _TRACE.get)
 
 
 def is_traceparent(text: object) -> bool:
@@ -159,7 +159,7 @@ def is_tracestate(text: object) -> bool:
 
 def trace_id() -> str:
     """Return the trace id of the running code, 32 hex digits; "" without a trace."""
-    trace = COMPANY.trace.get()
+    trace = INSTRUMENTATION.trace.get()
     return "" if trace is None else trace.parent.split("-")[1]
 
 
@@ -172,23 +172,23 @@ def traced_as(message: object) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def accompanied(envelope: Envelope) -> Iterator[None]:
     """Run a block with the trace and the chain of an envelope."""
-    token = COMPANY.chain.set(envelope.chain)
+    token = INSTRUMENTATION.chain.set(envelope.chain)
     try:
         with traced_as(envelope):
             yield
     finally:
-        COMPANY.chain.reset(token)
+        INSTRUMENTATION.chain.reset(token)
 
 
 def traceparent() -> str | None:
     """Return the `traceparent` of the enclosing block, or of the message being handled."""
-    trace = COMPANY.current()
+    trace = INSTRUMENTATION.current()
     return None if trace is None else trace.parent
 
 
 def tracestate() -> str:
     """Return the `tracestate` of `traceparent()`; "" without one."""
-    trace = COMPANY.current()
+    trace = INSTRUMENTATION.current()
     return "" if trace is None else trace.state
 
 
@@ -209,9 +209,9 @@ def traced(parent: str | None, state: str = "") -> Iterator[None]:
     if not is_tracestate(state):
         msg = f"{state!r:.80} is not a W3C tracestate, such as vendor=value,other=value"
         raise ValueError(msg)
-    COMPANY.used = True
-    token = COMPANY.trace.set(None if parent is None else TraceContext(parent, state))
+    INSTRUMENTATION.used = True
+    token = INSTRUMENTATION.trace.set(None if parent is None else TraceContext(parent, state))
     try:
         yield
     finally:
-        COMPANY.trace.reset(token)
+        INSTRUMENTATION.trace.reset(token)

@@ -26,7 +26,7 @@ CallboardError                    root of all errors of callboard
 
 from callboard.base_error import CallboardError as CallboardError
 from callboard.support.reentry import WouldDeadlock as WouldDeadlock
-from callboard.support.text import class_name, said, shown, trace_of
+from callboard.support.text import class_name, error_text, safe_repr, trace_of
 
 
 class ActorDown(CallboardError):
@@ -80,7 +80,7 @@ class RemoteError(CallboardError):
 
 def remote_error(error: BaseException) -> RemoteError:
     """Convert an exception of user code to the error for the asker."""
-    return RemoteError(class_name(error), said(error), trace_of(error))
+    return RemoteError(class_name(error), error_text(error), trace_of(error))
 
 
 class WouldBlock(CallboardError, RuntimeError):
@@ -105,7 +105,7 @@ class WrongArgument(CallboardError, TypeError):
 
 def wrong_argument(needed: str, given: object) -> WrongArgument:
     """Return the error for an argument of the wrong type; `needed` says what to pass."""
-    return WrongArgument(f"{needed}, not {shown(given):.100}")
+    return WrongArgument(f"{needed}, not {safe_repr(given):.100}")
 
 
 def require(is_so: object, needed: str, given: object) -> None:

@@ -24,7 +24,7 @@ from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock, Would
 from callboard.actors.seconds import limit as checked_limit
 from callboard.support.dataclass import dataclass
 from callboard.support.reentry import PATIENCE
-from callboard.support.text import logged, shown
+from callboard.support.text import logged, safe_repr
 
 log = logging.getLogger("callboard.actors")
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 #: The deadline of an ask that has failed because its time was over; compared by identity.
-OVER: Final = float("-inf")
+EXPIRED: Final = float("-inf")
 
 #: Guards every future's list of callbacks; held for a few operations.
 _CALLBACKS = locks.lock("callbacks of futures", 970)
@@ -151,7 +151,7 @@ class Future(Reply, Generic[T]):
 
     def give_up(self) -> None:
         """Let the actor asked stop working on the answer, which nobody waits for."""
-        self.deadline = OVER
+        self.deadline = EXPIRED
         target = getattr(self.asked, "target", None)
         if target is not None:
             target.give_up(self)
@@ -294,7 +294,7 @@ class Future(Reply, Generic[T]):
     def __repr__(self) -> str:
         state = "pending"
         if self.is_done:
-            state = shown(self._value if self._error is None else self._error)
+            state = safe_repr(self._value if self._error is None else self._error)
         what = "" if self.asked is None else f" of {self.asked}"
         return f"<Future{what}: {state}>"
 
@@ -343,7 +343,7 @@ class Future(Reply, Generic[T]):
             try:
                 callback(self)
             except BaseException as error:  # noqa: BLE001  # not the answering actor's trouble
-                logged(log, "a callback of %s failed", shown(self), error=error)
+                logged(log, "a callback of %s failed", safe_repr(self), error=error)
 
     def _wait(self, timeout: float | None) -> None:
         """Block this thread until the future is done or the time is over."""

@@ -12,9 +12,9 @@ not fit is the mailbox's policy:
 - `drop_newest`, `drop_oldest`: that message, or the oldest ones, are dropped.
 - `fail`: the message is refused.
 
-Senders on other nodes wait there (`callboard.proxies.traffic.pacing`), and send what they were
-granted. What they send before they know that, and what comes while local senders have filled
-the mailbox, is parked beside it, in order, within bounds for each node.
+Senders on other nodes wait there (`callboard.proxies.traffic.credit_window`), and send what
+they were granted. What they send before they know that, and what comes while local senders have
+filled the mailbox, is parked beside it, in order, within bounds for each node.
 
 To refuse means `MailboxFull`, raised at the teller, or as the outcome of an ask; the ask of a
 dropped message fails so too. Each message that is dropped or refused is counted, and told in
@@ -43,7 +43,7 @@ from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Ur
 from callboard.support.dataclass import dataclass
 from callboard.support.reentry import HandOver, TooManyCalls
 from callboard.support.seconds import check_numbers
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 log = logging.getLogger("callboard.actors")
 
@@ -306,7 +306,7 @@ class MailboxOwner(Running, Protocol):
         """See to it that the actor has a turn."""
 
 
-class Guests(Protocol):
+class BorrowedCredit(Protocol):
     """The nodes that send to one mailbox what they were granted."""
 
     def arrived(self, node: bytes, /) -> None:
@@ -328,7 +328,7 @@ class Remote(Protocol):
     def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
         """Return the ref of an actor on another node."""
 
-    def guests_of(self, number: int) -> Guests | None:
+    def guests_of(self, number: int) -> BorrowedCredit | None:
         """Return the nodes that send to an actor with a bounded mailbox; else None."""
 
     def actor_ended(self, context: Any, down: Down) -> None:
@@ -344,7 +344,7 @@ class BoundedMailbox(deque[Item]):
     #: Messages from inside calls of this mailbox; made when there is one.
     _hand_over: HandOver | None = None
     #: The nodes that know of the bounds; None as long as there are none.
-    guests: Guests | None = None
+    guests: BorrowedCredit | None = None
 
     def __init__(self, cell: MailboxOwner, bounds: Mailbox) -> None:
         super().__init__()
@@ -693,7 +693,9 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
         return actor_class.actor_class, actor_class.options
     if not isinstance(actor_class, type):
         kind = type(actor_class)
-        msg = f"{shown(actor_class):.100} is no actor class; derive one from callboard.Actor"
+        msg = (
+            f"{safe_repr(actor_class):.100} is no actor class; derive one from callboard.Actor"
+        )
         if hasattr(kind, "cell_class"):
             msg = f"spawn() makes the {kind.__name__} itself: spawn({kind.__name__}, …)"
         raise errors.WrongArgument(msg)

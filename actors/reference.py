@@ -29,14 +29,14 @@ from callboard.actors.asking.retry import (
     RetryHost,
     RetryTarget,
 )
-from callboard.actors.envelope import COMPANY, Envelope, Priority
+from callboard.actors.envelope import INSTRUMENTATION, Envelope, Priority
 from callboard.actors.errors import NoSuchMethod, WrongArgument, WrongValue
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Future
 from callboard.actors.seconds import limit as checked_limit
 from callboard.support.dataclass import dataclass
-from callboard.support.seconds import LONGEST
-from callboard.support.text import shown
+from callboard.support.seconds import MAX_SECONDS
+from callboard.support.text import safe_repr
 
 if TYPE_CHECKING:
 
@@ -187,7 +187,7 @@ class Asker(AnySender, Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """When its time is over, on the runner's clock; `OVER` once it is, None if never."""
+        """When its time is over, on the runner's clock; `EXPIRED` once it is, None if never."""
 
     def set_result(self, value: Any, /) -> bool:
         """Take the answer; False when there was one."""
@@ -388,7 +388,7 @@ def refuse_priority(priority: object) -> None:
         WrongValue: it is neither of the two.
     """
     if priority not in ("normal", "high"):
-        msg = f"priority={shown(priority):.80}: a message has priority 'normal' or 'high'"
+        msg = f"priority={safe_repr(priority):.80}: a message has priority 'normal' or 'high'"
         raise WrongValue(msg)
 
 
@@ -404,7 +404,7 @@ def checked_ref(ref: object, call: str) -> "ActorRef[Any]":
     """
     if isinstance(ref, ActorRef):
         return ref
-    msg = f"{call} takes a ref, as spawn() and find() return it, not {shown(ref):.100}"
+    msg = f"{call} takes a ref, as spawn() and find() return it, not {safe_repr(ref):.100}"
     raise WrongArgument(msg)
 
 
@@ -448,9 +448,9 @@ class ActorRef(Callee[A_co], ActorAddress):
             MailboxFull: the actor is local, and its mailbox has bounds and refuses the message.
             NotSerializable: the actor is remote and the message cannot travel.
         """
-        if COMPANY.used:
+        if INSTRUMENTATION.used:
             refuse_priority(priority)
-            if (trace := COMPANY.current()) is not None:
+            if (trace := INSTRUMENTATION.current()) is not None:
                 message = Envelope(message, trace)
             post = self.target.post if priority == "normal" else self.target.post_urgent
             cell = current_cell.get()
@@ -479,8 +479,8 @@ class ActorRef(Callee[A_co], ActorAddress):
             WouldDeadlock: in a handler for which the actor waits.
         """
         refuse_priority(priority)
-        if COMPANY.used:
-            if (trace := COMPANY.current()) is not None:
+        if INSTRUMENTATION.used:
+            if (trace := INSTRUMENTATION.current()) is not None:
                 message = Envelope(message, trace)
             post = self.target.post_urgent if priority == "high" else self.target.post
             cell = current_cell.get()
@@ -544,7 +544,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             return self._ask_in_company(message, timeout, priority)
         home = self.home  # as `set_deadline`, without the call
         deadline = home.now() + DEFAULT_TIMEOUT
-        if COMPANY.used:
+        if INSTRUMENTATION.used:
             cell = current_cell.get()
             sender = None if cell is None else cell.sender
             limit = None if sender is None else sender.deadline
@@ -552,8 +552,8 @@ class ActorRef(Callee[A_co], ActorAddress):
             if (
                 is_limited
                 or (cell is not None and cell.chain_name)
-                or COMPANY.looks() is not None
-                or COMPANY.chain.get()
+                or INSTRUMENTATION.looks() is not None
+                or INSTRUMENTATION.chain.get()
             ):
                 return self._ask_in_company(message, timeout, priority)
         future: Future[Any] = Future(self, deadline)
@@ -571,28 +571,30 @@ class ActorRef(Callee[A_co], ActorAddress):
         future: Future[Any] = Future(self)
         has_own_time = timeout is not DEFAULT_TIMEOUT
         # NaN is not between, nor is what is no plain time: it is checked.
-        if has_own_time and not (timeout.__class__ is float and 0.0 <= timeout < LONGEST):
+        if has_own_time and not (timeout.__class__ is float and 0.0 <= timeout < MAX_SECONDS):
             timeout = checked_limit(timeout)
         if timeout is not None:
             if has_own_time:  # as `set_deadline`, without the call
-                COMPANY.used, future.timeout, home = True, timeout, self.home
+                INSTRUMENTATION.used, future.timeout, home = True, timeout, self.home
                 future.deadline = home.now() + timeout
                 home.fresh_asks.append(future)
-                is_told = True
+                has_sender = True
             else:
                 cell = current_cell.get()
                 sender = None if cell is None else cell.sender
                 limit = None if sender is None else sender.deadline
-                is_told = self.home.set_deadline(future, timeout, limit)
-            if is_told and not self.is_local:
+                has_sender = self.home.set_deadline(future, timeout, limit)
+            if has_sender and not self.is_local:
                 message = Envelope(message, None, future.deadline)  # it travels, too
         else:
             message = self._unlimited(message)
-        begun = None if COMPANY.spans is None else COMPANY.begin_ask(self, message)
-        trace = COMPANY.current() if begun is None else begun.trace
+        begun = (
+            None if INSTRUMENTATION.spans is None else INSTRUMENTATION.begin_ask(self, message)
+        )
+        trace = INSTRUMENTATION.current() if begun is None else begun.trace
         if begun is not None:
             future.on_done(begun.end)
-        chain, cell = COMPANY.chain.get(), current_cell.get()
+        chain, cell = INSTRUMENTATION.chain.get(), current_cell.get()
         name = "" if cell is None else cell.chain_name
         if name:
             chain = (*chain, name)
@@ -629,12 +631,12 @@ class ActorRef(Callee[A_co], ActorAddress):
             limit = cell.sender.deadline
         target = self.target
         post = target.post_urgent if priority == "high" else target.post
-        if COMPANY.used:
+        if INSTRUMENTATION.used:
             post = functools.partial(_post_when_held, post)
         plan = Retries(retries, backoff, checked_limit(timeout), limit)
-        COMPANY.used = True
-        begun = COMPANY.begin_ask(self, message)
-        trace = COMPANY.current() if begun is None else begun.trace
+        INSTRUMENTATION.used = True
+        begun = INSTRUMENTATION.begin_ask(self, message)
+        trace = INSTRUMENTATION.current() if begun is None else begun.trace
         future = RetriedAsk(self, message, trace, plan, post, waiting_actors())
         if begun is not None:
             future.on_done(begun.end)
@@ -705,7 +707,7 @@ class ActorRef(Callee[A_co], ActorAddress):
 
 def waiting_actors() -> tuple[str, ...]:
     """Return the named actors that wait for what the running code asks."""
-    chain, cell = COMPANY.chain.get(), current_cell.get()
+    chain, cell = INSTRUMENTATION.chain.get(), current_cell.get()
     return (*chain, cell.chain_name) if cell is not None and cell.chain_name else chain
 
 

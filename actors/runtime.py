@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from callboard import locks
 from callboard.actors import events
-from callboard.actors.asking.kept import KeptAnswers
+from callboard.actors.asking.reply_cache import ReplyCache
 from callboard.actors.cell import Cell, Handlers
 from callboard.actors.dispatch import NO_HANDLERS, DispatchTable
 from callboard.actors.envelope import Envelope, traced_as
@@ -50,7 +50,7 @@ from callboard.actors.seconds import seconds as checked
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.waits.shutdown import Phase, Shutdown
 from callboard.support import after_fork
-from callboard.support.text import class_name, logged, shown
+from callboard.support.text import class_name, logged, safe_repr
 
 log = logging.getLogger("callboard.actors")
 
@@ -168,7 +168,7 @@ class Runtime:
         self.fresh_asks: AskList = self.runner.deadlines.fresh
         #: What ends with the node, and in which order.
         self.shutdown = Shutdown(self.name, self.now, self.call_later)
-        self.kept = KeptAnswers(self.now, self.call_later)
+        self.kept = ReplyCache(self.now, self.call_later)
         self.remote: Remote = LocalOnly()
         self._warned: set[object] = set()
         after_fork.register(self, Runtime._leave)
@@ -378,7 +378,7 @@ class Runtime:
 
     def takes(self, number: int) -> bool:
         """Return whether something takes what is sent to an actor's number."""
-        return number in self.contexts or self.succession.heir(number) is not None
+        return number in self.contexts or self.succession.successor(number) is not None
 
     def reply_ref(self, asker: Asker) -> ActorRef[Any]:
         """Return the one-shot address of an asker."""
@@ -464,7 +464,7 @@ class Runtime:
             try:
                 subscriber(event)
             except BaseException as error:  # noqa: BLE001  # nor break what it sees
-                logged(log, "a subscriber failed at %s", shown(event), error=error)
+                logged(log, "a subscriber failed at %s", safe_repr(event), error=error)
 
     def listen(self, told: Callable[[object], None]) -> Callable[[], None]:
         """Call `told(event)` for each event; returns how to stop it. From any thread."""

@@ -4,10 +4,10 @@ from functools import partial
 from typing import Final
 
 from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue
-from callboard.support.seconds import LONGEST, checked_seconds
-from callboard.support.text import shown
+from callboard.support.seconds import MAX_SECONDS, checked_seconds
+from callboard.support.text import safe_repr
 
-#: Returns a time as 0 to `LONGEST` seconds, or raises `InvalidSeconds`.
+#: Returns a time as 0 to `MAX_SECONDS` seconds, or raises `InvalidSeconds`.
 seconds: Final = partial(checked_seconds, refuse=InvalidSeconds)
 
 #: The same for a time that must be more than 0.
@@ -15,19 +15,21 @@ period: Final = partial(checked_seconds, refuse=InvalidSeconds, is_period=True)
 
 
 def limit(value: object, name: str = "timeout") -> float | None:
-    """Return a time as 0 to `LONGEST` seconds; None if it is None or infinite.
+    """Return a time as 0 to `MAX_SECONDS` seconds; None if it is None or infinite.
 
     Raises:
         InvalidSeconds: the value is not a number of seconds.
     """
-    if type(value) is float and 0.0 <= value < LONGEST:  # the usual case
+    if type(value) is float and 0.0 <= value < MAX_SECONDS:  # the usual case
         return value
-    if type(value) is int and 0 <= value < LONGEST:  # `result(5)`: checking for `Real` is slow
+    if (
+        type(value) is int and 0 <= value < MAX_SECONDS
+    ):  # `result(5)`: checking for `Real` is slow
         return float(value)
     if value is None:
         return None
     time = seconds(value, name)
-    return time if time < LONGEST else None
+    return time if time < MAX_SECONDS else None
 
 
 def count(value: object, name: str, least: int = 0) -> int:
@@ -38,7 +40,7 @@ def count(value: object, name: str, least: int = 0) -> int:
         WrongValue: the value is less than `least`.
     """
     if type(value) is not int:
-        msg = f"{name}={shown(value):.80}: must be a whole number, such as {least + 3}"
+        msg = f"{name}={safe_repr(value):.80}: must be a whole number, such as {least + 3}"
         raise WrongArgument(msg)
     if value < least:
         msg = f"{name}={value}: must be at least {least}"

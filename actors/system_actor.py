@@ -221,7 +221,7 @@ class SystemActor(Actor):
         """Create the actor of a cell, with its context."""
         actor = attached(cls, cell, args, kwargs)
         if cls.on_end is not SystemActor.on_end:
-            cell.open_aside().on_end = actor.on_end
+            cell.open_rare().on_end = actor.on_end
         return actor
 
     @property
@@ -232,7 +232,7 @@ class SystemActor(Actor):
         return context
 
     @property
-    def is_told(self) -> bool:
+    def has_sender(self) -> bool:
         """Whether the current message has a sender; messages of the runtime have none.
 
         A `Down` with a sender is not from the runtime, so it must be ignored: its fields may be

@@ -29,7 +29,7 @@ from benchmarks.log_append import check
 from benchmarks.measure import Measure, Subject
 from benchmarks.processes import serving
 from callboard import Node
-from callboard.entity.state.opening import open_state
+from callboard.entity.state.backends import open_state
 from callboard.errors import AskTimeout, EntityUnavailable, OutcomeUnknown
 
 KEYS = 1_000_000

@@ -37,7 +37,7 @@ from callboard.basp.routing.path_order import HELD_BYTES, pack_path_end
 from callboard.basp.routing.update import join_update, write_name, write_rest, write_vector
 from callboard.proxies.events import LinkDown
 from callboard.proxies.link.stream import WAITING_LIMIT
-from callboard.proxies.traffic.doubts import DOUBTED_LIMIT
+from callboard.proxies.traffic.unverified import DOUBTED_LIMIT
 
 INTERVAL: Final = 0.005
 AHEAD: Final = 4 << 20
@@ -232,7 +232,7 @@ def be_hostile(address: str, what: str) -> None:
                 if number % 100 == 0:
                     _wait(wire)
         else:  # answers that nobody reads
-            wire.put_off(1e6)
+            wire.pause_reading(1e6)
             while True:
                 ref.ask(str(100_000))
                 _wait(wire)

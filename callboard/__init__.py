@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from callboard.entity.entity import Entity as Entity
     from callboard.entity.entity import event as event
     from callboard.entity.entity import upcast as upcast
-    from callboard.entity.form import UnreadableValue as UnreadableValue
+    from callboard.entity.event_json import UnreadableValue as UnreadableValue
     from callboard.entity.journal.entry import Entry as Entry
     from callboard.entity.journal.entry import RawEvent as RawEvent
     from callboard.entity.journal.journal import Journal as Journal
@@ -102,7 +102,7 @@ _HOMES: Final = {
         "callboard.proxies.messages": "message",
         "callboard.proxies.names.watch": "NameAdded NameRemoved",
         "callboard.entity.entity": "Entity event upcast",
-        "callboard.entity.form": "UnreadableValue",
+        "callboard.entity.event_json": "UnreadableValue",
         "callboard.entity.journal.entry": "Entry RawEvent",
         "callboard.entity.journal.journal": "Journal",
         "callboard.entity.queue.messages": "QueueStats",

@@ -18,12 +18,12 @@ from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
+from callboard.proxies.environment import NodeEnvironment
 from callboard.proxies.link.certificates import TlsSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.tls import Tls
 from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
-from callboard.proxies.surroundings import Surroundings
 from callboard.support.slots import NODE_PARTS
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class NodeOptions(TypedDict, total=False):
     encrypt: bool
     limits: Limits | None
     is_tool: bool
-    surroundings: Surroundings | None
+    surroundings: NodeEnvironment | None
     serve_logs: Mapping[str, Any] | None
 
 
@@ -458,12 +458,12 @@ class Node(node.Node):
         super()._start_parts(limits, logs)
         self.codec.names_to_ref = self._entity_named
         if self._logs:
-            from callboard.log_service.intake import LogIntake
+            from callboard.log_service.append_server import AppendServer
             from callboard.log_service.log_service import LogService
 
             parts = (self._logs, self.overlay, limits.payload)
             self.runtime.start_actor(LogService, parts, number=LOG_SERVICE)
-            self.runtime.start_actor(LogIntake, parts, number=LOG_INTAKE)
+            self.runtime.start_actor(AppendServer, parts, number=LOG_INTAKE)
 
     def listen_logs(self, listen: str = "127.0.0.1:0", *, tls: Tls | None = None) -> str:
         """Serve the logs of `serve_logs` by Arrow Flight too; returns the address.

@@ -30,8 +30,8 @@ from callboard.kernel.checks import wrong_argument
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.reply import Future
-from callboard.kernel.tracing import COMPANY, Begun, TraceContext
-from callboard.support.text import said
+from callboard.kernel.tracing import INSTRUMENTATION, Begun, TraceContext
+from callboard.support.text import error_text
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
@@ -66,12 +66,12 @@ def start(tracer_provider: "TracerProvider | None" = None) -> None:
         msg = "start() takes a TracerProvider of opentelemetry.sdk.trace"
         raise wrong_argument(msg, tracer_provider)
     spans = _Spans(tracer_provider)
-    COMPANY.make_spans(spans, spans.current)
+    INSTRUMENTATION.make_spans(spans, spans.current)
 
 
 def stop() -> None:
     """Make no spans from now on; contexts are carried as without them."""
-    COMPANY.make_spans(None)
+    INSTRUMENTATION.make_spans(None)
 
 
 class _Spans:
@@ -87,7 +87,7 @@ class _Spans:
 
     def current(self) -> TraceContext | None:
         """Return the context of the current span, else the one that was carried here."""
-        return self._written(self._api.get_current_span()) or COMPANY.trace.get()
+        return self._written(self._api.get_current_span()) or INSTRUMENTATION.trace.get()
 
     def _written(self, span: "Span") -> TraceContext | None:
         """Return the context of a span as it is carried; None for one that is none."""
@@ -136,7 +136,7 @@ class _Spans:
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if COMPANY.spans is not self:
+            if INSTRUMENTATION.spans is not self:
                 return function(*args, **kwargs)
             if not awaits:
                 with self._handling(name, args, is_method=is_method):
@@ -170,7 +170,7 @@ class _Spans:
         kinds = self._api.SpanKind
         with self._tracer.start_as_current_span(
             f"{actor}.{name}",
-            context=self._read(COMPANY.trace.get()),
+            context=self._read(INSTRUMENTATION.trace.get()),
             kind=kinds.SERVER if is_asked else kinds.CONSUMER,
             attributes=attributes,
             record_exception=False,
@@ -196,7 +196,7 @@ class _Spans:
         """Write an error into a span, also one whose text cannot be made."""
         with suppress(Exception):
             span.record_exception(error)
-        span.set_status(self._api.Status(self._api.StatusCode.ERROR, said(error)))
+        span.set_status(self._api.Status(self._api.StatusCode.ERROR, error_text(error)))
 
 
 def _operation(kind: str, what: object) -> dict[str, Any]:

@@ -22,21 +22,21 @@ from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import Runtime
 from callboard.basp.frame import RawFrame, pack_frame
 from callboard.basp.header import Operation
+from callboard.proxies.environment import NodeEnvironment
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.connector import Connector, LinkOptions
 from callboard.proxies.link.foreign import ForeignWires
 from callboard.proxies.link.wire import CLOSING, Wire
 from callboard.proxies.route_table import RouteTable
-from callboard.proxies.surroundings import Surroundings
-from callboard.proxies.traffic.doubts import Doubts
+from callboard.proxies.traffic.authorizer import PeerAuthorizer
+from callboard.proxies.traffic.credit_issuer import CreditIssuer
+from callboard.proxies.traffic.credit_window import CreditSender
 from callboard.proxies.traffic.forwarding import Forwarding
-from callboard.proxies.traffic.gates import Gatekeeper
-from callboard.proxies.traffic.granting import Granting
 from callboard.proxies.traffic.incoming import Incoming
 from callboard.proxies.traffic.outgoing import Outgoing
-from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.paths import Paths
 from callboard.proxies.traffic.unrouted import Unrouted
+from callboard.proxies.traffic.unverified import UnverifiedFrames
 
 #: Seconds between delivery reports while there is something to report.
 REPORT_INTERVAL: Final = 0.1
@@ -51,7 +51,7 @@ class Broker:
         self,
         runtime: Runtime,
         runner: Runner,
-        surroundings: Surroundings,
+        surroundings: NodeEnvironment,
         options: LinkOptions,
     ) -> None:
         limits = options.limits
@@ -68,12 +68,12 @@ class Broker:
             surroundings.registry,
             *(limits.payload, limits.items),
         )
-        self.pacing = Pacing(runtime, routes, self.outgoing, self.unrouted)
+        self.pacing = CreditSender(runtime, routes, self.outgoing, self.unrouted)
         self.lifetimes = Lifetimes(runtime, routes, self.pacing, limits.proxies)
-        self.granting = Granting(runtime, routes, self.lifetimes.holders)
+        self.granting = CreditIssuer(runtime, routes, self.lifetimes.holders)
         self.pacing.held, self.lifetimes.lender = self.lifetimes, self.granting
-        self.doubts = Doubts(runtime, routes, self.outgoing)
-        self.gates = Gatekeeper(runtime, routes, self.outgoing.codec)
+        self.doubts = UnverifiedFrames(runtime, routes, self.outgoing)
+        self.gates = PeerAuthorizer(runtime, routes, self.outgoing.codec)
         self.gates.lend = self._lend
         self.outgoing.on_answered = self._tell_no_bounds
         self.paths = Paths(

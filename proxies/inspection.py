@@ -14,9 +14,9 @@ from dataclasses import field, fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
+from callboard.actors.activity import Activity, activity_of
 from callboard.actors.cell import Cell
 from callboard.actors.dispatch import handler
-from callboard.actors.doing import Doing, doing_of
 from callboard.actors.errors import CallboardError, InvalidSeconds
 from callboard.actors.reference import Query
 from callboard.actors.seconds import seconds
@@ -24,24 +24,31 @@ from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
 from callboard.basp.handshake import FIRST_RELEASE
 from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
+from callboard.proxies.actor_sampler import ACTORS_A_SECOND, ActorSampler
 from callboard.proxies.actor_trace import ActorTracePage, ActorTraces, TraceActor
 from callboard.proxies.broker import Broker
-from callboard.proxies.chronicle import (
+from callboard.proxies.draining import Drain
+from callboard.proxies.event_history import (
+    EventHistory,
     EventPage,
     FailureInfo,
     LossInfo,
-    RecentPast,
     RestartInfo,
 )
-from callboard.proxies.draining import Drain
 from callboard.proxies.lifetime.proxy import Proxy
-from callboard.proxies.looks import ACTORS_A_SECOND, Looks
 from callboard.proxies.messages import DrainNode, frozen_message, message
 from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.row_cache import RowCache
 from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
-from callboard.support.parts import PROCESS_PARTS, Row, RowWindow, cut_sorted, in_order, key_of
+from callboard.support.inspection_tables import (
+    PROCESS_TABLES,
+    Row,
+    RowWindow,
+    cut_sorted,
+    in_order,
+    key_of,
+)
 from callboard.support.release import RELEASE, build_id
 from callboard.support.text import sendable
 
@@ -284,7 +291,7 @@ class ReadPart(Query[PartRows]):
     Attributes:
         part: its name; a node that has no such part has no rows.
         which: of which one, such as the name of a store.
-        search: as of `callboard.support.parts.RowWindow`; so are those that follow.
+        search: as of `callboard.support.inspection_tables.RowWindow`; so are those that follow.
         keys: tell by what all rows are sorted.
     """
 
@@ -356,7 +363,12 @@ class Inspector(SystemActor):
     """
 
     def __init__(
-        self, broker: Broker, names: Names, drain: Drain, history: RecentPast, looks: Looks
+        self,
+        broker: Broker,
+        names: Names,
+        drain: Drain,
+        history: EventHistory,
+        looks: ActorSampler,
     ) -> None:
         self._broker = broker
         self._names = names
@@ -574,7 +586,7 @@ class Inspector(SystemActor):
         if permits is None and (kept := self._parts.take(asked)) is not None:
             return _part_rows(kept, window, question)
         rows: list[Row] = []
-        for source in (*overlay.parts.get(part, ()), *PROCESS_PARTS.get(part, ())):
+        for source in (*overlay.parts.get(part, ()), *PROCESS_TABLES.get(part, ())):
             made = source(str(question.which), permits)
             rows += await made if isinstance(made, Awaitable) else made
         ordered = in_order(rows, window)
@@ -639,7 +651,7 @@ class Inspector(SystemActor):
     def _row(self, cell: Cell, now: float) -> ActorInfo:
         """Describe one actor."""
         above = cell.parent
-        doing = Doing() if cell.number == INSPECTOR else doing_of(cell)
+        doing = Activity() if cell.number == INSPECTOR else activity_of(cell)
         return ActorInfo(
             address=str(cell.ref),
             actor_class=type(cell.actor).__qualname__,
@@ -719,7 +731,7 @@ def _natural(value: object, most: int) -> int:
 #: Characters of a pattern, and of an error that is passed on.
 PATTERN: Final = 500
 
-_Sort = Callable[[Looks, Cell, float], tuple[float, ...]]
+_Sort = Callable[[ActorSampler, Cell, float], tuple[float, ...]]
 
 #: What actors can be sorted by.
 _SORTS: Final[dict[str, _Sort]] = {

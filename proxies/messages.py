@@ -29,7 +29,7 @@ from callboard.proxies.errors import (
     UnknownMessageType,
 )
 from callboard.support.dataclass import dataclass
-from callboard.support.text import TEXT_LIMIT, said, shown
+from callboard.support.text import TEXT_LIMIT, error_text, safe_repr
 
 T = TypeVar("T", bound=type)
 
@@ -62,7 +62,9 @@ def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T]
         raise WrongArgument(msg)
     former: object = was
     if not isinstance(former, str):
-        msg = f"@message({name[:80]!r}, was=…) takes the former name, not {shown(former):.80}"
+        msg = (
+            f"@message({name[:80]!r}, was=…) takes the former name, not {safe_repr(former):.80}"
+        )
         raise WrongArgument(msg)
     names = (name, was) if switched or not was else (was, name)
     for each in filter(None, (name or "\0", was)):
@@ -308,7 +310,7 @@ class CarriedAnswers:
 
 
 @frozen_message("callboard.Doubtful")
-class Doubtful:
+class UnverifiedFrame:
     """To the node itself: a dispatch for it that its sender does not know to be true."""
 
     frame: bytes
@@ -361,13 +363,13 @@ def failure_of(error: BaseException) -> Failure:
         )
     if isinstance(error, ActorDown):
         detail = _clean(error.detail)
-        return Failure("ActorDown", _clean(said(error)), str(error.reason), detail)
+        return Failure("ActorDown", _clean(error_text(error)), str(error.reason), detail)
     kind = type(error).__name__
     if isinstance(error, PayloadTooHeavy):
         kind = MessageTooLarge.__name__
     if kind in _KINDS or isinstance(error, BaspError):
-        return Failure(kind, _clean(said(error)))
-    return Failure("RemoteError", _clean(said(error)), type(error).__qualname__)
+        return Failure(kind, _clean(error_text(error)))
+    return Failure("RemoteError", _clean(error_text(error)), type(error).__qualname__)
 
 
 def _clean(text: str) -> str:

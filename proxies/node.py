@@ -37,6 +37,7 @@ from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline, P
 from callboard.basp.accounting import Account
 from callboard.basp.header import DIRECTORY, FIRST_ACTOR, INSPECTOR, SPAWN_SERVER
 from callboard.basp.node_id import NodeId
+from callboard.proxies.actor_sampler import ActorSampler
 from callboard.proxies.address import (
     Endpoint,
     NodeSource,
@@ -47,8 +48,9 @@ from callboard.proxies.address import (
     parse_seed,
 )
 from callboard.proxies.broker import Broker
-from callboard.proxies.chronicle import RecentPast
 from callboard.proxies.draining import Drain
+from callboard.proxies.environment import NodeEnvironment, real_surroundings
+from callboard.proxies.event_history import EventHistory
 from callboard.proxies.events import NodeDown
 from callboard.proxies.inspection import QUESTIONS, Inspector
 from callboard.proxies.lifetime.proxy import Proxy
@@ -59,23 +61,27 @@ from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.ports import Ports
 from callboard.proxies.link.secret_tls import Encryption, SecretTls
 from callboard.proxies.link.wire import Wire
-from callboard.proxies.looks import Looks
 from callboard.proxies.messages import DRAIN_TIMEOUT, Drained, Spawn
 from callboard.proxies.names.directory import Directory, Names
 from callboard.proxies.names.group import Group, Members
 from callboard.proxies.names.search import CONNECT_TIMEOUT, Reach
 from callboard.proxies.names.watch import NameChange, watch_name
-from callboard.proxies.overlay import Overlay
 from callboard.proxies.rights.permissions import LinkAccess, Secrets
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.spawn_server import SpawnServer
-from callboard.proxies.stats import AccountInfo, LinkInfo, NodeStats, Passage, ReachableNode
-from callboard.proxies.surroundings import Surroundings, real_surroundings
+from callboard.proxies.stats import (
+    AccountInfo,
+    ForwardedAsk,
+    LinkInfo,
+    NodeStats,
+    ReachableNode,
+)
+from callboard.proxies.topology import Topology
 from callboard.proxies.traffic.paths import describe_node
 from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
 from callboard.support.release import RELEASE, build_id
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
@@ -111,7 +117,7 @@ class Node(Closing):
         limits: Limits | None = None,
         is_tool: bool = False,
         serve_logs: Mapping[str, Any] | None = None,
-        surroundings: Surroundings | None = None,
+        surroundings: NodeEnvironment | None = None,
     ) -> None:
         """Make a node.
 
@@ -182,7 +188,7 @@ class Node(Closing):
         self.codec, self.encode = broker.outgoing.codec, broker.outgoing.encode
         self._routes, self._connector = broker.routes, broker.connector
         #: Links and paths, for rooms that build on nodes.
-        self.overlay = Overlay(self.runtime, self._routes, self._connector, broker.foreign)
+        self.overlay = Topology(self.runtime, self._routes, self._connector, broker.foreign)
         self._ports = Ports(
             self.runner, around.network, self._connector, self._routes.listens_at
         )
@@ -224,7 +230,7 @@ class Node(Closing):
         return SecretTls(lambda: self._connector.options.access.keys)
 
     def _discover(
-        self, around: Surroundings, seeds: Sequence[Endpoint | NodeSource]
+        self, around: NodeEnvironment, seeds: Sequence[Endpoint | NodeSource]
     ) -> Discovery:
         """Dial the addresses of `join`, and those that its sources have."""
         parts = self.runner, around.network, self._connector.dialer
@@ -241,8 +247,8 @@ class Node(Closing):
         start_actor, names = self.runtime.start_actor, self._names
         start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         start_actor(Directory, (names, self._groups, self.name), number=DIRECTORY)
-        looks = Looks()
-        history = RecentPast(self.runtime, self._routes.names, names.names_of)
+        looks = ActorSampler()
+        history = EventHistory(self.runtime, self._routes.names, names.names_of)
         parts = (self._broker, names, self._drain, history, looks)
         start_actor(Inspector, parts, number=INSPECTOR)
         contexts = self.runtime.contexts.values()
@@ -774,7 +780,7 @@ class Node(Closing):
         """Confirm received messages to the other nodes at once, instead of within a second."""
         self.runtime.post(self._broker.report)
 
-    def passages(self) -> list[Passage]:
+    def passages(self) -> list[ForwardedAsk]:
         """Return the latest asks that this node forwarded for others, oldest first."""
         return list(self._broker.forwarding.passages)
 
@@ -1030,7 +1036,9 @@ def _check_offer(name: object, actor_class: object) -> None:
     Raises:
         WrongArgument: it is not.
     """
-    needed = f"a class is offered by its name, as in offer('till', Till), not {shown(name):.80}"
+    needed = (
+        f"a class is offered by its name, as in offer('till', Till), not {safe_repr(name):.80}"
+    )
     is_named = isinstance(name, str) and isinstance(actor_class, type)
     errors.require(is_named, f"{needed} with a class", actor_class)
 

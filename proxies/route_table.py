@@ -13,7 +13,7 @@ from callboard.basp.accounting import Accounts
 from callboard.basp.node_id import NodeId
 from callboard.basp.routing.router import PORTION, Router
 from callboard.proxies.address import Endpoint, actor_text, is_path
-from callboard.proxies.ledger.departed import Departed
+from callboard.proxies.ledger.tombstones import NodeTombstones
 from callboard.proxies.link.wire import Wire
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.stats import ReachableNode
@@ -53,7 +53,7 @@ class RouteTable:
         #: Where other nodes listen, as far as links and texts told.
         self.endpoints: dict[bytes, Endpoint] = {}
         #: Nodes out of reach that are not forgotten yet.
-        self.departed = Departed()
+        self.departed = NodeTombstones()
         #: Frames that no path was there for.
         self.undeliverable = 0
         #: Frames that came over a link of no path to their source.

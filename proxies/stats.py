@@ -67,7 +67,7 @@ class AccountInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class ForwardedAsk:
     """An ask that this node forwarded for others; `at` is `time.monotonic_ns()`."""
 
     source: bytes

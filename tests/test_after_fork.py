@@ -29,7 +29,7 @@ from callboard.flow.factories import Spawn
 from callboard.flow.protocol.message import Message
 from callboard.flow.record_file import RecordFile
 from callboard.gateway import Gateway, Module, ModuleOptions
-from callboard.lease.register import LeaseValue
+from callboard.lease.leases import LeaseValue
 from callboard.lease.sqlite import SqliteLeases
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
@@ -346,22 +346,22 @@ def refused(uses: tuple[Callable[[], Any], ...]) -> list[str]:
 def test_what_was_poked_in_the_parent_is_poked_again_in_a_child():
     class Queue:
         def __init__(self):
-            self.is_poked = False
-            after_fork.own_poke(self)
+            self.wake_pending = False
+            after_fork.own_wake(self)
 
     queue = Queue()
-    queue.is_poked = True
+    queue.wake_pending = True
 
-    assert in_child(lambda: [str(queue.is_poked)]) == ["False"]
-    assert queue.is_poked
+    assert in_child(lambda: [str(queue.wake_pending)]) == ["False"]
+    assert queue.wake_pending
 
 
 def test_whatever_can_be_poked_is_registered():
     files = {path: path.read_text() for path in Path(callboard.__file__).parent.rglob("*.py")}
-    poked = {path for path, text in files.items() if "self.is_poked = True" in text}
+    poked = {path for path, text in files.items() if "self.wake_pending = True" in text}
 
     assert len(poked) >= 4
-    assert {path for path in poked if "after_fork.own_poke(self)" not in files[path]} == set()
+    assert {path for path in poked if "after_fork.own_wake(self)" not in files[path]} == set()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -622,7 +622,7 @@ OPENERS = {
 #: matters in a child.
 UNREGISTERED = {
     "support/after_fork.py": "puts them in the place of others",
-    "support/named_file.py": "closed by its caller at once",
+    "support/user_file.py": "closed by its caller at once",
     "support/private_file.py": "its caller has the descriptor",
     "operation/notify.py": "closed at once",
     "broker/store_file.py": "closed at once",

@@ -19,7 +19,7 @@ from callboard.errors import CallboardError
 from callboard.flow.protocol.message import Message
 from callboard.flow.record_file import RecordFile
 from callboard.gateway.spool import Spool
-from callboard.lease.register import LeaseValue
+from callboard.lease.leases import LeaseValue
 from callboard.lease.sqlite import SqliteLeases
 from callboard.support.file_place import CHECK_SECONDS, FilePlaces
 

@@ -16,8 +16,8 @@ from callboard.basp.routing import path_order, router
 from callboard.endpoint.machine import filter_exchange, leaf
 from callboard.model import encoding
 from callboard.proxies.link import stream, tls_socket
-from callboard.proxies.traffic import doubts
-from callboard.support.seconds import LONGEST
+from callboard.proxies.traffic import unverified
+from callboard.support.seconds import MAX_SECONDS
 from tests.fuzz.__main__ import run
 from tests.fuzz.targets import TARGETS
 
@@ -39,12 +39,14 @@ STATED = {
     "silence of a linked peer": lambda: f"{LINK.missed * LINK.heartbeat:g} s",
     "nodes that a node knows": lambda: f"{router.NODES_LIMIT:,}",
     "containers in a control frame": lambda: f"{plain._AT_ONCE // plain.CONTAINER:,}",
-    "frames of one link whose source": lambda: f"{doubts.DOUBTED_LIMIT // MIB} MiB, 5 s",
+    "frames of one link whose source": lambda: f"{unverified.DOUBTED_LIMIT // MIB} MiB, 5 s",
     "messages of one node that are held": lambda: (
         f"{path_order.HELD_LIMIT:,}; {path_order.HELD_BYTES // MIB} MiB"
     ),
     "running constructors": lambda: f"{system_actor.ERRAND_LIMIT}",
-    "a time in seconds": lambda: "0 to 10⁹ s, which means forever" if LONGEST == 1e9 else "",
+    "a time in seconds": lambda: (
+        "0 to 10⁹ s, which means forever" if MAX_SECONDS == 1e9 else ""
+    ),
     "depth of nested lists": lambda: f"{payload.DEFAULT_DEPTH_LIMIT}",
     "keys of one map": lambda: f"{collisions.SAME_HASH_LIMIT}",
     "bytes that wait for a peer": lambda: (

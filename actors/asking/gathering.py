@@ -13,7 +13,7 @@ from callboard.actors.future import Future, refuse_endless_wait
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import limit as checked_limit
 from callboard.support.items import Items
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 #: What can be waited for.
 AnyFuture = Future[Any] | concurrent.futures.Future[Any]
@@ -255,7 +255,7 @@ class Answers(Generic[R]):
         checked_count(limit, "limit", least=1)
         given: object = items
         if not isinstance(given, Iterable) or isinstance(given, str | bytes):
-            msg = f"map() takes the messages to ask, as a list, not {shown(items):.80}"
+            msg = f"map() takes the messages to ask, as a list, not {safe_repr(items):.80}"
             raise errors.WrongArgument(msg)
         self._ask = ask
         self._items = iter(items)
@@ -360,7 +360,7 @@ def _checked(futures: Iterable[F], call: str) -> list[F]:
         if not isinstance(each, Future | concurrent.futures.Future):
             msg = (
                 f"{call}() takes futures, as ask() and an executor's submit() return them, not "
-                f"{shown(each):.80}; coroutines and asyncio's tasks go to asyncio.{call}()"
+                f"{safe_repr(each):.80}; coroutines and asyncio's tasks go to asyncio.{call}()"
             )
             raise errors.WrongArgument(msg)
     return checked

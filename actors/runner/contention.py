@@ -9,7 +9,7 @@ all there is to do. They never wait themselves: sockets are set so before.
 
 They take about half a microsecond more than Python's own. So they are used only while the
 watcher has noticed that it comes late, be it that a handler computes or any thread of the
-process. `held_calls`, which makes them, loads ctypes: it is imported then.
+process. `gil_syscalls`, which makes them, loads ctypes: it is imported then.
 """
 
 import os
@@ -35,9 +35,9 @@ _EPOLLOUT: Final = 0x004
 @cache
 def _held_calls() -> Any:
     """Return the module that makes the calls; it loads ctypes when it is first asked for."""
-    from callboard.actors.runner import held_calls
+    from callboard.actors.runner import gil_syscalls
 
-    return held_calls
+    return gil_syscalls
 
 
 class Contention:

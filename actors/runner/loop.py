@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from callboard.actors.reference import current_cell
 from callboard.actors.runner.timers import Timer
-from callboard.support.text import said
+from callboard.support.text import error_text
 
 _HANDLES_A_TURN = 100  # callbacks run in one turn before actors get theirs
 _LAST_ROUNDS = 100  # turns for cancelled tasks at the end: one that resists must not hold it up
@@ -92,11 +92,11 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         """
         error = context.get("exception")
         if isinstance(error, RuntimeError):
-            if said(error).startswith("Leaving task "):
+            if error_text(error).startswith("Leaving task "):
                 return
             trace = error.__traceback__
             is_refused = trace is not None and trace.tb_next is None  # nothing of it has run
-            if is_refused and said(error).startswith("cannot enter context"):
+            if is_refused and error_text(error).startswith("cannot enter context"):
                 self._ready.append(context["handle"])  # type: ignore[attr-defined]
                 self._schedule()
                 return

@@ -29,14 +29,14 @@ from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.deadlines import SWEEP_INTERVAL, Deadlines
 from callboard.actors.runner.loop import RunnerLoop, current_task_cleared
-from callboard.actors.runner.patience import Patience
 from callboard.actors.runner.poller import NoSelector, WakeUp, best_selector, drop_poller
 from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import Stuck, TimeSheet
+from callboard.actors.runner.spinning import AdaptivePoll
 from callboard.actors.runner.timers import Timer, Timers
 from callboard.actors.runner.watcher import WATCHER
 from callboard.support import after_fork
-from callboard.support.text import logged, shown
+from callboard.support.text import logged, safe_repr
 
 log = logging.getLogger("callboard.runner")
 
@@ -118,7 +118,7 @@ class Runner:
         self._polls_until = math.inf
         self.closed = False
         self.selector = selector or best_selector()
-        self.patience = Patience(clock)
+        self.patience = AdaptivePoll(clock)
         self.deadlines = Deadlines()
         self.loop = self.make_loop()
         #: Called with the role lock held before each poll: links write what was buffered.
@@ -320,7 +320,7 @@ class Runner:
             try:
                 runnable.run()
             except BaseException as error:  # noqa: BLE001  # sys.exit() in a task ends no node
-                logged(log, "a turn of %s failed", shown(runnable), error=error)
+                logged(log, "a turn of %s failed", safe_repr(runnable), error=error)
             if self.holder != me:
                 return False
             left -= 1
@@ -349,13 +349,13 @@ class Runner:
 
     def failed(self, callback: Callable[..., object], error: BaseException) -> None:
         """Log what a callback raised, and let the connection end that it belongs to."""
-        logged(log, "%s failed", shown(callback), error=error)
+        logged(log, "%s failed", safe_repr(callback), error=error)
         owner = getattr(callback, "__self__", None)
         if isinstance(owner, ConnectionOwner):
             try:
                 owner.broken(error)
             except BaseException as second:  # noqa: BLE001  # as in `_call`
-                logged(log, "%s could not be closed", shown(owner), error=second)
+                logged(log, "%s could not be closed", safe_repr(owner), error=second)
 
     def _poll(self, now: float) -> None:
         """Wait for sockets and take what they bring.

@@ -28,7 +28,7 @@ class Stuck:
     runnable: Any
     thread: int
     since: float
-    is_told: bool = False
+    has_sender: bool = False
     sender: Any = None
     depth: int = 0
 
@@ -78,11 +78,11 @@ class TimeSheet:
         """Tell, once for each, which handlers have held their thread for too long."""
         for stuck in list(self.stuck.values()):
             if stuck.has_moved():
-                stuck.since, stuck.is_told = now, False
+                stuck.since, stuck.has_sender = now, False
             taken = now - stuck.since
-            if taken < self.slow_after or stuck.is_told:
+            if taken < self.slow_after or stuck.has_sender:
                 continue
-            stuck.is_told = True
+            stuck.has_sender = True
             if self.on_slow is not None and getattr(stuck.runnable, "actor", None) is not None:
                 frame = handler_frame(stuck.thread)
                 name = "?" if frame is None else frame.f_code.co_qualname

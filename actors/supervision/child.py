@@ -8,7 +8,7 @@ from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue, r
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.mailbox import options_of
 from callboard.actors.seconds import limit
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 Restart = Literal["permanent", "transient", "temporary"]
 
@@ -96,5 +96,5 @@ def check_children(children: object) -> None:
     for child in cast("Iterable[object]", children):
         if not isinstance(child, Child):
             named = child.__name__ if isinstance(child, type) else "Counter"
-            msg = f"{shown(child):.100} is no child; write Child({named}, …)"
+            msg = f"{safe_repr(child):.100} is no child; write Child({named}, …)"
             raise WrongArgument(msg)

@@ -32,14 +32,14 @@ class Succession:
 
     # --- for what comes late ---
 
-    def leave_to(self, number: int, heir: ActorRef[Any]) -> None:
+    def leave_to(self, number: int, successor: ActorRef[Any]) -> None:
         """Let another ref take what other nodes still send to an actor that has ended."""
         with self._lock:
-            self._heirs[number] = heir
+            self._heirs[number] = successor
             if len(self._heirs) > HEIRS_LIMIT:
                 del self._heirs[next(iter(self._heirs))]
 
-    def heir(self, number: int) -> ActorRef[Any] | None:
+    def successor(self, number: int) -> ActorRef[Any] | None:
         """Return what takes messages for an actor that has ended, if anything does."""
         return self._heirs.get(number)
 
@@ -63,16 +63,16 @@ class Succession:
 
     # --- for supervisors ---
 
-    def passed(self, former: ActorRef[Any] | None, heir: ActorRef[Any] | None) -> None:
+    def passed(self, former: ActorRef[Any] | None, successor: ActorRef[Any] | None) -> None:
         """Tell those who follow `former` of its heir; None when there will be none.
 
         A child that is started for the first time takes the place of None.
         """
         with self._lock:
-            if heir is not None:
-                self._supervised.add(heir)
+            if successor is not None:
+                self._supervised.add(successor)
             followers = () if former is None else self._followers.pop(former, ())
         for told in followers:
-            told(heir)
+            told(successor)
         with self._lock:  # now that all know: until here an heir was expected
             self._supervised.discard(former)

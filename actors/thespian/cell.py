@@ -23,7 +23,7 @@ from callboard.actors.reference import ActorRef, Call, Down, NoActor, Sender, Wa
 from callboard.actors.runtime import Runtime
 from callboard.actors.signals import LinkExit, Stop, Urgent
 from callboard.support.dataclass import dataclass
-from callboard.support.text import logged, shown, trace_of
+from callboard.support.text import logged, safe_repr, trace_of
 
 log = logging.getLogger("callboard.thespian")
 
@@ -227,7 +227,7 @@ class PlainCell(Cell):
         self, message: Any, address: ActorRef[Any] | None, error: Exception
     ) -> None:
         details = trace_of(error)
-        log.warning("%r could not handle %s twice:\n%s", self, shown(message), details)
+        log.warning("%r could not handle %s twice:\n%s", self, safe_repr(message), details)
         self.runtime.counters.failures += 1
         if address is not None and not isinstance(message, thespian.PoisonMessage):
             address.target.post(thespian.PoisonMessage(message, details), self)

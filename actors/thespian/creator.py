@@ -17,7 +17,7 @@ from callboard.actors.thespian.cell import Creation, FailedChild, PlainCell
 from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.sources import Sources
 from callboard.support.dataclass import dataclass
-from callboard.support.text import logged, said, shown
+from callboard.support.text import error_text, logged, safe_repr
 
 log = logging.getLogger("callboard.thespian")
 
@@ -84,8 +84,8 @@ class Creator:
         except BaseException as error:
             if parent is None:
                 raise
-            why = said(error)
-            log.warning("creating %s failed: %s", shown(actor_class), why)
+            why = error_text(error)
+            log.warning("creating %s failed: %s", safe_repr(actor_class), why)
             failed = FailedChild(self.neighbors.runtime, why).ref
             parent.post(thespian.ChildActorExited(failed), None)
             return failed
@@ -208,5 +208,5 @@ def is_compatible(
         return bool(check(capabilities, requirements or {}))
     except BaseException as error:  # noqa: BLE001  # a class of the user
         text = "%s could not check capabilities; it counts as incompatible"
-        logged(log, text, shown(actor_class), error=error)
+        logged(log, text, safe_repr(actor_class), error=error)
         return False

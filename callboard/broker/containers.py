@@ -14,7 +14,7 @@ from typing import Any, overload
 from callboard.model import data as model
 from callboard.model.data import Data as AnyData
 from callboard.model.data import order_key
-from callboard.support.keywords import also_named
+from callboard.support.aliases import alias
 
 
 class Vector(abc.MutableSequence[AnyData]):
@@ -27,27 +27,27 @@ class Vector(abc.MutableSequence[AnyData]):
         """Return the vector as data."""
         return AnyData(model.Vector(self._items))
 
-    @also_named(i="index", x="value")
+    @alias(i="index", x="value")
     def insert(self, index: int, value: Any) -> None:
         """Insert a value before a position."""
         self._items.insert(index, AnyData(value))
 
-    @also_named(x="value")
+    @alias(x="value")
     def append(self, value: Any) -> None:
         """Append a value."""
         self._items.append(AnyData(value))
 
-    @also_named(L="values")
+    @alias(L="values")
     def extend(self, values: abc.Iterable[Any]) -> None:
         """Append values."""
         super().extend(values)
 
-    @also_named(i="index")
+    @alias(i="index")
     def pop(self, index: int = -1) -> AnyData:
         """Remove and return an item, by default the last one."""
         return super().pop(index)
 
-    @also_named(x="value")
+    @alias(x="value")
     def remove(self, value: Any) -> None:
         """Remove the first item with this value.
 
@@ -56,7 +56,7 @@ class Vector(abc.MutableSequence[AnyData]):
         """
         self._items.remove(AnyData(value))
 
-    @also_named(x="value")
+    @alias(x="value")
     def count(self, value: Any) -> int:
         """Return how often a value occurs."""
         return super().count(value)
@@ -99,7 +99,7 @@ class Set(abc.MutableSet[AnyData]):
         """Return the set as data."""
         return AnyData(model.Set(self._items))
 
-    @also_named(x="value")
+    @alias(x="value")
     def add(self, value: Any) -> None:
         """Add a value."""
         self._items.add(AnyData(value))
@@ -108,7 +108,7 @@ class Set(abc.MutableSet[AnyData]):
         """Remove a value, if present."""
         self._items.discard(AnyData(value))
 
-    @also_named(x="value")
+    @alias(x="value")
     def remove(self, value: Any) -> None:
         """Remove a value, if present: as in Broker, a missing value is not an error."""
         self.discard(value)
@@ -171,18 +171,18 @@ class Data(AnyData):
     __slots__ = ()
 
     @staticmethod
-    @also_named(x="value")
+    @alias(x="value")
     def from_py(value: Any) -> "Data":
         """Return a Python value as data; the same as `Data(value)`."""
         return Data(value)
 
     @staticmethod
-    @also_named(d="data")
+    @alias(d="data")
     def to_py(data: AnyData) -> Any:
         """Return data as a Python value with mutable sets and tables."""
         return AnyData.to_py(data)
 
-    @also_named(x="value")
+    @alias(x="value")
     def __init__(self, value: Any = None) -> None:
         super().__init__(value)
 
@@ -205,7 +205,7 @@ class ImmutableData(Data, model.ImmutableData):
     __slots__ = ()
 
     @staticmethod
-    @also_named(d="data")
+    @alias(d="data")
     def to_py(data: AnyData) -> Any:
         """Return data as a Python value: frozen sets, tuples, and read-only mappings."""
         return model.ImmutableData.to_py(data)

@@ -64,7 +64,7 @@ from callboard.store import (
     attach_master,
 )
 from callboard.support import after_fork
-from callboard.support.keywords import also_named
+from callboard.support.aliases import alias
 from callboard.support.redaction import redacted
 from callboard.support.slots import DOORS, WIRES
 
@@ -661,7 +661,7 @@ class Endpoint(Closing):
 
     # --- peers ---
 
-    @also_named(addr="address")
+    @alias(addr="address")
     def peer(self, address: str, port: int, retry: Seconds = RETRY, *, wire: str = "") -> bool:
         """Peer with the endpoint at an address; True once both know each other's topics.
 
@@ -680,21 +680,21 @@ class Endpoint(Closing):
         """
         return self._wait(lambda: self._peer(address, port, retry, wire), "peer")
 
-    @also_named(addr="address")
+    @alias(addr="address")
     async def apeer(
         self, address: str, port: int, retry: Seconds = RETRY, *, wire: str = ""
     ) -> bool:
         """Awaitable twin of `peer`."""
         return await self._peer(address, port, retry, wire)
 
-    @also_named(addr="address")
+    @alias(addr="address")
     def peer_nosync(
         self, address: str, port: int, retry: Seconds = RETRY, *, wire: str = ""
     ) -> None:
         """Peer without waiting; status subscribers receive the result."""
         self._peer(address, port, retry, wire)
 
-    @also_named(addr="address")
+    @alias(addr="address")
     def unpeer(self, address: str, port: int) -> bool:
         """End the peering with an address; True once it has ended.
 
@@ -710,7 +710,7 @@ class Endpoint(Closing):
         """Awaitable twin of `unpeer`."""
         return await self._unpeer(address, port)
 
-    @also_named(addr="address")
+    @alias(addr="address")
     def unpeer_nosync(self, address: str, port: int) -> None:
         """End a peering without waiting."""
         self._unpeer(address, port)
@@ -795,7 +795,7 @@ class Endpoint(Closing):
 
     # --- stores ---
 
-    @also_named(type="backend", opts="options")
+    @alias(type="backend", opts="options")
     def attach_master(
         self,
         name: str,

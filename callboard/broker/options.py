@@ -17,7 +17,7 @@ from callboard.broker.conf import parse_conf
 from callboard.endpoint.machine.peer_buffer import OverflowPolicy
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.model.timespan import Timespan
-from callboard.support.named_file import read_named
+from callboard.support.user_file import read_user_file
 
 log = logging.getLogger("callboard.broker")
 
@@ -279,7 +279,7 @@ def effective_options(
 
 def _apply_file(options: BrokerOptions, path: Path) -> None:
     try:
-        text = read_named(path, FILE_LIMIT).decode()
+        text = read_user_file(path, FILE_LIMIT).decode()
     except OSError as error:
         msg = str(error.strerror)
         raise InvalidOption(msg) from None

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from callboard.cli.cli_error import CliError, UsageError
 from callboard.cli.loading import load_app
 from callboard.cli.options import AccessOptions, command, flag, noun, option
 from callboard.cli.output import from_text, say, to_json
-from callboard.cli.problem import Misuse, Problem
 
 if TYPE_CHECKING:
     from callboard.kernel.actors import ActorRef
@@ -50,7 +50,7 @@ class ActorOptions(AccessOptions):
         with self.open_node(NAME) as node:
             ref = node.remote_actor(address, self.timeout)
             reason = f"{address} did not answer within {self.timeout:g} s"
-            late = Problem(why=reason, step="allow more time with --timeout SECONDS")
+            late = CliError(why=reason, step="allow more time with --timeout SECONDS")
             yield TimedExchange(node, ref, deadline, late)
 
 
@@ -161,10 +161,10 @@ def stop(address: Address, options: StopOptions) -> None:
         except TimeoutError as error:
             step = "allow more time with --timeout SECONDS, or use --kill"
             reason = f"{address} did not end within {options.timeout:g} s"
-            raise Problem(why=reason, step=step) from error
+            raise CliError(why=reason, step=step) from error
     if report.reason == "not_found":
         reason = f"there is no actor {address}"
-        raise Problem(why=reason, step="list the actors with: callboard node ps")
+        raise CliError(why=reason, step="list the actors with: callboard node ps")
     reason = str(report.reason)
     options.show({"reason": reason} if options.as_json else f"ended: {reason}")
 
@@ -183,7 +183,7 @@ class TimedExchange:
     node: "Node"
     ref: "ActorRef[Any]"
     deadline: float
-    late: Problem
+    late: CliError
 
     def left(self) -> float:
         """Return the remaining seconds."""
@@ -213,9 +213,11 @@ class TimedExchange:
             time.sleep(LOOK_INTERVAL)
         if account.lost:
             reason = f"the message to {ref} is lost or unconfirmed"
-            raise Problem(why=reason, step="try again when its node is back")
+            raise CliError(why=reason, step="try again when its node is back")
         if account.dead_letters:
-            raise Problem(why=f"{ref} has ended", step="see the log of its node for the reason")
+            raise CliError(
+                why=f"{ref} has ended", step="see the log of its node for the reason"
+            )
 
 
 def _read_message(text: str, options: MessageOptions) -> Any:
@@ -236,18 +238,18 @@ def _read_message(text: str, options: MessageOptions) -> Any:
         step = "pass the file that registers it with --app APP.py"
         if options.app:
             step = "check the name"
-        raise Misuse(why=f"no message type {type_name!r} is registered", step=step)
+        raise UsageError(why=f"no message type {type_name!r} is registered", step=step)
     if isinstance(value, dict) and is_dataclass(kind.cls):
         try:
             return kind.cls(**value)
         except TypeError as error:
             names = ", ".join(kind.field_names) or "none"
             text = f"the fields do not fit {type_name!r} ({error})"
-            raise Misuse(why=text, step=f"its fields are: {names}") from error
+            raise UsageError(why=text, step=f"its fields are: {names}") from error
     try:
         return kind.build(value)
     except CallboardError:
         raise
     except Exception as error:
         text = f"{text!r} is not a {type_name!r} ({error})"
-        raise Problem(why=text, step="write the fields as a JSON object") from error
+        raise CliError(why=text, step="write the fields as a JSON object") from error

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final, cast
 import typer
 from typer.core import TyperGroup
 
+from callboard.cli.cli_error import FAILED, MISUSED, CliError, explain, one_line
 from callboard.cli.options import AccessOptions, JsonOptions, command, flag, option
 from callboard.cli.output import say
 from callboard.cli.own_node import DashboardOptions
-from callboard.cli.problem import FAILED, MISUSED, Problem, explain, one_line
 from callboard.support.dataclass import dataclass
 from callboard.support.release import RELEASE, build_id
 from callboard.support.slots import COMMANDS
@@ -53,7 +53,7 @@ app = typer.Typer(
 )
 
 
-class Noun(TyperGroup):
+class LazyGroup(TyperGroup):
     """A group of commands whose module is imported at the first use."""
 
     _loaded: MutableMapping[str, Any] | None = None
@@ -75,7 +75,7 @@ def whole() -> TyperGroup:
     """Return the command line with all groups."""
     group = cast(TyperGroup, typer.main.get_command(app))
     for name, text in NOUNS.items():
-        noun = Noun(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
+        noun = LazyGroup(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
         group.add_command(noun, name)
     return group
 
@@ -149,7 +149,7 @@ def dashboard(options: DashboardOptions) -> None:
       callboard dashboard --join basp://10.0.0.1:4222 --secret-file cluster.secret
       callboard dashboard --allow-actions --app shop.py --json
     """  # noqa: D301
-    from callboard.cli.work.window import serve
+    from callboard.cli.work.dashboard import serve
 
     serve(options)
 
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     try:
         outcome: Any = whole()(arguments, standalone_mode=False)
-    except Problem as failure:
+    except CliError as failure:
         return max(_complain(line, failure.code) for line in failure.lines)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from callboard.cli.cli_error import CliError, UsageError
 from callboard.cli.node import inspector, release_text
 from callboard.cli.options import AccessOptions, command, noun, option
 from callboard.cli.output import age_text, columns
-from callboard.cli.problem import Misuse, Problem
 from callboard.cli.work.actor_table import LISTED, loss_table, page, table_of_nodes
-from callboard.support.parts import found_rows
+from callboard.support.inspection_tables import found_rows
 
 if TYPE_CHECKING:
     from callboard.kernel.tables import ActorInfo, ClusterInspection
@@ -58,7 +58,7 @@ class ClusterOptions(AccessOptions):
         nodes = [answer for answer in inspection.nodes if fnmatchcase(answer.name, self.node)]
         if not nodes:
             names = ", ".join(sorted(answer.name for answer in inspection.nodes))
-            raise Problem(why=f"no node matches {self.node!r}", step=f"there are {names}")
+            raise CliError(why=f"no node matches {self.node!r}", step=f"there are {names}")
         return ClusterInspection(nodes)
 
     def show(self, results: "Found[Any]", text: str, inspection: "ClusterInspection") -> None:
@@ -112,7 +112,7 @@ def ps(address: Address, options: ClusterPsOptions) -> None:
     from callboard.kernel.tables import Inspect, InspectActor
 
     if options.sort not in SORTS:
-        raise Misuse(
+        raise UsageError(
             why=f"actors cannot be sorted by {options.sort!r}",
             step=f"choose one of {', '.join(SORTS)}",
         )
@@ -254,7 +254,7 @@ def _show_pages(options: ClusterPsOptions, inspection: "ClusterInspection") -> N
     pages = _of_nodes(inspection, "pages")
     options.show(pages, "\n\n".join(page(*entry) for entry in pages), inspection)
     if not pages:
-        raise Problem(
+        raise CliError(
             why=f"there is no actor {options.actor!r}",
             step="use a NAME, a number, or NUMBER@NODE, as shown by ps",
         )

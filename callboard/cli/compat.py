@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from callboard.cli.cli_error import FAILED, UsageError
 from callboard.cli.options import command, noun, option
-from callboard.cli.problem import FAILED, Misuse
 
 app = noun()
 
@@ -43,7 +43,9 @@ def broker(
       callboard compat broker --wire zeek-2 -- detector.py
     """  # noqa: D301
     if not program.is_file():
-        raise Misuse(why=f"there is no file {program}", step="give the path of a Python file")
+        raise UsageError(
+            why=f"there is no file {program}", step="give the path of a Python file"
+        )
     import callboard.broker as package
     from callboard.broker import bro, zeek
 

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import typer
 
+from callboard.cli.cli_error import CliError, UsageError, explained
 from callboard.cli.cluster import Address, ClusterOptions
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns, say, to_json
-from callboard.cli.problem import Misuse, Problem, explained
 
 if TYPE_CHECKING:
     from callboard.entity.journal.journal import Journal
@@ -48,7 +48,7 @@ class StateOptions(JsonOptions):
         Raises:
             Problem: it is missing, or not a state store.
         """
-        from callboard.entity.state.opening import open_view
+        from callboard.entity.state.backends import open_view
         from callboard.lease.errors import StorageError
 
         with explained((StorageError, ValueError), "pass the --state of the hosts"):
@@ -81,7 +81,7 @@ class TypedOptions(StateOptions):
         name = checked_type(view, name)
         if not view.last_number(name, key):
             reason = f"{name} has no entity {key!r} with events"
-            raise Problem(why=reason, step="see: callboard entity ls --state URL --type TYPE")
+            raise CliError(why=reason, step="see: callboard entity ls --state URL --type TYPE")
         return name, key
 
 
@@ -95,11 +95,11 @@ def checked_type(view: "SqlView", name: str) -> str:
     if name in types or (not name and len(types) == 1):
         return name or types[0]
     if not types:
-        raise Problem(why="the state has no entities yet", step="host some, and send to them")
+        raise CliError(why="the state has no entities yet", step="host some, and send to them")
     choices = ", ".join(types[:20])
     if name:
-        raise Misuse(why=f"the state has no type {name!r}", step=f"there are {choices}")
-    raise Misuse(why="the state has several types", step=f"use --type, one of {choices}")
+        raise UsageError(why=f"the state has no type {name!r}", step=f"there are {choices}")
+    raise UsageError(why="the state has several types", step=f"use --type, one of {choices}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +136,7 @@ def list_them(
       callboard entity ls --state sqlite:shop.db --type shop.Cart --after u-17
     """  # noqa: D301
     if bool(options.state) == bool(address):
-        raise Misuse(
+        raise UsageError(
             why="either a cluster or a state can be listed",
             step="pass the ADDRESS of a node, or --state URL",
         )
@@ -315,9 +315,9 @@ def move(
     from callboard.cli.work.entity_move import Wanted, move_slots
 
     if bool(options.to) == options.back:
-        raise Misuse(why="slots move to a host, or back", step="use --to NODE, or --back")
+        raise UsageError(why="slots move to a host, or back", step="use --to NODE, or --back")
     if bool(keys) == bool(options.slots):
-        raise Misuse(why="keys or slots move", step="pass keys, or --slots 3,17,40-59")
+        raise UsageError(why="keys or slots move", step="pass keys, or --slots 3,17,40-59")
     slots = None if keys else parse_slots(options.slots)
     request = Wanted(options.type, keys or [], slots, options.to)
     moved = move_slots(address, request, options)
@@ -340,10 +340,14 @@ def parse_slots(text: str) -> list[int]:
         if not all(
             bound.isascii() and bound.isdecimal() and len(bound) < 4 for bound in bounds
         ):
-            raise Misuse(why=f"{text!r:.100} are not slots", step="write them like 3,17,40-59")
+            raise UsageError(
+                why=f"{text!r:.100} are not slots", step="write them like 3,17,40-59"
+            )
         start, end = map(int, bounds)
         if not start <= end < SLOTS:
-            raise Misuse(why=f"slots are 0 to {SLOTS - 1}", step="write them like 3,17,40-59")
+            raise UsageError(
+                why=f"slots are 0 to {SLOTS - 1}", step="write them like 3,17,40-59"
+            )
         slots.update(range(start, end + 1))
     return sorted(slots)
 
@@ -417,7 +421,7 @@ def reminders(options: RemindersOptions) -> None:
       callboard entity reminders --state sqlite:shop.db --type shop.Cart --start u-17
     """  # noqa: D301
     from callboard.entity.journal.entry import Entry
-    from callboard.entity.state.opening import open_state
+    from callboard.entity.state.backends import open_state
     from callboard.lease.errors import StorageError
 
     with options.view() as view:
@@ -445,7 +449,7 @@ def reminders(options: RemindersOptions) -> None:
             state.close()
     if not count:
         reason = f"no reminder of {name} {options.start!r} is parked"
-        raise Problem(why=reason, step="list them: callboard entity reminders --state …")
+        raise CliError(why=reason, step="list them: callboard entity reminders --state …")
     options.say({"started": count}, f"{count} started; their owner delivers them within 30 s")
 
 
@@ -475,7 +479,7 @@ def at(
       callboard entity at u-17 120 --state sqlite:shop.db --code shop.py
       callboard entity at u-17 120 --state sqlite:shop.db --type shop.Cart --json
     """  # noqa: D301
-    from callboard.cli.work.entity_past import past_of
+    from callboard.cli.work.entity_at import past_of
 
     with options.view() as view:
         name, key = options.find(view, key)
@@ -532,7 +536,7 @@ def journal(
     from callboard.node import Node
 
     if options.to_log is not None and options.limit is not None:
-        raise Misuse(why="--limit has no effect with --to-log", step="omit one of them")
+        raise UsageError(why="--limit has no effect with --to-log", step="omit one of them")
     with options.view() as view:
         if not options.follow or name not in view.types():
             name = checked_type(view, name)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
+from callboard.cli.cli_error import FAILED, CliError, UsageError
 from callboard.cli.options import AccessOptions, JsonOptions, command, flag, noun, option
 from callboard.cli.output import from_text, to_json
 from callboard.cli.own_node import catch_signals, opening, parse_listen
-from callboard.cli.problem import FAILED, Misuse, Problem
 from callboard.support.private_file import make_folder
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ class FlowOptions(AccessOptions):
             ):
                 yield flow
         except FlowEnded as error:
-            raise Problem(why=str(error), step="see the log of the broker") from None
+            raise CliError(why=str(error), step="see the log of the broker") from None
         except FlowError as error:
-            raise Problem(why=str(error), step="see the rules and log of the broker") from None
+            raise CliError(why=str(error), step="see the rules and log of the broker") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ def serve(
     try:
         open_format(options.file_format)
     except RecordError as error:
-        raise Misuse(why=str(error), step="use --format records") from None
+        raise UsageError(why=str(error), step="use --format records") from None
     root = options.root
     make_folder(root)
     with catch_signals() as stop, options.open_node(NAME) as node:
@@ -180,7 +180,7 @@ def send(
         attributes.setdefault("name", paths[0].name)
     missing = [str(path) for path in paths if not path.is_file()]
     if missing:
-        raise Misuse(why=f"there is no file {missing[0]}", step="pass paths of files")
+        raise UsageError(why=f"there is no file {missing[0]}", step="pass paths of files")
     with options.connect(address, "extract", attributes) as flow:
         for source in _sources(paths):
             while data := source.read(options.chunk):
@@ -243,7 +243,7 @@ def _attributes(pairs: Sequence[str] | None) -> dict[str, Any]:
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise Misuse(why=f"{pair!r} is not NAME=VALUE", step="write it like stream=raw")
+            raise UsageError(why=f"{pair!r} is not NAME=VALUE", step="write it like stream=raw")
         values[name] = from_text(value)
     return values
 
@@ -269,7 +269,7 @@ def _rules(path: Path) -> "list[FileRule]":
     try:
         return load_rules(path)
     except InvalidRule as error:
-        raise Misuse(why=str(error), step="correct the file of rules") from None
+        raise UsageError(why=str(error), step="correct the file of rules") from None
 
 
 def _sources(files: Sequence[Path]) -> Iterator[BinaryIO]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from callboard.cli.cli_error import FAILED, MISUSED, CliError, CliErrors, UsageError
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns, say, to_json
 from callboard.cli.own_node import catch_signals
-from callboard.cli.problem import FAILED, MISUSED, Misuse, Problem, Problems
-from callboard.support.named_file import read_named
+from callboard.support.user_file import read_user_file
 
 if TYPE_CHECKING:
     from callboard.gateway import Gateway, Message, ModuleStatus
@@ -117,7 +117,7 @@ def _run_dry(config: Path, path: Path, options: RunGatewayOptions) -> int:
         for number, (source, _) in enumerate(lines, 1):
             if source not in names:
                 reason = f"{path}:{number}: there is no module {source!r} in {config}"
-                raise Misuse(why=reason, step="use one of its modules as source")
+                raise UsageError(why=reason, step="use one of its modules as source")
         gateway.start(leave_out={source for source, _ in lines})
         for source, message in lines:
             gateway.publish(source, message)
@@ -126,7 +126,7 @@ def _run_dry(config: Path, path: Path, options: RunGatewayOptions) -> int:
     _print(statuses, options)
     if not is_settled:
         reason = f"not all messages were received within {options.timeout:g} s"
-        raise Problem(why=reason, step="allow more time with --timeout SECONDS")
+        raise CliError(why=reason, step="allow more time with --timeout SECONDS")
     return (
         FAILED
         if any(status.counters.failed or status.counters.lost for status in statuses)
@@ -142,7 +142,7 @@ def _read(config: Path) -> "Configuration":
     try:
         return read_configuration_file(config)
     except ConfigurationError as error:
-        raise Problems(error.lines, code=MISUSED) from None
+        raise CliErrors(error.lines, code=MISUSED) from None
 
 
 def _create(config: Path, *, watch: bool) -> "Gateway":
@@ -152,9 +152,11 @@ def _create(config: Path, *, watch: bool) -> "Gateway":
     try:
         return Gateway.from_file(config, start=False, watch=watch)
     except ConfigurationError as error:
-        raise Problems(error.lines, code=MISUSED) from None
+        raise CliErrors(error.lines, code=MISUSED) from None
     except ModuleFailed as error:
-        raise Problem(why=f"{config}: {error}", step="correct its args; nothing runs") from None
+        raise CliError(
+            why=f"{config}: {error}", step="correct its args; nothing runs"
+        ) from None
 
 
 def _lines(path: Path) -> "list[tuple[str, Message]]":
@@ -164,18 +166,20 @@ def _lines(path: Path) -> "list[tuple[str, Message]]":
 
     messages: list[tuple[str, Message]] = []
     try:
-        for number, text in enumerate(read_named(path).splitlines(), 1):
+        for number, text in enumerate(read_user_file(path).splitlines(), 1):
             fields = read_line(text)
             source = fields.get("source")
             if not isinstance(source, str):
                 reason = f"{path}:{number}: source = {source!r} must be the name of a module"
-                raise Misuse(why=reason, step="correct that line")
+                raise UsageError(why=reason, step="correct that line")
             messages.append((source, message_of(fields)))
     except OSError as error:
-        raise Misuse(why=f"{path}: {error.strerror}", step="pass the path of a file") from None
+        raise UsageError(
+            why=f"{path}: {error.strerror}", step="pass the path of a file"
+        ) from None
     except MalformedMessage as error:
         location = f"{path}:{len(messages) + 1}"
-        raise Misuse(why=f"{location}: {error}", step="correct that line") from None
+        raise UsageError(why=f"{location}: {error}", step="correct that line") from None
     return messages
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from callboard.cli.problem import Misuse, Problem
+from callboard.cli.cli_error import CliError, UsageError
 from callboard.support.text import describe
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ def load_app(path: Path) -> ModuleType:
         Problem: the file is missing, or it cannot be run.
     """
     if not path.is_file():
-        raise Misuse(why=f"there is no file {path}", step="give the path of a Python file")
+        raise UsageError(why=f"there is no file {path}", step="give the path of a Python file")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(_module_name(path), path)
     if spec is None or spec.loader is None:
         step = "pass a file whose name ends in .py"
-        raise Misuse(why=f"{path} is not a Python file", step=step)
+        raise UsageError(why=f"{path} is not a Python file", step=step)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and typing search modules by name
     try:
@@ -41,10 +41,10 @@ def load_app(path: Path) -> ModuleType:
     except SyntaxError as error:
         location = f"{error.filename}:{error.lineno}"
         reason = f"{location}: {error.msg}"
-        raise Problem(why=reason, step="correct that line and run it again") from error
+        raise CliError(why=reason, step="correct that line and run it again") from error
     except Exception as error:
         text = f"{path} failed to load{_line_text(error, path)}: {describe(error)}"
-        raise Problem(why=text, step=f"python {path} shows the traceback") from error
+        raise CliError(why=text, step=f"python {path} shows the traceback") from error
     return module
 
 
@@ -75,7 +75,7 @@ def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
         isinstance(name, str) and inspect.isclass(value) for name, value in spawnable.items()
     ):
         reason = f"spawnable of {module.__name__} does not map names to actor classes"
-        raise Problem(why=reason, step='write it like spawnable = {"counter": Counter}')
+        raise CliError(why=reason, step='write it like spawnable = {"counter": Counter}')
     return dict(spawnable)
 
 
@@ -93,13 +93,13 @@ def find_class(text: str, module: ModuleType | None) -> "type[Actor]":
         except ImportError as error:
             reason = f"the module of class {text} cannot be imported: {error}"
             step = "put its folder into PYTHONPATH, or next to the app's file"
-            raise Problem(why=reason, step=step) from error
+            raise CliError(why=reason, step=step) from error
     candidate: Any = getattr(namespace, name, None)
     is_actor_class = inspect.isclass(candidate) and hasattr(candidate, "receiveMessage")
     if not is_actor_class:
         source = module_name or ("no app" if module is None else module.__name__)
         reason = f"there is no actor class {name} in {source}"
-        raise Problem(why=reason, step="write module:Class, or set app")
+        raise CliError(why=reason, step="write module:Class, or set app")
     actor_class: type[Actor] = candidate
     return actor_class
 
@@ -117,7 +117,7 @@ def set_up(module: ModuleType, node: object, path: Path) -> None:
         setup(node)
     except Exception as error:
         text = f"setup(node) failed{_line_text(error, path)}: {describe(error)}"
-        raise Problem(why=text, step="correct it and run it again") from error
+        raise CliError(why=text, step="correct it and run it again") from error
 
 
 def _module_name(path: Path) -> str:

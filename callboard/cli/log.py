@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from callboard.cli.cli_error import FAILED, UsageError, explained, one_line
 from callboard.cli.options import (
     AccessOptions,
     JsonOptions,
@@ -24,7 +25,6 @@ from callboard.cli.options import (
 )
 from callboard.cli.output import columns as columns_text
 from callboard.cli.output import say, to_json
-from callboard.cli.problem import FAILED, Misuse, explained, one_line
 from callboard.cli.work.log_replay import LogReplayOptions
 from callboard.cli.work.requeue import RequeueOptions
 from callboard.commitlog import (
@@ -200,7 +200,7 @@ def list_them(
       callboard log ls s3://bucket
     """  # noqa: D301
     if "://" not in place and not Path(place).is_dir():
-        raise Misuse(why=f"{place} is not a directory", step="pass a directory with logs")
+        raise UsageError(why=f"{place} is not a directory", step="pass a directory with logs")
     secret, code = read_secret(options.secret_file), 0
     with _explained():
         paths = list_logs(place, token=secret, tls=options.tls)
@@ -241,7 +241,7 @@ def cat(folder: Place, options: CatOptions) -> int:
     """  # noqa: D301
     start, since = options.start, options.since
     if since and start is not None:
-        raise Misuse(why="--from and --since are both given", step="use one of them")
+        raise UsageError(why="--from and --since are both given", step="use one of them")
     damage = _Damage()
     with _explained():
         log = options.open(folder)
@@ -453,7 +453,7 @@ def sql(
                 rows = result.fetchmany(options.limit + 1)
         except duckdb.Error as error:
             reason = f"the query fails: {str(error).splitlines()[0]}"
-            raise Misuse(why=reason, step="see --help for columns") from None
+            raise UsageError(why=reason, step="see --help for columns") from None
     _print_table(names, rows[: options.limit])
     if len(rows) > options.limit:
         say(f"only the first {options.limit} rows; --limit prints more, --json all", err=True)
@@ -596,7 +596,7 @@ def _time(text: str) -> int:
     except ValueError:
         reason = f"{text!r} is not a time"
         step = "use seconds before now, or 2026-01-31T12:00:00Z"
-        raise Misuse(why=reason, step=step) from None
+        raise UsageError(why=reason, step=step) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1_000_000) * 1000
 

@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 import typer
 
+from callboard.cli.cli_error import CliError, UsageError
 from callboard.cli.options import JsonOptions, LookOptions, command, flag, noun, option
 from callboard.cli.output import columns, say, to_json
-from callboard.cli.problem import Misuse, Problem
 from callboard.support.redaction import redacted
 from callboard.support.text import printable
 
@@ -149,10 +149,10 @@ def passwd(
             entry["scram"] = str(make_keys(password))
     except UnicodeEncodeError as error:
         reason = "name and password must be UTF-8"
-        raise Misuse(why=reason, step="use other characters") from error
+        raise UsageError(why=reason, step="use other characters") from error
     except ValueError as error:
         step = "choose another password, or omit --scram"
-        raise Misuse(why=str(error), step=step) from error
+        raise UsageError(why=str(error), step=step) from error
     lines = [f"{key} = {_toml_text(value)}" for key, value in entry.items()]
     say(json.dumps(entry) if options.as_json else "\n".join(["[[users]]", *lines]))
 
@@ -172,9 +172,9 @@ def _ask_password() -> str:
     try:
         password = line.decode()
     except UnicodeDecodeError as error:
-        raise Misuse(why="stdin is not UTF-8", step=_PIPE_IT) from error
+        raise UsageError(why="stdin is not UTF-8", step=_PIPE_IT) from error
     if not password:
-        raise Misuse(why="stdin contains no password", step=_PIPE_IT)
+        raise UsageError(why="stdin contains no password", step=_PIPE_IT)
     return password
 
 
@@ -249,7 +249,7 @@ def _ask(url: str, path: str, posted: bytes | None = None) -> Any:
 
     target = url.rstrip("/") + path
     if not target.startswith(("http://", "https://")):
-        raise Misuse(why=f"{redacted(url)!r} is not a URL", step="write http://HOST:PORT")
+        raise UsageError(why=f"{redacted(url)!r} is not a URL", step="write http://HOST:PORT")
     try:
         request = urllib.request.Request(target, data=posted)  # noqa: S310  # checked above
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
@@ -258,12 +258,12 @@ def _ask(url: str, path: str, posted: bytes | None = None) -> Any:
         reason = f"{target} answers {error.code}"
         if error.code == HTTPStatus.FORBIDDEN:
             text = printable(error.read(TEXT_LIMIT).decode(errors="replace").strip())
-            raise Problem(
+            raise CliError(
                 why=f"{reason}: {text}", step="use the console's IP address"
             ) from None
     except (OSError, ValueError) as error:
         reason = f"no console answers at {redacted(url)}: {getattr(error, 'reason', error)}"
-    raise Problem(why=reason, step='set console = "HOST:PORT" in the router\'s file')
+    raise CliError(why=reason, step='set console = "HOST:PORT" in the router\'s file')
 
 
 def _lines(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from callboard.cli.cli_error import one_line
 from callboard.cli.loading import load_app
 from callboard.cli.options import (
     AccessOptions,
@@ -24,9 +25,8 @@ from callboard.cli.options import (
     option,
 )
 from callboard.cli.output import age_text, columns, say, to_json
-from callboard.cli.problem import one_line
 from callboard.cli.work.actor_table import LISTED, RATED, loss_table, table
-from callboard.support.parts import event_row
+from callboard.support.inspection_tables import event_row
 
 if TYPE_CHECKING:
     from callboard.kernel.actors import ActorRef

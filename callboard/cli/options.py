@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from callboard.cli.cli_error import UsageError
 from callboard.cli.output import say, to_json
-from callboard.cli.problem import Misuse
 from callboard.support.dataclass import dataclass
-from callboard.support.named_file import read_named
 from callboard.support.text import printable
+from callboard.support.user_file import read_user_file
 
 if TYPE_CHECKING:
     from callboard.kernel.tls import Tls
@@ -295,14 +295,14 @@ def read_secrets(path: Path | None) -> list[str]:
         secret = os.environ.get(SECRET_VARIABLE)
         return [secret] if secret else []
     try:
-        text = read_named(path, 1 << 16).decode()
+        text = read_user_file(path, 1 << 16).decode()
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "it is not a text file"
         reason = f"the secret cannot be read from {path}: {cause}"
-        raise Misuse(why=reason, step="use a text file with --secret-file FILE") from error
+        raise UsageError(why=reason, step="use a text file with --secret-file FILE") from error
     lines = [line.strip() for line in text.splitlines()]
     if not any(lines):
-        raise Misuse(why=f"{path} is empty", step="write the shared secret into it")
+        raise UsageError(why=f"{path} is empty", step="write the shared secret into it")
     return [line for line in lines if line]
 
 
@@ -319,5 +319,7 @@ def read_tls(folder: Path | None) -> "Tls | None":
     authority = folder / "authority.pem"
     if not authority.is_file():
         reason = f"{authority} is missing"
-        raise Misuse(why=reason, step="put the certificate of the cluster's authority there")
+        raise UsageError(
+            why=reason, step="put the certificate of the cluster's authority there"
+        )
     return Tls.of_folder(folder)

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from callboard.cli.cli_error import FAILED, CliError, UsageError
 from callboard.cli.options import AccessOptions, flag, option
-from callboard.cli.problem import FAILED, Misuse, Problem
 from callboard.support.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def parse_listen(text: str) -> tuple[str, int]:
         return host_port.parse_listen(text)
     except ValueError as error:
         reason = f"{text!r} is not HOST:PORT"
-        raise Misuse(why=reason, step="write it like --listen 127.0.0.1:4222") from error
+        raise UsageError(why=reason, step="write it like --listen 127.0.0.1:4222") from error
 
 
 @contextlib.contextmanager
@@ -96,7 +96,7 @@ def opening(
     except OSError as error:
         reason = f"cannot {what} {address}: {error.strerror or error}"
         step = f"choose another {option} HOST:PORT; port 0 picks a free one"
-        raise Problem(why=reason, step=step) from error
+        raise CliError(why=reason, step=step) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,9 @@ class JoinOptions(AccessOptions):
         """
         if not self.peer and not self.listen:
             reason = "there is no node to exchange messages with"
-            raise Misuse(why=reason, step="use --peer basp://HOST:PORT or --listen HOST:PORT")
+            raise UsageError(
+                why=reason, step="use --peer basp://HOST:PORT or --listen HOST:PORT"
+            )
         if self.listen:
             parse_listen(self.listen)
         from callboard.endpoint.hub import Hub
@@ -210,9 +212,9 @@ def confirm(hub: "Hub") -> None:
     while any(account.in_flight for account in hub.node.accounts().values()):
         if time.monotonic() > deadline:
             reason = f"some messages were not confirmed within {CONFIRM_LIMIT:g} s"
-            raise Problem(why=reason, step="see the logs of the nodes that subscribe")
+            raise CliError(why=reason, step="see the logs of the nodes that subscribe")
         time.sleep(_CONFIRM_LOOK)
     lost = sum(account.lost for account in hub.node.accounts().values())
     if lost or hub.counters.dropped:
         reason = "some messages are lost or unconfirmed: a link or a node was lost"
-        raise Problem(why=reason, step="publish them again when it is back")
+        raise CliError(why=reason, step="publish them again when it is back")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from callboard.cli.cli_error import FAILED, MISUSED, CliError, one_line, problem_of
 from callboard.cli.options import (
     ASKED,
     READ,
@@ -36,14 +37,19 @@ from callboard.cli.own_node import (
     open_metrics,
     parse_listen,
 )
-from callboard.cli.problem import FAILED, MISUSED, Problem, one_line, problem_of
 from callboard.cli.work.query_watch import QueryWatch, line_of, rows_from, rows_in
 from callboard.commitlog import LogError, LogReader
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
 from callboard.pipeline.failure import reason_of
 from callboard.pipeline.function import stated_by
 from callboard.pipeline.job import Job, find_query
-from callboard.pipeline.progress import Handed, Progress, StatusFile, listener, query_metrics
+from callboard.pipeline.progress import (
+    DeliveryStats,
+    Progress,
+    StatusFile,
+    listener,
+    query_metrics,
+)
 from callboard.pipeline.queries import Query, Settings, seconds_of
 from callboard.pipeline.state import Detection
 from callboard.support.private_file import make_folder, open_private
@@ -390,7 +396,7 @@ def status(
         rows = rows_in(Path(place))
     if not rows:
         step = "start one with: callboard pipeline run QUERY --log FOLDER --to FOLDER"
-        raise Problem(why=f"no query has written into {place}", step=step)
+        raise CliError(why=f"no query has written into {place}", step=step)
     for row in rows:
         options.say(row, line_of(row))
 
@@ -671,12 +677,12 @@ def _hand_over(bridge: "Bridge", stop: Event) -> None:
     bridge.await_taken(CONFIRM_LIMIT)
 
 
-def _handed_of(bridge: "Bridge", job: Job) -> Handed:
+def _handed_of(bridge: "Bridge", job: Job) -> DeliveryStats:
     """Return the delivery counts of the results."""
     position = bridge.position  # read first: the counts may only grow after it
     waiting = max(0, _end_of(job.to, position) - position)
     under_way = bridge.under_way  # before `handed`, which must not be smaller
-    return Handed(
+    return DeliveryStats(
         max(bridge.handed, under_way), bridge.unheard, bridge.lost, waiting, under_way
     )
 
@@ -739,4 +745,4 @@ def _failure(error: Exception) -> Exception:
         return error
     reason = reason_of(error).replace('option("deadLetters", …)', "--dead-letters")
     cause, _, step = reason.partition(";")
-    return Problem(why=one_line(cause)[:_REASON], step=step.strip() or "see docs/pipeline.md")
+    return CliError(why=one_line(cause)[:_REASON], step=step.strip() or "see docs/pipeline.md")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from callboard.cli.cli_error import CliError, UsageError
 from callboard.cli.options import AccessOptions, command, noun, option
 from callboard.cli.output import from_text, say, to_json
 from callboard.cli.own_node import catch_signals
-from callboard.cli.problem import Misuse, Problem
 
 if TYPE_CHECKING:
     from callboard.store import Store, StoreEvent
@@ -53,7 +53,7 @@ class StoreOptions(AccessOptions):
             Problem: no node is given, or no master was found.
         """
         if not self.peer:
-            raise Misuse(why="the peer is missing", step="use --peer basp://HOST:PORT")
+            raise UsageError(why="the peer is missing", step="use --peer basp://HOST:PORT")
         from callboard.endpoint.hub import Hub
         from callboard.store import attach_clone
 
@@ -64,7 +64,7 @@ class StoreOptions(AccessOptions):
             with attach_clone(Hub.of(node), name) as clone:
                 if not clone.await_idle(self.timeout):
                     reason = f"no master of the store {name!r} was found"
-                    raise Problem(why=reason, step="pass a node of its cluster with --peer")
+                    raise CliError(why=reason, step="pass a node of its cluster with --peer")
                 yield clone
 
     def show(self, value: object) -> None:
@@ -98,7 +98,7 @@ def get(store: Name, key: Key, options: StoreOptions) -> None:
     with options.clone(store) as clone:
         if not clone.exists(from_text(key)):
             reason = f"the store {store!r} has no key {key!r}"
-            raise Problem(why=reason, step=f"list its keys with: callboard store keys {store}")
+            raise CliError(why=reason, step=f"list its keys with: callboard store keys {store}")
         options.show(clone.get(from_text(key)))
 
 
@@ -120,7 +120,7 @@ def put(
         clone.put(from_text(key), from_text(value), options.expiry or None)
         if not clone.await_idle(options.timeout):
             reason = f"the master of {store!r} did not acknowledge it in time"
-            raise Problem(why=reason, step="check the value with: callboard store get")
+            raise CliError(why=reason, step="check the value with: callboard store get")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def import_file(
     """  # noqa: D301
     if bool(store) == bool(options.into):
         step = "use --into THINGS.db, or STORE and --peer ADDRESS"
-        raise Misuse(why="the import needs exactly one target", step=step)
+        raise UsageError(why="the import needs exactly one target", step=step)
     from callboard.broker.store_file import read_store_file, remaining, write_store_file
     from callboard.store import BackendFailure
 
@@ -161,14 +161,14 @@ def import_file(
         if options.into:
             write_store_file(valid, options.into)
     except BackendFailure as error:
-        raise Problem(why=str(error), step="check the file with sqlite3") from error
+        raise CliError(why=str(error), step="check the file with sqlite3") from error
     if store:
         with options.clone(store) as clone:
             for entry in valid:
                 clone.put(entry.key, entry.value, remaining(entry))
             if not clone.await_idle(options.timeout):
                 reason = f"the master of {store!r} did not acknowledge all entries in time"
-                raise Problem(why=reason, step="import again with a longer --timeout")
+                raise CliError(why=reason, step="import again with a longer --timeout")
     expired = len(entries) - len(valid)
     tail = f", {expired:,} had expired" if expired else ""
     target = store or options.into

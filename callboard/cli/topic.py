@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import typer
 
+from callboard.cli.cli_error import FAILED, CliError, UsageError, explained
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import from_text, say, to_json
 from callboard.cli.own_node import JoinOptions, catch_signals, confirm
-from callboard.cli.problem import FAILED, Misuse, Problem, explained
 from callboard.commitlog import CommitLog, LogError, Retention
 from callboard.commitlog.log import Sync
 
@@ -163,7 +163,7 @@ def _measure_round_trips(topic: str, options: PubOptions) -> None:
                 options.say(row, "answer {number} after {ms:.3f} ms".format(**row))
     if not times:
         step = f"start a subscriber that answers: callboard topic sub {topic} --ping"
-        raise Problem(why=f"none of {options.count} pings on {topic} was answered", step=step)
+        raise CliError(why=f"none of {options.count} pings on {topic} was answered", step=step)
     _sum_up(options.count, times, options)
 
 
@@ -205,7 +205,7 @@ def _wait_for_subscribers(hub: "Hub", topic: str, timeout: float) -> None:
         if time.monotonic() > deadline:
             step = f"start a subscriber: callboard topic sub {topic} --peer ADDRESS"
             reason = f"no node subscribed to {topic} within {timeout:g} s"
-            raise Problem(why=reason, step=step)
+            raise CliError(why=reason, step=step)
         time.sleep(PUBLISH_LOOK)
 
 
@@ -361,7 +361,7 @@ def _split_arguments(
     if folder is not None:
         return tuple(arguments) or ("",), folder
     if len(arguments) < 2:  # a single argument could be a topic or a directory
-        raise Misuse(why="the log is missing", step="use --log FOLDER, or TOPIC FOLDER")
+        raise UsageError(why="the log is missing", step="use --log FOLDER, or TOPIC FOLDER")
     *topics, folder_name = arguments
     return tuple(topics), Path(folder_name)
 
@@ -375,7 +375,7 @@ def _parse_sync(text: str) -> Sync:
     if text in get_args(Sync):
         return cast(Sync, text)
     modes = ", ".join(get_args(Sync))
-    raise Misuse(why=f"--sync {text!r} is not a mode", step=f"use {modes}")
+    raise UsageError(why=f"--sync {text!r} is not a mode", step=f"use {modes}")
 
 
 def parse_retention(text: str) -> Retention | None:
@@ -390,7 +390,7 @@ def parse_retention(text: str) -> Retention | None:
         return Retention.parse(text)
     except ValueError:
         step = "use a value like bytes=1000000000,seconds=86400 (or records=…)"
-        raise Misuse(why=f"--retain {text!r} cannot be read", step=step) from None
+        raise UsageError(why=f"--retain {text!r} cannot be read", step=step) from None
 
 
 def _tell_begin(recording: "Recording", options: JsonOptions) -> None:

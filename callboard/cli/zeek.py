@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from callboard.cli.cli_error import CliError, UsageError, explained
 from callboard.cli.options import command, flag, noun, option
 from callboard.cli.output import say, to_json
 from callboard.cli.own_node import JoinOptions, catch_signals, open_port
-from callboard.cli.problem import Misuse, Problem, explained
 from callboard.cli.work.zeek_logger import LoggerOptions, run_logger
 from callboard.support.redaction import redacted
 
@@ -96,7 +96,7 @@ def connect(
             if not peer.await_subscribed(options.timeout):
                 reason = peer.reason or f"{redacted(url)} sent no acknowledgment"
                 step = "check the address, or --timeout"
-                raise Problem(why=reason.partition(";")[0], step=step)
+                raise CliError(why=reason.partition(";")[0], step=step)
             _say_connected(peer, options, is_cluster=url.startswith("zmq:"))
             _print_all(queue, stop, options)
 
@@ -125,16 +125,16 @@ def _opened_web_socket(hub: Any, url: str, options: ConnectOptions) -> Any:
         from callboard.zeek.doors.web_socket_peer import WebSocketPeer
     except ImportError as error:
         reason = f"this needs a package ({error.name})"
-        raise Problem(why=reason, step="pip install 'callboard[websocket]'") from error
+        raise CliError(why=reason, step="pip install 'callboard[websocket]'") from error
     if options.member or options.curve:
-        raise Misuse(why="--member and --curve are for zmq:// only", step="omit them")
+        raise UsageError(why="--member and --curve are for zmq:// only", step="omit them")
     token = ""
     if options.token_file is not None:
         try:
             token = options.token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = f"no token in {options.token_file} ({error})"
-            raise Misuse(why=reason, step="pass a file with the token") from None
+            raise UsageError(why=reason, step="pass a file with the token") from None
     tls = None if options.zeek_tls is None else Tls.of_folder(options.zeek_tls)
     return WebSocketPeer(hub, url, name=options.name, token=token, tls=tls)
 
@@ -148,10 +148,10 @@ def _opened_zeromq(hub: Any, url: str, options: ConnectOptions) -> Any:
         from callboard.zeek.doors.zeromq_socket import Curve
     except ImportError as error:
         reason = f"this needs a package ({error.name})"
-        raise Problem(why=reason, step="pip install 'callboard[zmq]'") from error
+        raise CliError(why=reason, step="pip install 'callboard[zmq]'") from error
     if options.name or options.token_file or options.zeek_tls:
         reason = "--name, --token-file and --zeek-tls are for ws:// only"
-        raise Misuse(why=reason, step="omit them; zmq:// has --member and --curve")
+        raise UsageError(why=reason, step="omit them; zmq:// has --member and --curve")
     curve = None if options.curve is None else Curve.of_file(options.curve)
     endpoint = Endpoint(node=hub.node)
     return ZeroMq(endpoint, *addresses_of(url), member=options.member, curve=curve)
@@ -198,7 +198,7 @@ def peer(
         peer_id = _await_peer(endpoint, options.timeout, stop)
         if peer_id is None:
             reason = f"no Broker endpoint answered at {address} within {options.timeout:g} s"
-            raise Problem(why=reason, step="check the address, --disable-ssl and --wire")
+            raise CliError(why=reason, step="check the address, --disable-ssl and --wire")
         facts = {"endpoint": peer_id, "wire": options.wire}
         options.say(facts, f"peered with {peer_id} ({options.wire})", err=True)
         _print_all(queue, stop, options)
@@ -216,7 +216,7 @@ def _parse_address(text: str) -> tuple[str, int]:
         return host_port.parse_listen(text)
     except ValueError as error:
         reason = f"{text!r} is not HOST:PORT"
-        raise Misuse(why=reason, step="write it like 127.0.0.1:9999") from error
+        raise UsageError(why=reason, step="write it like 127.0.0.1:9999") from error
 
 
 def _configuration(options: PeerOptions) -> Any:

@@ -14,7 +14,7 @@ from cbor2 import CBOREncodeError, CBORError, dumps, loads
 from callboard.commitlog.errors import InvalidRecord
 from callboard.commitlog.record import decode_value
 from callboard.support.nesting import NestedTooDeep, check_all_levels, to_cbor
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 T = TypeVar("T")
 Key = str | bytes | None
@@ -90,7 +90,9 @@ def rows_of(column: Any, count: int) -> Sequence[Any]:
     if column is None or isinstance(column, _SINGLE):
         return [column]
     if not hasattr(column, "__len__") or not hasattr(column, "__getitem__"):
-        what = f"{shown(column):.80} is no topic, key, headers or sender, nor a list of them"
+        what = (
+            f"{safe_repr(column):.80} is no topic, key, headers or sender, nor a list of them"
+        )
         raise InvalidRecord(what)
     _check_length(column, count)
     return column  # type: ignore[no-any-return]
@@ -160,7 +162,7 @@ def interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None
     try:
         column = [numbers.setdefault(value, len(numbers)) for value in values]
     except TypeError:
-        what = f"{shown(values):.80}: not all of them are topics, keys or senders"
+        what = f"{safe_repr(values):.80}: not all of them are topics, keys or senders"
         raise InvalidRecord(what) from None
     return list(numbers), column if len(numbers) > 1 else None
 
@@ -223,7 +225,7 @@ def check_times(times: Iterable[int], count: int) -> list[int]:
         raise InvalidRecord(msg)
     for time in checked:
         if time.__class__ is not int or not -_MAX_TIME <= time < _MAX_TIME:
-            msg = f"{shown(time):.80} is not a time; give nanoseconds since 1970 as an int"
+            msg = f"{safe_repr(time):.80} is not a time; give nanoseconds since 1970 as an int"
             raise InvalidRecord(msg)
     return checked
 
@@ -260,7 +262,7 @@ def _headers(headers: Any) -> Mapping[str, str]:
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for item in headers.items() for text in item
     ):
-        msg = f"headers are a mapping of texts to texts, not {shown(headers):.80}"
+        msg = f"headers are a mapping of texts to texts, not {safe_repr(headers):.80}"
         raise InvalidRecord(msg)
     return headers
 

@@ -44,10 +44,10 @@ from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
 from callboard.commitlog.writer import Claimed, Grouping, Writer
 from callboard.support import after_fork
-from callboard.support.parts import PROCESS_PARTS, Row
+from callboard.support.inspection_tables import PROCESS_TABLES, Row
 from callboard.support.private_file import check_mode
 from callboard.support.seconds import checked_seconds
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 Sync = Literal["none", "group", "each"]
 
@@ -130,7 +130,7 @@ class CommitLog(LogReader):
         mode = check_mode(mode)
         given: object = retain
         if not isinstance(given, Retention | None):
-            what = f"retain={shown(given):.80}: give Retention(seconds=…), for instance"
+            what = f"retain={safe_repr(given):.80}: give Retention(seconds=…), for instance"
             raise TypeError(what)
         if columns and folder is None:
             what = "columns=True needs a folder: a log in memory has no files"
@@ -234,7 +234,7 @@ class CommitLog(LogReader):
             LogClosed: the log was closed.
         """
         if isinstance(payloads, _NO_LISTS) or not hasattr(payloads, "__len__"):
-            given = f"{shown(payloads):.50}"
+            given = f"{safe_repr(payloads):.50}"
             what = f"append_batch takes a list of payloads, not {given}; one: append()"
             raise InvalidRecord(what)
         count = len(payloads)
@@ -546,7 +546,7 @@ def _check_options(
 ) -> None:
     """Raise `ValueError` for options that make no sense."""
     if sync not in get_args(Sync):
-        what = f"sync={shown(sync):.80}; give one of {', '.join(get_args(Sync))}"
+        what = f"sync={safe_repr(sync):.80}; give one of {', '.join(get_args(Sync))}"
         raise InvalidOption(what)
     checked_seconds(sync_interval, "sync_interval")
     if segment_seconds is not None and checked_seconds(segment_seconds, "segment_seconds") <= 0:
@@ -582,4 +582,4 @@ def _log_rows(_which: str, permits: Any) -> Iterator[Row]:
             }
 
 
-PROCESS_PARTS.setdefault("logs", []).append(_log_rows)
+PROCESS_TABLES.setdefault("logs", []).append(_log_rows)

@@ -25,16 +25,16 @@ from pydantic import (
 )
 
 from callboard.configuration.host_port import parse_host_port, parse_listen
-from callboard.support.named_file import read_named
 from callboard.support.redaction import HIDDEN, hidden, is_secret, redacted
 from callboard.support.seconds import LARGEST
-from callboard.support.text import TEXT_LIMIT, shown
+from callboard.support.text import TEXT_LIMIT, safe_repr
+from callboard.support.user_file import read_user_file
 
 #: Bytes of a configuration file. Parsers need several times its size in memory.
 FILE_LIMIT: Final = 16 * 1024 * 1024
 
 #: Characters of a value that an error line quotes.
-SHOWN_LIMIT: Final = 60
+REPR_LIMIT: Final = 60
 
 #: Nested tables and lists, and parts of a dotted key. Real configurations have at most six.
 DEPTH_LIMIT: Final = 64
@@ -151,7 +151,7 @@ def read_values(path: Path, refuse: Refuse, *, takes_json: bool = False) -> dict
     kind = "JSON" if takes_json and path.suffix != ".toml" else "TOML"
     step = f"give the path of a {'JSON or TOML' if takes_json else 'TOML'} file"
     try:
-        values: Any = parse(read_named(path, FILE_LIMIT).decode(), kind)
+        values: Any = parse(read_user_file(path, FILE_LIMIT).decode(), kind)
     except OSError as error:
         line = f"{path}: {error.strerror}; {step}"
     except UnicodeDecodeError:
@@ -345,9 +345,9 @@ def names_in(values: Mapping[str, Any], key: str) -> list[str]:
 
 
 def show(value: object) -> str:
-    """Return a value as error lines quote it, cut to `SHOWN_LIMIT`."""
-    text = str(value) if isinstance(value, Path) else shown(value, TEXT_LIMIT)
-    return text if len(text) <= SHOWN_LIMIT else f"{text[: SHOWN_LIMIT - 3]}…"
+    """Return a value as error lines quote it, cut to `REPR_LIMIT`."""
+    text = str(value) if isinstance(value, Path) else safe_repr(value, TEXT_LIMIT)
+    return text if len(text) <= REPR_LIMIT else f"{text[: REPR_LIMIT - 3]}…"
 
 
 def _keys(table: type[BaseModel]) -> list[str]:

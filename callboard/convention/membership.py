@@ -148,7 +148,7 @@ class Administrator(SystemActor):
     @handler
     def down(self, down: Down) -> None:
         """Remove a system whose administrator ended or is unreachable."""
-        if self.is_told:
+        if self.has_sender:
             return
         self._watched.discard(down.ref)
         self._membership.left(down.ref)

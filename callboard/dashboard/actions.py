@@ -19,7 +19,7 @@ from callboard.kernel.twins import on_a_thread
 from callboard.node import Node
 from callboard.store import attach_clone
 from callboard.support.dataclass import dataclass
-from callboard.support.text import printable, shown
+from callboard.support.text import printable, safe_repr
 
 _AUDIT: Final = logging.getLogger("callboard.audit")
 
@@ -90,20 +90,20 @@ class PutOrder(_Order):
     expiry: float | None = Field(None, gt=0)
 
 
-class LeverOrder(_Order):
+class ControlCommand(_Order):
     """The body of a lever's action: the target to pass to its function, such as a node."""
 
     target: str = _TEXT
 
 
 #: Extra actions of the program that opened the dashboard: name → function of a target.
-Levers = Mapping[str, Callable[[str], str]]
+NodeControls = Mapping[str, Callable[[str], str]]
 
 
 class Actions:
     """The actions of one dashboard."""
 
-    def __init__(self, node: Node, levers: Levers | None = None) -> None:
+    def __init__(self, node: Node, levers: NodeControls | None = None) -> None:
         self._node = node
         self.levers = dict(levers or {})
 
@@ -115,7 +115,7 @@ class Actions:
             "send": (SendOrder, self._send),
             "publish": (PublishOrder, self._publish),
             "put": (PutOrder, self._put),
-            **{f"lever/{name}": (LeverOrder, self._lever(name)) for name in self.levers},
+            **{f"lever/{name}": (ControlCommand, self._lever(name)) for name in self.levers},
         }
 
     async def carry_out(self, name: str, order: BaseModel, who: str) -> Any:
@@ -186,17 +186,17 @@ class Actions:
         def put() -> bool:
             with attach_clone(Hub.of(self._node), order.store) as clone:
                 if not clone.await_idle(ANSWER_LIMIT):
-                    msg = f"no master of the store {shown(order.store)} was found"
+                    msg = f"no master of the store {safe_repr(order.store)} was found"
                     raise ActionFailed(msg)
                 clone.put(order.key, order.value, order.expiry)
                 return bool(clone.await_idle(ANSWER_LIMIT))
 
         return {"acknowledged": await on_a_thread(put)}
 
-    def _lever(self, name: str) -> Callable[[LeverOrder], Any]:
+    def _lever(self, name: str) -> Callable[[ControlCommand], Any]:
         """Return the handler of a lever's action."""
 
-        async def pull(order: LeverOrder) -> dict[str, Any]:
+        async def pull(order: ControlCommand) -> dict[str, Any]:
             return {"done": await on_a_thread(self.levers[name], order.target)}
 
         return pull
@@ -226,7 +226,8 @@ def message_of(type_name: str, value: Any) -> Any:
         return value
     kind = DEFAULT_REGISTRY.by_name.get(type_name)
     if kind is None:
-        msg = f"no message type {shown(type_name)} is registered here; name its file with --app"
+        name = safe_repr(type_name)
+        msg = f"no message type {name} is registered here; name its file with --app"
         raise ActionFailed(msg)
     try:
         if isinstance(value, dict) and is_dataclass(kind.cls):
@@ -234,5 +235,5 @@ def message_of(type_name: str, value: Any) -> Any:
         return kind.build(value)
     except Exception as error:  # the class is a user's
         names = ", ".join(kind.field_names or ()) or "none"
-        msg = f"the fields do not fit {shown(type_name)} ({error}); its fields are: {names}"
+        msg = f"the fields do not fit {safe_repr(type_name)} ({error}); its fields are: {names}"
         raise ActionFailed(msg) from error

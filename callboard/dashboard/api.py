@@ -21,7 +21,7 @@ from callboard.kernel.tables import (
     TracedMessage,
 )
 from callboard.support.dataclass import dataclass
-from callboard.support.parts import LOOKED_AT, RowWindow, found_rows
+from callboard.support.inspection_tables import SCAN_LIMIT, RowWindow, found_rows
 
 #: Maximum rows in one answer, for pages and for exported files.
 ROWS: Final = 5_000
@@ -134,7 +134,7 @@ class View:
 _WINDOW: Final = (
     Parameter("search", "a text in any column, ignoring case", most=500),
     Parameter("rising", "sort in ascending order", "boolean", default=False),
-    Parameter("skip", "rows to skip", "integer", 0, LOOKED_AT),
+    Parameter("skip", "rows to skip", "integer", 0, SCAN_LIMIT),
     Parameter("limit", "maximum number of rows", "integer", 100, ROWS),
     Parameter("node", "only this node: its name or id"),
 )
@@ -212,7 +212,7 @@ async def _events(collector: ClusterWatch, query: Asked) -> Answer:
 
 
 def part(name: str, text: str, *, which: Parameter | None = None, sort: str = "") -> View:
-    """Return the view of an inspection table of the nodes; see `callboard.support.parts`."""
+    """Return the view of a table of `callboard.support.inspection_tables`."""
 
     async def answer(collector: ClusterWatch, query: Asked) -> Answer:
         filters = {"which": query.get("which", ""), "node": query["node"]}

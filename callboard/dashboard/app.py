@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from callboard.commitlog import json_text
 from callboard.dashboard import api
-from callboard.dashboard.actions import Actions, Levers, message_types
+from callboard.dashboard.actions import Actions, NodeControls, message_types
 from callboard.dashboard.assets import assets
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.errors import DashboardError, explained
@@ -34,7 +34,7 @@ def make_app(
     guard: Guard | None = None,
     *,
     actions: bool = False,
-    levers: Levers | None = None,
+    levers: NodeControls | None = None,
     shows_itself: bool = True,
     collector: ClusterWatch | None = None,
 ) -> Application:

@@ -34,7 +34,15 @@ from callboard.kernel.tables import (
 from callboard.kernel.topology import INSPECTOR
 from callboard.node import Node
 from callboard.support.dataclass import dataclass
-from callboard.support.parts import Key, Row, RowWindow, event_row, key_of, share, slices_fit
+from callboard.support.inspection_tables import (
+    Key,
+    Row,
+    RowWindow,
+    event_row,
+    key_of,
+    share,
+    slices_fit,
+)
 
 #: Seconds between rounds, and the minimum when an event starts a round early.
 INTERVAL: Final = 1.0

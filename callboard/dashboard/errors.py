@@ -3,7 +3,7 @@
 from typing import Final
 
 from callboard.kernel.errors import CallboardError
-from callboard.support.text import printable, said
+from callboard.support.text import error_text, printable
 
 
 class DashboardError(CallboardError):
@@ -24,7 +24,7 @@ _OTHER_STEP: Final = "see Events and the log of the node"
 
 def explained(error: BaseException) -> tuple[int, str]:
     """Return the HTTP status for an error, and one line that ends with the next step."""
-    text = printable(" ".join(said(error).split()))
+    text = printable(" ".join(error_text(error).split()))
     kinds = [kind.__name__ for kind in type(error).__mro__]
     step = next((_STEPS[kind] for kind in kinds if kind in _STEPS), _OTHER_STEP)
     is_whole = ";" in text and "RemoteError" not in kinds

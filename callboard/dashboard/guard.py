@@ -44,7 +44,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Judgment:
+class RequestDecision:
     """The decision about a request: 200 accepts it; `cookie` is set along with a redirect."""
 
     status: int = 200
@@ -72,7 +72,7 @@ class Guard:
     cookie: str = "callboard"
     static: tuple[str, ...] = ("/static/",)
 
-    def judge(self, method: str, path: str, query: str, headers: Headers) -> Judgment:
+    def judge(self, method: str, path: str, query: str, headers: Headers) -> RequestDecision:
         """Decide whether to accept a request; `headers` have lower-case names."""
         is_page = path in ("/", "")
         navigates = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
@@ -82,17 +82,19 @@ class Guard:
         port = HostGuard(self.hosts, self.any_address, option="hosts (--host)")
         refusal = port.refusal(asking, is_link=is_page and navigates)
         if refusal is not None:
-            return Judgment(int(refusal.status), f"{refusal.text}, or use the printed link")
+            return RequestDecision(
+                int(refusal.status), f"{refusal.text}, or use the printed link"
+            )
         token = parse_qs(query).get("token", [""])[-1] if is_page and method == "GET" else ""
         if token:
             if self._is_token(token):
-                return Judgment(303, cookie=self.token)
-            return Judgment(403, "the token is wrong; use the printed link")
+                return RequestDecision(303, cookie=self.token)
+            return RequestDecision(403, "the token is wrong; use the printed link")
         if is_page or path.startswith(self.static):
-            return Judgment()
+            return RequestDecision()
         if any(map(self._is_token, self._tokens(headers))):
-            return Judgment()
-        return Judgment(401, "the token is missing; open the link that was printed")
+            return RequestDecision()
+        return RequestDecision(401, "the token is missing; open the link that was printed")
 
     def _is_token(self, text: str) -> bool:
         """Compare a text with the token, in constant time."""
@@ -131,7 +133,7 @@ class GuardedApp:
         headers = _read_headers(scope["headers"])
         verdict = _MALFORMED
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_LIMIT:
-            verdict = Judgment(431, f"send at most {HEAD_LIMIT:,} bytes of headers")
+            verdict = RequestDecision(431, f"send at most {HEAD_LIMIT:,} bytes of headers")
         elif headers is not None:
             query = scope.get("query_string", b"").decode("latin-1")
             verdict = self.guard.judge(scope["method"], path, query, headers)
@@ -152,7 +154,7 @@ class GuardedApp:
         await self._app(scope, receive, send_guarded)
 
     async def _answer(
-        self, verdict: Judgment, root: str, path: str, scope: Scope, send: Send
+        self, verdict: RequestDecision, root: str, path: str, scope: Scope, send: Send
     ) -> None:
         """Answer a refused request: in JSON below /api/, else in plain text."""
         headers = [*_OWN_HEADERS, (b"cache-control", b"no-store")]
@@ -184,7 +186,7 @@ _ONCE: Final = (
     *("content-length", "transfer-encoding"),
 )
 
-_MALFORMED: Final = Judgment(400, "headers contradict one another; send each once")
+_MALFORMED: Final = RequestDecision(400, "headers contradict one another; send each once")
 
 
 def _read_headers(pairs: Collection[tuple[bytes, bytes]]) -> dict[str, str] | None:

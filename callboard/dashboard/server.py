@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from callboard.configuration.host_port import parse_host_port
-from callboard.dashboard.actions import Levers
+from callboard.dashboard.actions import NodeControls
 from callboard.dashboard.app import make_app
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.errors import DashboardError
@@ -37,7 +37,7 @@ class DashboardServer(Closing):
         listen: str = "127.0.0.1:0",
         *,
         actions: bool = False,
-        levers: Levers | None = None,
+        levers: NodeControls | None = None,
         shows_itself: bool = True,
         hosts: tuple[str, ...] = (),
         tls: Path | None = None,

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from callboard.demo.window import Tally
+from callboard.demo.dashboard import Tally
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.effect import Item
 from callboard.kernel.actors import Actor, ActorRef, Down, Query, handler, message

@@ -21,7 +21,7 @@ from callboard.commitlog import LogReader
 from callboard.demo.aggregator import METRICS
 from callboard.demo.line import start_child
 from callboard.mqtt import Router, RouterConfig
-from callboard.mqtt.service.hub_door import MqttDoor, TopicMap
+from callboard.mqtt.service.topic_bridge import MqttDoor, TopicMap
 from callboard.node import Node
 
 #: The topics that the bridge carries.

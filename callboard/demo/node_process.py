@@ -43,10 +43,10 @@ from callboard.kernel.events import (
 from callboard.node import Node
 
 if TYPE_CHECKING:
+    from callboard.demo.demo_store import Keeping
     from callboard.demo.entities.daily_peak import PeakWatch, PeakWriter
-    from callboard.demo.handing import Counting, Handing
-    from callboard.demo.keeping import Keeping
     from callboard.demo.mqtt_side import MqttSide
+    from callboard.demo.result_forwarder import Counting, ResultForwarder
 
 #: Maximum pending notes; the oldest are dropped if the parent stops reading.
 NOTES_KEPT: Final = 1000
@@ -78,7 +78,7 @@ class NodeProcess:
         self._name = name
         self._path = path
         self._keeping: Keeping | None = None
-        self._handing: Handing | None = None
+        self._handing: ResultForwarder | None = None
         self._counting: Counting | None = None
         self._mqtt: MqttSide | None = None
         self._peaks: PeakWriter | None = None
@@ -138,8 +138,8 @@ class NodeProcess:
 
     def _attach(self) -> None:
         """Attach store, entities and MQTT; imported late to speed up the start of the line."""
+        from callboard.demo.demo_store import CloneKeeping, DemoStore
         from callboard.demo.entities import daily_peak as peaks
-        from callboard.demo.keeping import CloneKeeping, MasterKeeping
 
         if self._name in peaks.HOSTS:
             file = str(Path(self._path).with_name("peaks.db"))
@@ -149,15 +149,15 @@ class NodeProcess:
         if self._name == OVERSEER_ON and self._peaks is not None:
             self._watch = peaks.PeakWatch(self._node, self._peaks, self._note)
         if self._name == MASTER_ON:
-            self._keeping = MasterKeeping(self._hub, self._note, self._path)
+            self._keeping = DemoStore(self._hub, self._note, self._path)
         elif self._name in SENSORS_ON:
             clone = CloneKeeping(self._hub)
             self._keeping = clone
             if analysis := os.environ.get(ANALYSIS):
-                from callboard.demo.handing import Counting, Handing
+                from callboard.demo.result_forwarder import Counting, ResultForwarder
 
                 if self._name == OVERSEER_ON:
-                    self._handing = Handing(self._hub, Path(analysis), clone.store)
+                    self._handing = ResultForwarder(self._hub, Path(analysis), clone.store)
                 else:
                     self._counting = Counting(self._hub)
         if self._name != MQTT_ON:

@@ -13,9 +13,9 @@ from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
 from callboard.demo.aggregator import topic_of
+from callboard.demo.dashboard import Rate
 from callboard.demo.outcome import Balance, Findings, StoreBooks
 from callboard.demo.story import Chronicle, Incident
-from callboard.demo.window import Rate
 
 #: The color of a line of the log: neutral, bad or good news.
 Tone = Literal["plain", "bad", "good"]

@@ -282,23 +282,23 @@ class ActorSubscription(Closing, RunReceiver):
             if not (self._succession.expects(ref) or self._heirs):
                 self.close()
 
-    def _passed(self, heir: ActorRef[Any] | None) -> None:
+    def _passed(self, successor: ActorRef[Any] | None) -> None:
         """Take note of the next incarnation at once; it may end before the hub's turn."""
         self._heirs += 1
-        if heir is not None and not self.is_closed:
-            self._watch(heir)
-        self._hub.call_soon(self._change_over, heir)
+        if successor is not None and not self.is_closed:
+            self._watch(successor)
+        self._hub.call_soon(self._change_over, successor)
 
-    def _change_over(self, heir: ActorRef[Any] | None) -> None:
+    def _change_over(self, successor: ActorRef[Any] | None) -> None:
         """Go on with the next incarnation; close if there is none."""
         self._heirs -= 1
-        if heir is None:
+        if successor is None:
             self.close()
         elif not self.is_closed:
             self._leave()
-            self.ref, self._under_way, self._is_orphan = heir, 0, False
+            self.ref, self._under_way, self._is_orphan = successor, 0, False
             if self._door is not None:
-                self._hub.by_door[heir, self._door] = self
+                self._hub.by_door[successor, self._door] = self
             self._go_on()
 
 

@@ -30,14 +30,16 @@ import cbor2
 
 from callboard import locks
 from callboard.endpoint.events import Undelivered
+from callboard.endpoint.interest import Interest, WishListener
 from callboard.endpoint.machine.catch_up import ANSWER_SECONDS
 from callboard.endpoint.machine.core import DEFAULT_TTL, Core
 from callboard.endpoint.machine.effect import (
-    BroughtIn,
     CommandPairs,
     CoreEffect,
     CoreOrder,
     DeliverItems,
+    Egress,
+    Ingested,
     Pair,
     PeerEvent,
     Receiver,
@@ -45,14 +47,12 @@ from callboard.endpoint.machine.effect import (
     RefusedThere,
     RunReceiver,
     TransmitRun,
-    WayOut,
     WishesChanged,
 )
 from callboard.endpoint.machine.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
 from callboard.endpoint.machine.run import PackedType, encode_pair, pair_of
 from callboard.endpoint.machine.status import EC, SC, foreign_id
 from callboard.endpoint.machine.topic import checked_topic
-from callboard.endpoint.wishes import Wishes, WishListener
 from callboard.figures import Metric
 from callboard.kernel.access import CORE_NAME, Rights
 from callboard.kernel.activation import Proxy, RemoteTeller
@@ -83,7 +83,7 @@ from callboard.model.errors import MalformedMessage
 from callboard.node import Node
 from callboard.support import after_fork
 from callboard.support.dataclass import dataclass
-from callboard.support.parts import Row
+from callboard.support.inspection_tables import Row
 from callboard.support.seconds import check_numbers
 
 _LOG: Final = logging.getLogger("callboard.endpoint")
@@ -105,7 +105,7 @@ TURN_LENGTH: Final = 8192
 BROUGHT_IN_TURN: Final = 100
 
 #: Seconds for which published messages are counted by topic after a look.
-LOOKED_AT: Final = 10.0
+SCAN_LIMIT: Final = 10.0
 
 #: Seconds between looks for filters that were not confirmed.
 TICK_INTERVAL: Final = 1.0
@@ -159,9 +159,9 @@ class Hub(SystemActor):
 
     #: Used by each publish and each run; why slots: see `Runtime`.
     __slots__ = (
-        "_awaited", "_flush", "_hubs", "_now", "_post", "calm_from", "core", "core_lock",
+        "_awaited", "_flush", "_hubs", "_now", "_post", "idle_since", "core", "core_lock",
         "_brought", "_down", "_orders", "_room_lock",
-        "foreign_sessions", "inputs", "is_congested", "is_poked",
+        "foreign_sessions", "inputs", "is_congested", "wake_pending",
     )  # fmt: skip
 
     def __init__(self, options: HubOptions) -> None:
@@ -186,8 +186,8 @@ class Hub(SystemActor):
         self._objects = itertools.count(1)
         # What was published, and who waits until there is room for more.
         self.inputs: deque[Pair | CoreOrder] = deque()
-        self.is_poked = False
-        after_fork.own_poke(self)
+        self.wake_pending = False
+        after_fork.own_wake(self)
         self._flush = CallBack(self._take_inputs)
         self.is_congested = False
         #: What slows publishers: slow peers (None), receivers that are behind.
@@ -198,7 +198,7 @@ class Hub(SystemActor):
         self._post = self.context.post
         self._now = self.runtime.now
         #: When a message that is published goes at once: not soon after others.
-        self.calm_from = self._now()
+        self.idle_since = self._now()
         self.overlay = node.overlay
         self.core = self._make_core(options)
         self.counters = self.core.counters
@@ -224,7 +224,7 @@ class Hub(SystemActor):
         self._down: Future[Down] | None = None
         #: Nodes whose directory did not answer.
         self._unanswered: list[bytes] = []
-        self._wishes = Wishes(self.core, lambda pause, act: self.after(pause, CallBack(act)))
+        self._wishes = Interest(self.core, lambda pause, act: self.after(pause, CallBack(act)))
         self._stop_listening = self.overlay.listen(self._note_event)
         node.register(CORE_NAME, self.me)
         self._take_stock(node)
@@ -251,8 +251,8 @@ class Hub(SystemActor):
         self.foreign_sessions: dict[bytes, Any] = {}
         #: What is published by topic, and until when that is counted: see `topic_rows`.
         self._traffic, self._counted_until = Counter[str](), 0.0
-        self.overlay.add_part("topics", self.topic_rows)
-        self.overlay.add_part("peers", self.peer_rows)
+        self.overlay.add_table("topics", self.topic_rows)
+        self.overlay.add_table("peers", self.peer_rows)
         for other in node.overlay.nodes():
             self.core.node_reached(other, self._now())
             self._look_for_hub(other)
@@ -306,19 +306,19 @@ class Hub(SystemActor):
         pair = (topic, encode_pair(topic, value))
         if self.is_congested or len(self.inputs) >= INPUT_LIMIT:
             self._wait_for_room()
-        if not self.is_poked and self._sent_at_once((pair,)):
+        if not self.wake_pending and self._sent_at_once((pair,)):
             return
         self.inputs.append(pair)
-        if not self.is_poked:
-            self.poke()
+        if not self.wake_pending:
+            self.wake()
 
     def publish_batch(self, *batch: tuple[str, Any]) -> None:
         """Publish pairs of topic and value in this order, all or none of them."""
         pairs = self._entering(batch)
-        if not self.is_poked and self._sent_at_once(pairs):
+        if not self.wake_pending and self._sent_at_once(pairs):
             return
         self.inputs.extend(pairs)
-        self.poke()
+        self.wake()
 
     def offer(self, messages: Sequence[tuple[str, Any]], *, whole: bool = False) -> list[int]:
         """Publish the messages that a receiver takes; returns the numbers of the others.
@@ -366,7 +366,7 @@ class Hub(SystemActor):
         round trip between two programs takes half the time when no thread has to be woken.
         """
         now, is_sent = self._now(), False
-        if now >= self.calm_from:
+        if now >= self.idle_since:
             lock = self.core_lock
             if not self.runtime.is_runner_thread() and locks.take_if_free(lock):
                 self.core.now = now
@@ -375,7 +375,7 @@ class Hub(SystemActor):
                 finally:
                     lock.release()
             now = self._now()
-        self.calm_from = now + CALM
+        self.idle_since = now + CALM
         return is_sent
 
     def _try_to_send(self, pairs: Sequence[Pair]) -> bool:
@@ -442,15 +442,15 @@ class Hub(SystemActor):
         pair = (topic, encode_pair(topic, value))
         self._order(partial(self.core.deliver_here, PackedType.DATA, (pair,)))
 
-    def bring_in(self, messages: Sequence[tuple[str, Any]], bringer: object) -> None:
+    def ingest(self, messages: Sequence[tuple[str, Any]], bringer: object) -> None:
         """Publish what a door brings from outside, in this order; see `publish_batch`.
 
         Receivers of this node get it as well, as they get what other nodes publish: all but
         `bringer`.
         """
-        self._bring(BroughtIn(self._entering(messages), bringer))
+        self._bring(Ingested(self._entering(messages), bringer))
 
-    def bring_in_encoded(
+    def ingest_encoded(
         self, messages: Sequence[tuple[str, bytes]], bringer: object, ttl: int | None = None
     ) -> None:
         """Publish what a door brings whose values are CBOR of the model already.
@@ -466,9 +466,9 @@ class Hub(SystemActor):
             InvalidTopic: a topic is too long, or has no UTF-8 form; nothing was published.
         """
         pairs = [pair_of(topic, content) for topic, content in messages]
-        self._bring(BroughtIn(pairs, bringer, ttl))
+        self._bring(Ingested(pairs, bringer, ttl))
 
-    def _bring(self, brought: BroughtIn) -> None:
+    def _bring(self, brought: Ingested) -> None:
         """Let messages of a door wait for the core."""
         with self._room_lock:
             self._brought += len(brought.pairs)
@@ -488,12 +488,12 @@ class Hub(SystemActor):
     def _order(self, order: CoreOrder) -> None:
         """Let an order wait for the core among the data that was published."""
         self.inputs.append(order)
-        self.poke()
+        self.wake()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Let the core take what waits, in its next turn."""
-        if not self.is_poked:
-            self.is_poked = True
+        if not self.wake_pending:
+            self.wake_pending = True
             self._post(self._flush)
 
     def wants(self, topic: str) -> bool:
@@ -515,8 +515,8 @@ class Hub(SystemActor):
         if self._counted_until < now:
             self._traffic.clear()
             self.core.count_topics(self._traffic)
-            self.runtime.call_later(LOOKED_AT, self._stop_counting)
-        self._counted_until = now + LOOKED_AT
+            self.runtime.call_later(SCAN_LIMIT, self._stop_counting)
+        self._counted_until = now + SCAN_LIMIT
         return [
             {
                 "topic": topic,
@@ -628,7 +628,7 @@ class Hub(SystemActor):
             seconds: below half a second, so that heartbeats are heard in time.
         """
         self.set_congested(is_congested=True, by=receiver)
-        self.overlay.put_off(sender, seconds)
+        self.overlay.pause_reading(sender, seconds)
 
     def relax(self, receiver: object) -> None:
         """Let threads that publish go on: a receiver caught up. From any thread."""
@@ -676,11 +676,11 @@ class Hub(SystemActor):
         """Look again at what is waited for: a way out has heard what is wanted there."""
         self.call_soon(self._look_for_awaited)
 
-    def add_way_out(self, way_out: WayOut) -> Future[Any]:
+    def add_way_out(self, way_out: Egress) -> Future[Any]:
         """Let a way out take what is published here; done when the core knows."""
         return self.me.ask(CallBack(partial(self.core.ways_out.setdefault, way_out)))
 
-    def remove_way_out(self, way_out: WayOut) -> Future[Any]:
+    def remove_way_out(self, way_out: Egress) -> Future[Any]:
         """Give it nothing any more."""
         return self.me.ask(CallBack(partial(self.core.ways_out.pop, way_out, None)))
 
@@ -783,7 +783,7 @@ class Hub(SystemActor):
 
     def _take_inputs(self) -> None:
         """Take what waits, as runs of one kind."""
-        self.is_poked = False
+        self.wake_pending = False
         self.core.now = self._now()
         inputs = self.inputs
         count = min(len(inputs), TURN_LENGTH)
@@ -793,7 +793,7 @@ class Hub(SystemActor):
         for effects in self.core.take_inputs(taken):
             self._carry_out(effects)
         if inputs:
-            self.poke()
+            self.wake()
         elif self._awaited:
             self._look_for_awaited()
         if (count == TURN_LENGTH or is_brought) and self.has_room():
@@ -806,7 +806,7 @@ class Hub(SystemActor):
         while len(taken) < count and brought < BROUGHT_IN_TURN:
             entry = take()
             taken.append(entry)
-            if isinstance(entry, BroughtIn):
+            if isinstance(entry, Ingested):
                 brought += len(entry.pairs)
         with self._room_lock:
             self._brought -= brought
@@ -847,7 +847,7 @@ class Hub(SystemActor):
     @handler
     def hub_lost(self, down: Down) -> None:
         """Another hub ended, or no path leads to it."""
-        if self.is_told:
+        if self.has_sender:
             return
         node = down.ref.node_id
         with self.core_lock:

@@ -13,8 +13,8 @@ If a commit fails, whatever waits for it fails with the reason, and the entity i
 a handler raises, its stretch is forgotten and the entity is read again behind the commits under
 way. Messages wait in the mailbox meanwhile.
 
-Every sender is wrapped in a `HeldSender`: to the cell it is an asker, so each handler ends with
-an answer to it, and there the stretch ends.
+Every sender is wrapped in a `DeferredReply`: to the cell it is an asker, so each handler ends
+with an answer to it, and there the stretch ends.
 """
 
 import math
@@ -26,7 +26,7 @@ from weakref import ref as weak
 
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
-from callboard.entity.form import IMMUTABLE, OTHER_RELEASE
+from callboard.entity.event_json import IMMUTABLE, OTHER_RELEASE
 from callboard.entity.reminders import ReminderTicket
 from callboard.entity.state.interface import (
     Committed,
@@ -53,7 +53,7 @@ from callboard.kernel.events import SlowHandler
 from callboard.kernel.reply import Future, Reply, Sender
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 from callboard.support.dataclass import dataclass
-from callboard.support.text import class_name, said
+from callboard.support.text import class_name, error_text
 
 #: As `NewEvent`, in half of the time: each event is made so.
 _new_event: Final[Callable[[tuple[str, int, str, int, str]], NewEvent]] = partial(
@@ -83,7 +83,7 @@ class EntityBatch:
         number: int,
         events: list[NewEvent],
         emissions: "list[Emission]",
-        answer: "HeldSender | None" = None,
+        answer: "DeferredReply | None" = None,
     ) -> None:
         #: Of the batches of one activation: 1, 2, 3 …
         self.number = number
@@ -111,7 +111,7 @@ def _nothing(_: BaseException) -> None:
     """A message that is not sent: nobody was told of it."""
 
 
-class HeldSender(Reply):
+class DeferredReply(Reply):
     """The sender of a message to an entity: what answers it waits for the state."""
 
     __slots__ = ("_answer", "cell", "_sends", "batch", "inner")
@@ -229,7 +229,7 @@ class HeldSender(Reply):
     def _refuse(self, error: BaseException) -> None:
         """Fail the ask: what waited for the state may not leave."""
         if 0 < self.batch <= self.cell.durable and isinstance(error, EntityUnavailable):
-            why = said(error).removesuffix(_REPEAT)
+            why = error_text(error).removesuffix(_REPEAT)
             error = OutcomeUnknown(f"{why}; a part of what its handler persisted is stored")
         if self.inner is not None and self.inner.expects:
             self.inner.set_exception(error)
@@ -251,7 +251,7 @@ class HeldSender(Reply):
         return None if inner is None else inner.reference(runtime)
 
 
-class HeldCarried(HeldSender):
+class HeldCarried(DeferredReply):
     """The sender of a message that came with others.
 
     It answers without the asker that a message alone has: that is made if it is needed.
@@ -317,12 +317,12 @@ class HeldCarried(HeldSender):
             self._carrier.answer(self._message_id, self._answer)
 
 
-def emission_of(what: "Emission | HeldSender") -> Emission:
+def emission_of(what: "Emission | DeferredReply") -> Emission:
     """Return how an answer goes, and how it fails."""
-    return (what.leave, what.fail_at_once) if isinstance(what, HeldSender) else what
+    return (what.leave, what.fail_at_once) if isinstance(what, DeferredReply) else what
 
 
-class _HeldReminder(HeldSender):
+class _HeldReminder(DeferredReply):
     """The sender of a reminder: its row goes with the stretch that ends its handler."""
 
     __slots__ = ()
@@ -337,7 +337,7 @@ class _HeldReminder(HeldSender):
         return True
 
 
-class _HeldStart(HeldSender):
+class _HeldStart(DeferredReply):
     """Stands where the sender of `activated` would: if that fails, nothing begins."""
 
     __slots__ = ()
@@ -466,9 +466,9 @@ class EntityCell(Cell):
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message to the mailbox; from any thread, never blocks."""
-        self.post_held(message, HeldSender(self, sender))
+        self.post_held(message, DeferredReply(self, sender))
 
-    def post_held(self, message: Any, held: HeldSender) -> None:
+    def post_held(self, message: Any, held: DeferredReply) -> None:
         """Append a message that has the sender which this cell's messages have."""
         self.last_used = self.runner.now()
         Cell.post(self, message, held)
@@ -479,7 +479,7 @@ class EntityCell(Cell):
             self.post(message, sender)
             return
         self.last_used = self.runner.now()
-        Cell.post_urgent(self, message, HeldSender(self, sender))
+        Cell.post_urgent(self, message, DeferredReply(self, sender))
 
     def post_reminder(self, ticket: ReminderTicket) -> None:
         """Append a reminder that is due to the mailbox."""
@@ -535,7 +535,7 @@ class EntityCell(Cell):
         plain = Envelope(
             envelope.message, envelope.trace, envelope.deadline, chain=envelope.chain
         )
-        super().handle_other(plain, HeldSender(self, inner))
+        super().handle_other(plain, DeferredReply(self, inner))
 
     def _take_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
         """Handle a reminder, unless it was forgotten or set anew while it waited."""
@@ -565,7 +565,7 @@ class EntityCell(Cell):
 
     def answer_meanwhile(self, envelope: Envelope, sender: Sender) -> bool:
         """Answer an ask while a handler awaits, if that only reads; False if it does not."""
-        return self.answer_by_reading(envelope, HeldSender(self, sender))
+        return self.answer_by_reading(envelope, DeferredReply(self, sender))
 
     # --- the state ---
 
@@ -592,7 +592,7 @@ class EntityCell(Cell):
     def _cannot_read(self, error: BaseException) -> None:
         """Fail all that waits: the state cannot be read. The next message tries again."""
         self.runtime.warn_once(("entity", self.type.name, type(error)), f"{self.ref}: {error}")
-        self._leave_unbegun(unavailable(error), said(error))
+        self._leave_unbegun(unavailable(error), error_text(error))
 
     def _leave_unbegun(self, told: BaseException, why: str) -> None:
         """Fail all that waits, and end."""
@@ -600,7 +600,7 @@ class EntityCell(Cell):
         self.host.left(self)
         self.host.singletons.could_not_begin(self.key)
         for _, sender in self.take_mail():
-            if isinstance(sender, HeldSender):
+            if isinstance(sender, DeferredReply):
                 sender.fail_at_once(told)
         self.attention = True
         self.terminate(ExitReason.ERROR, why)
@@ -838,7 +838,7 @@ class EntityCell(Cell):
             emissions.append((lambda: post(copied, sender), fail))
         return True
 
-    def end_stretch(self, answer: HeldSender) -> None:
+    def end_stretch(self, answer: DeferredReply) -> None:
         """Let an answer go when it may, and end the stretch behind it."""
         host, every = self.host, self.type.snapshot_every
         lock = host.lock
@@ -861,7 +861,7 @@ class EntityCell(Cell):
                     self._batches = number = self._batches + 1
                     self._in_flight = EntityBatch(number, events, [], answer)
                     writing = self._writing
-                    if isinstance(writing, HeldSender) and not writing.batch:
+                    if isinstance(writing, DeferredReply) and not writing.batch:
                         writing.batch = number
                     host.commit_events(self, events)
                     return
@@ -888,7 +888,7 @@ class EntityCell(Cell):
                 return
             if events or saved is not None or rows is not None:
                 batch = self._open_batch()
-                if isinstance(self._writing, HeldSender) and not self._writing.batch:
+                if isinstance(self._writing, DeferredReply) and not self._writing.batch:
                     self._writing.batch = batch.number
                 batch.events += events
                 if rows is not None and batch.rows is not None:
@@ -991,7 +991,7 @@ class EntityCell(Cell):
         task, self.task = self.task, None
         if task is not None:
             task.abandon()
-            if isinstance(task.sender, HeldSender):
+            if isinstance(task.sender, DeferredReply):
                 task.sender.fail_at_once(error)
         self._forget_stretch(error)
         self.read_state()
@@ -1015,9 +1015,9 @@ class EntityCell(Cell):
             super().failed(error, sender)
             return
         if not isinstance(error, SystemExit):
-            self.runtime.note_failure(self, f"{class_name(error)}: {said(error)}", error)
+            self.runtime.note_failure(self, f"{class_name(error)}: {error_text(error)}", error)
         if type(sender) is _HeldStart:  # to read it again at once would go on for ever
-            self._leave_unbegun(errors.remote_error(error), said(error))
+            self._leave_unbegun(errors.remote_error(error), error_text(error))
             return
         if sender is not None and sender.expects:
             sender.set_exception(errors.remote_error(error))
@@ -1043,7 +1043,7 @@ class EntityCell(Cell):
         self._is_leaving = True
         actor = self.actor
         if actor is not None and type(actor).passivated is not Entity.passivated:
-            self.start_task(self._say_goodbye(actor), HeldSender(self, None), None)
+            self.start_task(self._say_goodbye(actor), DeferredReply(self, None), None)
             self._limit_hook("passivated")
         else:
             self.end = (ExitReason.NORMAL, "")
@@ -1080,7 +1080,7 @@ class EntityCell(Cell):
         for message, sender in () if self.runtime.is_closed else self.take_mail():
             if type(message) is ReminderTicket:
                 message.set_exception(EntityUnavailable(f"{self.ref} was put away"))
-            elif isinstance(sender, HeldSender):
+            elif isinstance(sender, DeferredReply):
                 mail.append((message, sender.inner))
         if mail:
             self.host.take_back(self, mail)
@@ -1140,7 +1140,7 @@ def unavailable(error: BaseException) -> BaseException:
     """Return what an asker gets when the state could not be read or written."""
     if type(error).__name__ in _TOLD:
         return error
-    return EntityUnavailable(f"{said(error)}{_REPEAT}")
+    return EntityUnavailable(f"{error_text(error)}{_REPEAT}")
 
 
 #: How the text of an error ends behind which nothing has happened.
@@ -1162,4 +1162,4 @@ _TOLD: Final = frozenset(
 
 def _unread(cell: EntityCell, error: BaseException) -> str:
     """Return the text of an error in user code while an entity was recovered."""
-    return f"{cell.ref} cannot be recovered: {class_name(error)}: {said(error)}"
+    return f"{cell.ref} cannot be recovered: {class_name(error)}: {error_text(error)}"

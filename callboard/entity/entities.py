@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from callboard import locks
 from callboard.entity.cell import HeldCarried
-from callboard.entity.cycles import would_deadlock
 from callboard.entity.entity import (
     Entity,
     EntityType,
@@ -19,7 +18,7 @@ from callboard.entity.entity import (
     type_name,
 )
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
-from callboard.entity.form import EventForm
+from callboard.entity.event_json import EventSerializer
 from callboard.entity.host import EntityHost
 from callboard.entity.inspection.events import EntityTypeHosted
 from callboard.entity.inspection.figures import EntityStats
@@ -49,12 +48,13 @@ from callboard.entity.ownership import (
     called,
     wrong_state,
 )
+from callboard.entity.reentrancy import would_deadlock
 from callboard.entity.reference import EntityRef
 from callboard.entity.reminders import ParkedReminder
 from callboard.entity.sending import TypeSender, Waiting
+from callboard.entity.state.backends import open_leases, open_state, open_view
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
-from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.entity.unpersisted import is_wanted
 from callboard.kernel.access import NamedRight, Rights
 from callboard.kernel.activation import (
@@ -86,8 +86,8 @@ from callboard.kernel.errors import NotPermitted, WrongValue, remote_error
 from callboard.kernel.events import NodeDown, NodeUp
 from callboard.kernel.reply import Future, MessageSender, Sender
 from callboard.kernel.shutdown import Deadline
-from callboard.kernel.topology import ENTITIES, Overlay
-from callboard.kernel.tracing import COMPANY
+from callboard.kernel.topology import ENTITIES, Topology
+from callboard.kernel.tracing import INSTRUMENTATION
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
 from callboard.lease.errors import (
     LeaseLost,
@@ -102,8 +102,8 @@ from callboard.lease.machine.lease_machine import (
     LeaseKilled,
     LeaseMachine,
 )
-from callboard.support.parts import Row
-from callboard.support.text import class_name, said, shown
+from callboard.support.inspection_tables import Row
+from callboard.support.text import class_name, error_text, safe_repr
 
 if TYPE_CHECKING:
     from callboard.entity.queue.work_queue import WorkQueue
@@ -152,7 +152,7 @@ class ArrivedMessage(NamedTuple):
 def _no_key(key: object) -> WrongValue:
     """Return the error of a message to what is no key."""
     what = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
-    return WrongValue(f"{what}; {shown(key):.80} has not")
+    return WrongValue(f"{what}; {safe_repr(key):.80} has not")
 
 
 class EntityServer(SystemActor):
@@ -187,7 +187,7 @@ class EntityServer(SystemActor):
             # Not kept as a promise: who handles it answers, also when this actor has ended.
             cell.promised = asker
             asker.mark_handled()
-        trace, chain = COMPANY.current(), COMPANY.chain.get()
+        trace, chain = INSTRUMENTATION.current(), INSTRUMENTATION.chain.get()
         message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
         sender: Any = asker
         if not is_asked:
@@ -230,14 +230,14 @@ class EntityServer(SystemActor):
         for carried in messages:
             left, deadline = carried[4], None
             if left != NO_DEADLINE:
-                COMPANY.used = True
+                INSTRUMENTATION.used = True
                 deadline = now + left / 1000
             held = HeldCarried(carrier, carried[0], deadline)
             try:
                 take(carried, held)
             except Exception as error:  # noqa: BLE001 - the others are no part of it
                 held.inner.set_exception(remote_error(error))
-                text = f"{class_name(error)}: {said(error)}"
+                text = f"{class_name(error)}: {error_text(error)}"
                 self._entities.runtime.note_failure(cell, text, error)
 
     @handler
@@ -269,7 +269,7 @@ class EntityServer(SystemActor):
         if self._refuses(msg.type_name, ("entities",)):
             return
         if type(msg.slot) is not int or not 0 <= msg.slot < SLOTS:
-            what = f"a slot is a number below {SLOTS}, not {shown(msg.slot):.80}"
+            what = f"a slot is a number below {SLOTS}, not {safe_repr(msg.slot):.80}"
             self._refuse(WrongValue(what))
             return
         promise = self.promise()
@@ -324,7 +324,7 @@ class EntityServer(SystemActor):
         Then the message is answered.
         """
         if not is_type_name(type_name):
-            text = f"{shown(type_name):.80} is no name of a type of entities"
+            text = f"{safe_repr(type_name):.80} is no name of a type of entities"
             self._refuse(WrongValue(text))
             return True
         name, given = str(type_name), self._rights()
@@ -348,7 +348,7 @@ class Entities:
         runtime: NodeContext,
         runner: Any,
         codec: PayloadCodec,
-        overlay: Overlay,
+        overlay: Topology,
         start: Callable[[Coroutine[Any, Any, Any]], Future[Any]],
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
@@ -368,7 +368,7 @@ class Entities:
         self.runtime: Any = runtime
         self._runner = runner
         #: How events and jobs are written.
-        self.form = EventForm(codec)
+        self.form = EventSerializer(codec)
         self.overlay, self._start = overlay, start
         self._hosts: dict[str, EntityHost] = {}
         self._owned: dict[str, Ownership] = {}
@@ -401,11 +401,11 @@ class Entities:
         self._lock = locks.lock("entities of a node", 510)
         #: Names this life of the node in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
-        COMPANY.used = True  # its actors have outboxes
-        overlay.add_part("entities", self._rows)
-        overlay.add_part("entity_slots", self._slot_rows)
-        overlay.add_part("entity_cells", self._cell_rows)
-        overlay.add_part("entity_events", self._event_rows)
+        INSTRUMENTATION.used = True  # its actors have outboxes
+        overlay.add_table("entities", self._rows)
+        overlay.add_table("entity_slots", self._slot_rows)
+        overlay.add_table("entity_cells", self._cell_rows)
+        overlay.add_table("entity_events", self._event_rows)
         runtime.start_actor(EntityServer, (self,), number=ENTITIES)
 
     # --- hosting ---

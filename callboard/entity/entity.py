@@ -32,7 +32,7 @@ from callboard.kernel.errors import (
     WrongArgument,
     WrongValue,
 )
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -81,7 +81,7 @@ def upcast(kind: str, version: int) -> Callable[[F], F]:
     given: tuple[object, object] = kind, version
     if type(given[0]) is not str or type(given[1]) is not int or version < 1:
         example = '@upcast("shop.Added", 1)'
-        msg = f"@upcast takes a name and a version, {example}, not {shown(given):.80}"
+        msg = f"@upcast takes a name and a version, {example}, not {safe_repr(given):.80}"
         raise WrongArgument(msg)
 
     def mark(function: F) -> F:
@@ -315,7 +315,7 @@ class EntityType:
         for kind in type(event).__mro__:
             if kind in self.appliers:
                 return self.appliers[kind]
-        what = shown(event).split("(", 1)[0]
+        what = safe_repr(event).split("(", 1)[0]
         msg = f"{self.cls.__qualname__} has no @event that takes {what:.80}; add "
         msg_0 = f"{msg}@event above def on_it(self, event: {type(event).__name__})"
         raise NotPersistable(msg_0)
@@ -351,7 +351,7 @@ def type_name(cls: object) -> str:
         WrongArgument: it is no class of entities.
     """
     if not isinstance(cls, type) or not issubclass(cls, Entity) or cls is Entity:
-        msg = f"{shown(cls):.100} is no entity class; derive one from callboard.Entity"
+        msg = f"{safe_repr(cls):.100} is no entity class; derive one from callboard.Entity"
         raise WrongArgument(msg)
     own = vars(cls).get("was") or vars(cls).get("name")
     return own if isinstance(own, str) and own else cls.__name__
@@ -370,11 +370,11 @@ def checked_key(key: object, what: str = "key") -> str:
         WrongValue: it is empty, too long, or no text that UTF-8 can express.
     """
     if type(key) is not str:
-        msg = f"a {what} is a text, such as 'u-17', not {shown(key):.80}"
+        msg = f"a {what} is a text, such as 'u-17', not {safe_repr(key):.80}"
         raise WrongArgument(msg)
     if not is_key(key):
         limits = f"1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
-        msg = f"a {what} has {limits}; {shown(key):.80} has not"
+        msg = f"a {what} has {limits}; {safe_repr(key):.80} has not"
         raise WrongValue(msg)
     return key
 
@@ -402,7 +402,7 @@ def _check_options(cls: type[Entity]) -> None:
         if name and not is_type_name(name):
             msg = (
                 f"{where}.{option} is a text of up to {TYPE_NAME_LIMIT} characters without / "
-                f"and spaces, as it is a part of addresses, not {shown(name):.80}"
+                f"and spaces, as it is a part of addresses, not {safe_repr(name):.80}"
             )
             raise WrongValue(msg)
     for option in ("idle", "hook_timeout"):
@@ -411,14 +411,14 @@ def _check_options(cls: type[Entity]) -> None:
     for option, least in (("version", 1), ("snapshot_every", 0)):
         value = own.get(option, least)
         if type(value) is not int or value < least:
-            msg = f"{where}.{option} is a number from {least} on, not {shown(value):.80}"
+            msg = f"{where}.{option} is a number from {least} on, not {safe_repr(value):.80}"
             raise WrongValue(msg)
     keep = own.get("keep", "all")
     if keep != "all" and (type(keep) is not int or keep < 0):
-        msg = f'{where}.keep is "all" or a number of events, not {shown(keep):.80}'
+        msg = f'{where}.keep is "all" or a number of events, not {safe_repr(keep):.80}'
         raise WrongValue(msg)
     if own.get("takeover", "fast") not in ("fast", "lease"):
-        msg = f'{where}.takeover is "fast" or "lease", not {shown(own["takeover"]):.80}'
+        msg = f'{where}.takeover is "fast" or "lease", not {safe_repr(own["takeover"]):.80}'
         raise WrongValue(msg)
     if own.get("detached") or own.get("mailbox") is not None:
         msg = f"{where} is an entity, which has neither detached nor mailbox; take them away"

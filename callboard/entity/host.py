@@ -11,27 +11,27 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard import locks
-from callboard.entity.applying import apply_all, public_state, restore
 from callboard.entity.cell import (
+    DeferredReply,
     Emission,
     EntityBatch,
     EntityCell,
     HeldCarried,
-    HeldSender,
     LeasedCell,
     emission_of,
     read_only,
     unavailable,
 )
-from callboard.entity.cycles import comes_back, is_nested, would_deadlock
 from callboard.entity.entity import Entity, EntityType
 from callboard.entity.errors import EntityUnavailable
-from callboard.entity.form import EventForm
+from callboard.entity.event_json import EventSerializer
 from callboard.entity.inspection.events import SlotFenced, SlotsMoved
 from callboard.entity.inspection.figures import TIMED, EntityCounters
 from callboard.entity.machine.ownership_machine import MOVED_AT_ONCE
 from callboard.entity.machine.table import slot_of
+from callboard.entity.reentrancy import comes_back, is_nested, would_deadlock
 from callboard.entity.reminders import Reminders, ReminderTicket
+from callboard.entity.replay import apply_all, public_state, restore
 from callboard.entity.sending import TypeSender
 from callboard.entity.singletons import Singletons
 from callboard.entity.state.client import StateClient
@@ -58,7 +58,7 @@ from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.support import reentry
 from callboard.support.histogram import Histogram
 from callboard.support.reentry import HandOver
-from callboard.support.text import said
+from callboard.support.text import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,7 @@ _slot_batch: Final[Callable[[tuple[Any, ...]], SlotBatch]] = partial(tuple.__new
 KnownEvent = tuple[Callable[[Any, Any], object], RecordType, int]
 
 #: What waits for a look at the fence of a slot, with the epoch that this node had it in.
-_Proof = tuple[int, int | None, Emission | HeldSender]
+_Proof = tuple[int, int | None, Emission | DeferredReply]
 
 #: Of a batch that lets no events be forgotten.
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -118,7 +118,7 @@ class EntityHost:
     def __init__(
         self,
         runtime: NodeContext,
-        form: EventForm,
+        form: EventSerializer,
         kind: EntityType,
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
         state: StateClient | None,
@@ -780,7 +780,7 @@ class EntityHost:
             f"slot {slot} of {self.type.name} was taken over by {fence.writer or 'nobody'}"
         )
 
-    def prove(self, slot: int, emission: "Emission | HeldSender") -> None:
+    def prove(self, slot: int, emission: "Emission | DeferredReply") -> None:
         """Let an answer go once it is proven that this node has the slot; needs the lock."""
         if (
             self.is_leased is not None
@@ -804,7 +804,7 @@ class EntityHost:
         for proof in waiting:
             slot, epoch, emission = proof
             if epoch is not None and own.get(slot) == epoch:
-                if isinstance(emission, HeldSender):  # as nearly always
+                if isinstance(emission, DeferredReply):  # as nearly always
                     emission.leave()
                 else:
                     emission[0]()
@@ -937,7 +937,7 @@ class EntityHost:
             body = self.form.write(public_state(cell.actor))
         except Exception as error:  # noqa: BLE001 - the events are there
             where = self.type.cls.__qualname__
-            text = f"{where} has no snapshots, events are replayed: {said(error)}"
+            text = f"{where} has no snapshots, events are replayed: {error_text(error)}"
             self.runtime.warn_once((self.type.cls, "snapshot"), text)
             return None
         version = self.type.snapshot_version or 0
@@ -956,7 +956,7 @@ class EntityHost:
         apply_all(self.form, self.type, cell, actor, events)
 
 
-def _table_of(cls: type[Entity], checked: EventForm | None) -> DispatchTable:
+def _table_of(cls: type[Entity], checked: EventSerializer | None) -> DispatchTable:
     """Return the handlers of a class; those that are read-only may persist nothing.
 
     With a form, handlers that lose changes of the state are found.

@@ -17,7 +17,7 @@ from callboard.entity.machine.ballot_machine import (
     BallotEffect,
     BallotMachine,
     BallotSubject,
-    VotedOut,
+    Suspected,
 )
 from callboard.entity.machine.ownership_machine import (
     Claimed,
@@ -63,7 +63,7 @@ from callboard.kernel.errors import WrongValue
 from callboard.kernel.reply import Future
 from callboard.lease.driver import LeaseDriver
 from callboard.lease.errors import OutcomeUnknown, StorageError, WrongState
-from callboard.lease.register import Leases, LeaseValue, Versioned
+from callboard.lease.leases import Leases, LeaseValue, Versioned
 from callboard.support.dataclass import dataclass
 
 T = TypeVar("T")
@@ -308,7 +308,7 @@ class Ownership:
     def _vote(self, effects: list[BallotEffect]) -> None:
         """Ask for votes, or take note of their outcome."""
         for effect in effects:
-            if isinstance(effect, VotedOut):
+            if isinstance(effect, Suspected):
                 self._step(MemberGone(*effect.subject))
                 continue
             for voter in effect.voters:

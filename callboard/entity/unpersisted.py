@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from callboard.entity.applying import public_state
 from callboard.entity.entity import Entity
 from callboard.entity.errors import StateNotPersisted
-from callboard.entity.form import EventForm
+from callboard.entity.event_json import EventSerializer
+from callboard.entity.replay import public_state
 from callboard.kernel.errors import NotSerializable
 from callboard.kernel.wire import Runner
 
@@ -23,7 +23,7 @@ def is_wanted(runner: Runner) -> bool:
 
 
 def checking(
-    function: Callable[..., Any], form: EventForm, *, awaits: bool
+    function: Callable[..., Any], form: EventSerializer, *, awaits: bool
 ) -> Callable[..., Any]:
     """Return a handler that raises `StateNotPersisted` where the given one loses a change."""
     if awaits:
@@ -45,7 +45,7 @@ def checking(
     return check
 
 
-def _state_of(actor: Entity, form: EventForm) -> dict[str, str]:
+def _state_of(actor: Entity, form: EventSerializer) -> dict[str, str]:
     """Return what would be stored of an entity, by attribute; without what cannot be stored."""
     cell = actor.context
     if not cell.type_is_kept:
@@ -64,7 +64,7 @@ def _state_of(actor: Entity, form: EventForm) -> dict[str, str]:
 
 def _compare(
     actor: Entity,
-    form: EventForm,
+    form: EventSerializer,
     function: Callable[..., Any],
     before: dict[str, str],
     written: int,

@@ -194,7 +194,7 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
     @handler
     def port_down(self, down: Down) -> None:
         """Handle the end of a client or handler, or the loss of all paths to it."""
-        if not self.is_told:
+        if not self.has_sender:
             self._lose(down.ref, down.detail or str(down.reason))
 
     def expire_flows(self) -> None:

@@ -20,7 +20,7 @@ from callboard.kernel.errors import NoMembers
 from callboard.kernel.reply import Future
 from callboard.node import Node
 from callboard.support.dataclass import dataclass
-from callboard.support.text import describe, said
+from callboard.support.text import describe, error_text
 
 _log = logging.getLogger("callboard.flow")
 
@@ -131,7 +131,7 @@ def call_factory(factory: Factory, bot: Bot, now: Callable[[], float]) -> str:
     try:
         outcome = factory(bot)
     except FlowRefused as error:
-        return said(error, REASON_LIMIT)
+        return error_text(error, REASON_LIMIT)
     except BaseException as error:  # noqa: BLE001  # a user's factory must not end the broker
         reason = describe(error, REASON_LIMIT)
         _log.warning("the factory raised for %r: %s", bot, reason)
@@ -185,7 +185,7 @@ def _give(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
     if (error := spawned.exception()) is None:
         bot.hand_to(spawned.result(), then_stop=True)
     else:
-        bot.refuse(f"no handler could be spawned: {said(error, REASON_LIMIT)}")
+        bot.refuse(f"no handler could be spawned: {error_text(error, REASON_LIMIT)}")
 
 
 class Pool:

@@ -25,7 +25,7 @@ from callboard.flow.protocol.rules import Rule, fill_pattern, invalid_rule
 from callboard.kernel.actors import Actor, ActorRef
 from callboard.kernel.errors import RemoteError
 from callboard.node import Node
-from callboard.support.named_file import read_named
+from callboard.support.user_file import read_user_file
 
 _DIRECTIONS: Final = {"w": "inject", "r": "extract"}
 _KEYS: Final = frozenset({"rule", "rw", "filepat", "attr"})
@@ -87,7 +87,7 @@ def load_rules(path: Path) -> list[FileRule]:
         InvalidRule: it cannot be read; the text says where.
     """
     try:
-        text = read_named(path).decode()
+        text = read_user_file(path).decode()
         found = parse(text, "JSON" if path.suffix == ".json" else "TOML")
     except OSError as error:
         invalid_rule(f"{path}: {error.strerror}")

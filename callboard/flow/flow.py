@@ -27,7 +27,7 @@ from callboard.node import Node
 from callboard.support import after_fork, reentry
 from callboard.support.items import Items
 from callboard.support.slots import DOORS
-from callboard.support.text import describe, said
+from callboard.support.text import describe, error_text
 
 #: Seconds to reach a broker's node when a flow sets no limit.
 CONNECT_TIME: Final = 10.0
@@ -446,14 +446,14 @@ class Flow:
         if self._error is None:
             self._error = error
         if self._machine.state in (FlowState.BOTSEND, FlowState.FLOWING):
-            self._answer(self._machine.end({"reason": said(error, REASON_LIMIT)}))
+            self._answer(self._machine.end({"reason": error_text(error, REASON_LIMIT)}))
 
     def _answer(self, data: bytes) -> None:
         """Send an answer of the machine; a link that takes nothing more ends the flow."""
         try:
             self._send(data)
         except CallboardError as error:
-            self._error = self._error or errors.FlowAborted(said(error))
+            self._error = self._error or errors.FlowAborted(error_text(error))
 
     def lost(self, error: Exception) -> None:
         """Nothing will come any more; called by the link."""
@@ -462,7 +462,7 @@ class Flow:
                 self._error = (
                     error
                     if isinstance(error, errors.FlowError)
-                    else errors.FlowAborted(said(error))
+                    else errors.FlowAborted(error_text(error))
                 )
         self._wake()
 

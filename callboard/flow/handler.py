@@ -10,7 +10,7 @@ from callboard.flow.protocol.machine import FlowMachine
 from callboard.flow.protocol.message import Message
 from callboard.kernel.actors import Actor, handler
 from callboard.kernel.errors import AskTimeout
-from callboard.support.text import said
+from callboard.support.text import error_text
 
 
 class FlowHandler(Actor):
@@ -59,7 +59,7 @@ class FlowHandler(Actor):
         try:
             attributes, reason = self.opening(bot), ""
         except FlowRefused as error:
-            attributes, reason = {}, said(error, REASON_LIMIT)
+            attributes, reason = {}, error_text(error, REASON_LIMIT)
         credit = bot.credit if self.credit is None else min(bot.credit, self.credit)
         flow = Flow(
             FlowMachine(bot.direction, credit, {**attributes, **own}), self.flow_timeout

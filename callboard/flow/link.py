@@ -69,7 +69,7 @@ class FlowPort(SystemActor):
     @handler
     def broker_down(self, down: Down) -> None:
         """Handle the end of the broker, or the loss of all paths to it."""
-        if self.is_told:
+        if self.has_sender:
             return
         text = down.detail or str(down.reason)
         self._taker.lost(FlowAborted(f"the flow broker is lost: {text}"))

@@ -43,7 +43,7 @@ from callboard.kernel.reply import Future
 from callboard.kernel.twins import on_a_thread, refuse_loop
 from callboard.node import Node
 from callboard.support import after_fork
-from callboard.support.text import describe, said
+from callboard.support.text import describe, error_text
 
 #: As the source of a link: every other module.
 ANY: Final = "*"
@@ -283,7 +283,7 @@ class ModuleBroker:
         except (ResultTimeout, WouldBlock):
             raise
         except Exception as error:
-            msg = f"module {module.name!r} did not start: {said(error)}"
+            msg = f"module {module.name!r} did not start: {error_text(error)}"
             raise errors.ModuleFailed(msg) from error
 
     async def astart(self, module: ModuleHandle, timeout: float = START_TIMEOUT) -> None:
@@ -469,8 +469,8 @@ class ModuleBroker:
         for index, inbox in enumerate(sinks):
             if len(inbox.items) < inbox.room:
                 inbox.items.append(frame)
-                if not inbox.is_poked:
-                    inbox.poke()
+                if not inbox.wake_pending:
+                    inbox.wake()
             else:
                 try:
                     inbox.put(frame, timeout)

@@ -132,7 +132,7 @@ def message_in(frame: bytes) -> Message | None:
         return None
 
 
-class ModuleCarrier(Protocol):
+class ModuleAppendBatcher(Protocol):
     """The broker of a module, as its handle and its actor see it."""
 
     #: Called for each lost message, on the thread that lost it: must be quick.
@@ -155,7 +155,7 @@ class ModuleCarrier(Protocol):
 class ModuleHandle:
     """One module of one broker; made by the broker."""
 
-    broker: ModuleCarrier
+    broker: ModuleAppendBatcher
     #: The number of the module, which precedes its messages.
     topic: bytes
     name: str

@@ -144,7 +144,7 @@ class ModuleHost(ModuleActor):
         It is one loop without helper functions, because a call would cost as much as its work.
         """
         inbox, context = self._inbox, self.context
-        inbox.is_poked = False
+        inbox.wake_pending = False
         if inbox.handed:
             inbox.carry_out()
         items, pressure, counted = inbox.items, inbox.pressure, self._handle.counted
@@ -202,7 +202,7 @@ class ModuleHost(ModuleActor):
         """
         inbox = self._inbox
         assert isinstance(inbox, SpooledInbox)
-        inbox.is_poked = False
+        inbox.wake_pending = False
         if inbox.handed:
             inbox.carry_out()
         if not self._is_up and self._retry is None and self._tried(self.module.start):
@@ -260,14 +260,14 @@ class ModuleHost(ModuleActor):
     def _try_again(self) -> None:
         """Try the target again."""
         self._retry = None
-        self._inbox.poke()
+        self._inbox.wake()
 
     def _look_again(self) -> None:
         """Continue with queued frames, or end a module that is being removed."""
         inbox = self._inbox
         if inbox.items and not (isinstance(inbox, SpooledInbox) and not inbox.is_taker):
-            if not inbox.is_poked and self._retry is None:
-                inbox.poke()
+            if not inbox.wake_pending and self._retry is None:
+                inbox.wake()
         elif not inbox.is_open and inbox.is_drained():
             self.post_self(Quit())
 

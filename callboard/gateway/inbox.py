@@ -77,7 +77,7 @@ class Inbox:
         self.pressure = BackPressure(bounds)
         self.is_open = True
         #: Whether a mark waits in the mailbox of the module's actor.
-        self.is_poked = False
+        self.wake_pending = False
         #: The module's actor; None until it is attached, and after it has ended.
         self.context: ActorContext | None = None
         #: The actor that is processing a run of frames.
@@ -91,7 +91,7 @@ class Inbox:
         self._hand_over = HandOver(self._lock, self._poke_late)
         #: Frames that were handed over; they are appended before all others.
         self.handed = self._hand_over.calls
-        after_fork.own_poke(self)
+        after_fork.own_wake(self)
 
     # --- for publishers ---
 
@@ -107,8 +107,8 @@ class Inbox:
             return
         if not self._take(frame):
             self._overflow(frame, timeout)
-        if not self.is_poked:
-            self.poke()
+        if not self.wake_pending:
+            self.wake()
 
     def offer(self, frame: bytes) -> None:
         """Append a frame if it fits, otherwise lose it; never waits, never raises."""
@@ -117,8 +117,8 @@ class Inbox:
             return
         if not self._take(frame):
             self.on_lost(frame, OVERFLOW)
-        if not self.is_poked:
-            self.poke()
+        if not self.wake_pending:
+            self.wake()
 
     def _must_hand_over(self) -> bool:
         """Return whether a frame must be handed over: after others, or inside a call.
@@ -154,8 +154,8 @@ class Inbox:
                 self._drop_for(frame)
             else:
                 self.on_lost(frame, OVERFLOW)
-        if not self.is_poked:
-            self.poke()
+        if not self.wake_pending:
+            self.wake()
         self._open_room()
 
     def _open_room(self) -> None:
@@ -172,15 +172,15 @@ class Inbox:
     def _poke_late(self, _: object) -> None:
         """Wake the module's actor, which appends the frames that were handed over."""
         if self.context is not None:
-            self.poke()
+            self.wake()
 
     def carry_out(self) -> None:
         """Append the frames that were handed over."""
         self._hand_over.carry_out()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Wake the module's actor; if the module has ended, the frames are lost."""
-        self.is_poked = True
+        self.wake_pending = True
         context = self.context
         if context is not None:
             context.post(self._mark, None)
@@ -263,8 +263,8 @@ class Inbox:
         finally:
             with self._lock:
                 self._blocked -= 1
-            if not self.is_open and not self.is_poked:
-                self.poke()  # the module can end only after the last of these threads
+            if not self.is_open and not self.wake_pending:
+                self.wake()  # the module can end only after the last of these threads
 
     def _drop_for(self, frame: bytes) -> None:
         """Drop the oldest frames until a new one fits."""
@@ -307,7 +307,7 @@ class Inbox:
 
     def runs(self, most: int) -> Iterator[list[bytes]]:
         """Yield runs of up to `most` frames until none is left; nothing during another run."""
-        self.is_poked = False
+        self.wake_pending = False
         if self.handed:
             self.carry_out()
         context = self.context
@@ -324,9 +324,9 @@ class Inbox:
         """Attach the actor that reads the frames; it gets `mark` when frames wait."""
         self._mark = mark
         self.context = context
-        self.is_poked = False
+        self.wake_pending = False
         if self.items or self.handed or not self.is_open:
-            self.poke()
+            self.wake()
 
     def detach(self, context: ActorContext) -> None:
         """Detach an actor that has ended; another one may follow."""
@@ -343,8 +343,8 @@ class Inbox:
             self._is_draining = True
             self.room = 0
         self.pressure.release()
-        if not self.is_poked:
-            self.poke()
+        if not self.wake_pending:
+            self.wake()
 
     def is_drained(self) -> bool:
         """Return whether the queue is empty, and no thread or run is active."""
@@ -368,7 +368,7 @@ class Inbox:
 
     def _bury(self) -> None:
         """Lose the queued frames."""
-        self.is_poked = False  # first, so that a publisher that appends later pokes again
+        self.wake_pending = False  # first, so that a publisher that appends later pokes again
         while self.items:
             try:
                 frame = self.items.popleft()

@@ -30,7 +30,7 @@ from callboard.gateway.module import Module
 from callboard.gateway.wire import control
 from callboard.gateway.wire.message import Message
 from callboard.support import after_fork
-from callboard.support.seconds import LONGEST
+from callboard.support.seconds import MAX_SECONDS
 
 if TYPE_CHECKING:
     import pynng
@@ -54,7 +54,7 @@ class _Launch(StrictTable):
     path: str
     args: list[str] = []
     grace_ms: float = Field(
-        default=3000, ge=0, le=LONGEST, alias="grace.period.ms", strict=False
+        default=3000, ge=0, le=MAX_SECONDS, alias="grace.period.ms", strict=False
     )
 
 

@@ -68,7 +68,7 @@ class Spool:
         self._position = self._trimmed = min(max(position, self._log.start), self._end)
         self._ahead: deque[tuple[int, bytes]] = deque()
         #: Bytes of the waiting frames.
-        self.size = sum(len(frame) for _, frame in self._frames(is_told=False))
+        self.size = sum(len(frame) for _, frame in self._frames(has_sender=False))
 
     def __len__(self) -> int:
         position = self._position  # read first: the end may grow, and be received, in between
@@ -109,7 +109,7 @@ class Spool:
             self.size = 0  # the other frames cannot be read
             self._move_to(self._end)
 
-    def _frames(self, *, is_told: bool = True) -> Iterator[tuple[int, bytes]]:
+    def _frames(self, *, has_sender: bool = True) -> Iterator[tuple[int, bytes]]:
         """Iterate over the waiting frames and their places.
 
         Damaged records, and records that are not frames, are skipped: they must not block
@@ -117,7 +117,7 @@ class Spool:
         """
 
         def report(error: object) -> None:
-            if is_told:
+            if has_sender:
                 text = "frames in %s cannot be read, and are skipped: %s"
                 _log.error(text, self.folder, error)
 
@@ -251,7 +251,7 @@ class SpooledInbox(Inbox):
 
     def _bury(self) -> None:
         """Keep the waiting frames for the next run."""
-        self.is_poked = False
+        self.wake_pending = False
         with _LOCK:
             owners = self.spool.owners
             if self not in owners:
@@ -261,4 +261,4 @@ class SpooledInbox(Inbox):
                 _OPEN.pop(self.folder.resolve(), None)
                 self.spool.close()
                 return
-        owners[-1].poke()
+        owners[-1].wake()

@@ -10,7 +10,7 @@ from callboard.actors.thespian.creator import is_compatible
 from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.system import SystemBase
 from callboard.basp.frame import frame_words
-from callboard.proxies.surroundings import Surroundings, real_surroundings
+from callboard.proxies.environment import NodeEnvironment, real_surroundings
 from callboard.proxies.workers.class_source import ClassSource, load_class, source_of
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "Runnable",
     "RunnerLoop",
     "Runtime",
-    "Surroundings",
+    "NodeEnvironment",
     "current_task_cleared",
     "load_class",
     "real_surroundings",

@@ -1,7 +1,7 @@
 """What a node tells of itself: questions, and the rows that answer them."""
 
 from callboard.proxies.actor_trace import TraceActor, TracedMessage
-from callboard.proxies.chronicle import EventInfo, EventPage, LossInfo
+from callboard.proxies.event_history import EventInfo, EventPage, LossInfo
 from callboard.proxies.inspection import (
     ActorInfo,
     ActorPage,

@@ -20,7 +20,7 @@ from callboard.proxies.address import (
 )
 from callboard.proxies.link.dialer import LAST_RETRY, Dial
 from callboard.proxies.messages import Lookup
-from callboard.proxies.overlay import Overlay
+from callboard.proxies.topology import Topology
 
 __all__ = [
     "CORE_ACTOR",
@@ -35,7 +35,7 @@ __all__ = [
     "LOG_SERVICE",
     "Lookup",
     "NODE_ID_SIZE",
-    "Overlay",
+    "Topology",
     "UNIX",
     "checked_endpoint",
     "endpoint_text",

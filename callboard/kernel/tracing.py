@@ -1,7 +1,7 @@
 """Traces of messages, and who watches asks and handlers."""
 
 from callboard.actors.envelope import (
-    COMPANY,
+    INSTRUMENTATION,
     Begun,
     TraceContext,
     traced,
@@ -9,4 +9,4 @@ from callboard.actors.envelope import (
     tracestate,
 )
 
-__all__ = ["Begun", "COMPANY", "TraceContext", "traced", "traceparent", "tracestate"]
+__all__ = ["Begun", "INSTRUMENTATION", "TraceContext", "traced", "traceparent", "tracestate"]

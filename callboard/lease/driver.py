@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from callboard import locks
 from callboard.lease.errors import LeaseLost
+from callboard.lease.leases import Leases
 from callboard.lease.machine.lease_machine import (
     Effect,
     HolderGone,
@@ -24,7 +25,6 @@ from callboard.lease.machine.lease_machine import (
     ReadLease,
     WriteLease,
 )
-from callboard.lease.register import Leases
 from callboard.support import after_fork
 
 #: Events that the driver reports to its node.

@@ -26,7 +26,7 @@ from callboard.lease.errors import (
     StateFull,
     StateUnavailable,
 )
-from callboard.lease.register import LeaseValue, Versioned
+from callboard.lease.leases import LeaseValue, Versioned
 from callboard.support import after_fork
 from callboard.support.nesting import parse_json
 from callboard.support.redaction import redacted

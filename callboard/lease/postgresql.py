@@ -25,7 +25,7 @@ from callboard.lease.errors import (
     UnsafeDatabase,
     ValueRefused,
 )
-from callboard.lease.register import LeaseValue, Versioned
+from callboard.lease.leases import LeaseValue, Versioned
 from callboard.support import after_fork
 from callboard.support.redaction import redacted_error
 

@@ -27,7 +27,7 @@ from callboard.lease.errors import (
     UnsafeDatabase,
     ValueRefused,
 )
-from callboard.lease.register import LeaseValue, Versioned
+from callboard.lease.leases import LeaseValue, Versioned
 from callboard.support import after_fork
 from callboard.support.file_place import FilePlaces, replaced
 from callboard.support.private_file import folder_mode, make_folder, make_private_file

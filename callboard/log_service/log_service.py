@@ -24,16 +24,7 @@ from callboard.kernel.errors import (
     WrongValue,
 )
 from callboard.kernel.reply import Promise
-from callboard.kernel.topology import Overlay
-from callboard.log_service.desk import (
-    TAKEN_WITHIN,
-    Fetch,
-    LogDesk,
-    LogPlace,
-    Refuse,
-    ServedReader,
-    Tell,
-)
+from callboard.kernel.topology import Topology
 from callboard.log_service.messages import (
     PIECE,
     AwaitLogGrowth,
@@ -43,6 +34,15 @@ from callboard.log_service.messages import (
     LogQuestion,
     ReadLogFile,
     objection,
+)
+from callboard.log_service.read_scheduler import (
+    TAKEN_WITHIN,
+    Fetch,
+    LogPlace,
+    ReadScheduler,
+    Refuse,
+    ServedReader,
+    Tell,
 )
 
 #: Seconds between checks for growth of a log: its writer may be another process, which does
@@ -134,7 +134,7 @@ class LogService(SystemActor):
 
     detached: ClassVar[bool] = True
 
-    def __init__(self, logs: Mapping[str, Served], overlay: Overlay, payload: int) -> None:
+    def __init__(self, logs: Mapping[str, Served], overlay: Topology, payload: int) -> None:
         self._overlay = overlay
         #: File bytes in one reply; a message must not exceed the payload limit.
         self._piece = min(PIECE, payload - _AROUND)
@@ -143,7 +143,7 @@ class LogService(SystemActor):
         self._wakes = {
             name: partial(self.call_soon, self._check_log, name) for name in self._shelves
         }
-        self._desk = LogDesk()
+        self._desk = ReadScheduler()
         self._is_serving = self._is_polling = False
 
     def served(self) -> list["ServedLog"]:

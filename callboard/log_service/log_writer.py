@@ -3,8 +3,8 @@
     append() ──rows──> queue ──ask──> the node's intake ──offset, durable──> append() returns
 
 Up to `WINDOW` appends may be in flight. They are batched with the appends of other writers on
-this node (`callboard.log_service.carrier`). An append stays in the queue, in the order of
-numbers, until its receipt arrives. When the link is lost, an actor of the sending node links
+this node (`callboard.log_service.append_batcher`). An append stays in the queue, in the order
+of numbers, until its receipt arrives. When the link is lost, an actor of the sending node links
 again, resumes the producer's epoch, and sends the queue once more. The log recognizes the
 records that it has already by their numbers.
 """
@@ -55,7 +55,12 @@ from callboard.kernel.reply import Future
 from callboard.kernel.shutdown import Phase
 from callboard.kernel.topology import LOG_INTAKE
 from callboard.log_service.append import AppendedRow, OpenLogProducer, ProducerAppend, error_of
-from callboard.log_service.carrier import AppendCarrier, Parcel, WaitingAppend, carrier_of
+from callboard.log_service.append_batcher import (
+    AppendBatcher,
+    PendingAppend,
+    WaitingAppend,
+    carrier_of,
+)
 from callboard.log_service.node_disk import LogCaller
 from callboard.support import after_fork
 from callboard.support.seconds import checked_seconds
@@ -150,7 +155,7 @@ class LogWriter:
         after_fork.register(self)
         self._room = threading.BoundedSemaphore(window)
         self._queue: deque[WaitingAppend] = deque()
-        self._carrier: AppendCarrier | None = None
+        self._carrier: AppendBatcher | None = None
         self._attempt, self._era = 1, 0
         self._is_in_doubt = self._is_linking = False
         self._end: LogError | None = None
@@ -342,7 +347,7 @@ class LogWriter:
     def _make_room(self, _: Future[int]) -> None:
         self._room.release()
 
-    def _send(self, waiting: WaitingAppend, carrier: AppendCarrier) -> None:
+    def _send(self, waiting: WaitingAppend, carrier: AppendBatcher) -> None:
         """Pass an append to the carrier, after assigning the next number if it lacks one."""
         numbering = self._numbering
         if waiting.number is None:
@@ -365,7 +370,7 @@ class LogWriter:
 
     # --- answers ---
 
-    def take(self, parcel: Parcel, error: BaseException | None, reply: Any) -> bool:
+    def take(self, parcel: PendingAppend, error: BaseException | None, reply: Any) -> bool:
         """Handle the reply to an append, unless it has been sent again since."""
         waiting = parcel.waiting
         with self._lock:
@@ -485,7 +490,7 @@ class LogWriter:
     def _question(self, epoch: int) -> OpenLogProducer:
         return OpenLogProducer(self._caller.log, self.producer, epoch, has_groups=True)
 
-    def _carrier_to(self, peer: bytes, largest: int) -> AppendCarrier:
+    def _carrier_to(self, peer: bytes, largest: int) -> AppendBatcher:
         caller = self._caller
         ref = caller.intake(peer)
         return carrier_of(self._node, peer, caller.log, self._timeout, largest, ref)
@@ -553,7 +558,7 @@ class LogWriter:
         with self._lock:
             self._end_with(error)
 
-    def _resend(self, carrier: AppendCarrier) -> None:
+    def _resend(self, carrier: AppendBatcher) -> None:
         """Send the whole queue, in order."""
         self._carrier, self._is_linking = carrier, False
         for waiting in self._queue:

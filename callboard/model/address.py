@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Self
 
 from callboard.model.errors import DataOverflow, InvalidData
 from callboard.model.scalar import Scalar, whole_number
-from callboard.support.keywords import also_named
+from callboard.support.aliases import alias
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -155,7 +155,7 @@ class Subnet(Scalar):
         """Return the prefix length: up to 32 for IPv4, up to 128 for IPv6."""
         return self._key[1]
 
-    @also_named(addr="address")
+    @alias(addr="address")
     def contains(self, address: Address) -> bool:
         """Return whether `address` is in the subnet."""
         network, length = self._key

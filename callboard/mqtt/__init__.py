@@ -18,9 +18,9 @@ from callboard.mqtt.router.limits import DuplicateClientId, Limits
 from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
-from callboard.mqtt.service.hub_door import MqttDoor, TopicMap
 from callboard.mqtt.service.router import Router
 from callboard.mqtt.service.rules import Rule
+from callboard.mqtt.service.topic_bridge import MqttDoor, TopicMap
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import MqttError
 

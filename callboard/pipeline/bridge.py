@@ -33,7 +33,7 @@ from callboard.commitlog.reader import is_archive
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.twins import Closing
 from callboard.pipeline.errors import InvalidSetting
-from callboard.pipeline.outlet import OnSilence, Outlet, Publisher, is_publishable
+from callboard.pipeline.result_publisher import OnSilence, Outlet, Publisher, is_publishable
 
 log = logging.getLogger("callboard.pipeline")
 

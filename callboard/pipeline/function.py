@@ -34,7 +34,7 @@ _STATED: Final = "callboard_pipeline"
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class DeclaredInputs:
     """The inputs that a function declares; options of the command take precedence.
 
     Attributes:
@@ -64,18 +64,18 @@ def pipeline(
     prefixes = (topics,) if isinstance(topics, str) else tuple(topics)
 
     def state(function: Function) -> Function:
-        setattr(function, _STATED, Stated(schema, time, prefixes))
+        setattr(function, _STATED, DeclaredInputs(schema, time, prefixes))
         return function
 
     return state
 
 
-def stated_by(query: Query) -> Stated | None:
+def stated_by(query: Query) -> DeclaredInputs | None:
     """Return the declared inputs of a query's function; None for a built-in query."""
     return stated_of(query.build)
 
 
-def stated_of(function: Callable[..., Any]) -> Stated | None:
+def stated_of(function: Callable[..., Any]) -> DeclaredInputs | None:
     """Return the declared inputs of a function, or None."""
     return getattr(function, _STATED, None)
 
@@ -115,7 +115,7 @@ def load_function(name: str) -> Query:
         return _called(name, function, rows, settings)
 
     if stated_of(build) is None:
-        setattr(build, _STATED, Stated())
+        setattr(build, _STATED, DeclaredInputs())
     uses = frozenset(Settings.__slots__)
     return Query(build, needs_values=False, help=function.__doc__ or "", uses=uses)
 

@@ -158,7 +158,7 @@ def _time_at(log: LogReader, offset: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class DeliveryStats:
     """Delivery of results as messages, in one run.
 
     Attributes:
@@ -227,13 +227,13 @@ class Status:
     last: Progress | None = None
     undecodable: int | None = None
     delay: "Delay | None" = None
-    handed: Handed | None = None
+    handed: DeliveryStats | None = None
     updated: str = ""
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> "Status":
         """Parse a status file or message."""
-        kinds = (("last", Progress), ("delay", Delay), ("handed", Handed))
+        kinds = (("last", Progress), ("delay", Delay), ("handed", DeliveryStats))
         parts = {name: kind(**fields[name]) for name, kind in kinds if fields.get(name)}
         return cls(**{**fields, **parts})
 
@@ -314,7 +314,7 @@ class StatusFile:
         self,
         delay: Delay | None = None,
         undecodable: int | None = None,
-        handed: Handed | None = None,
+        handed: DeliveryStats | None = None,
     ) -> None:
         """Record measurements made between batches."""
         changes: dict[str, Any] = {"delay": delay, "handed": handed}

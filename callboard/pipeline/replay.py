@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from callboard.commitlog import LogCorrupt, Record
 from callboard.model.errors import EndpointError
-from callboard.pipeline.outlet import Outlet, is_publishable
 from callboard.pipeline.pace import EventPace, event_time
+from callboard.pipeline.result_publisher import Outlet, is_publishable
 
 #: Due records that are published together.
 _RUN: Final = 1000

@@ -3,6 +3,13 @@
 from callboard.commitlog.disk import Disk, DiskFile, RealDisk
 from callboard.simulation.cluster import Cluster
 from callboard.simulation.cluster_test import NotDeterministic, cluster_test
+from callboard.simulation.current_run import (
+    AlwaysBroken,
+    NeverHappened,
+    always,
+    reachable,
+    sometimes,
+)
 from callboard.simulation.databases.model_database import ModelDatabase
 from callboard.simulation.deliveries import (
     ExactlyOnce,
@@ -43,13 +50,6 @@ from callboard.simulation.faults import (
 )
 from callboard.simulation.history import History, HistoryViolation, Operation
 from callboard.simulation.linearizable import NotDecided, NotLinearizable, linearizable
-from callboard.simulation.marks import (
-    AlwaysBroken,
-    NeverHappened,
-    always,
-    reachable,
-    sometimes,
-)
 from callboard.simulation.models import (
     ANY,
     NEVER,

@@ -97,7 +97,7 @@ class NodeClock:
         return outside_time
 
 
-class Shown:
+class CurrentClock:
     """The clock of the node whose turn it is, used for dates; None outside of turns."""
 
     clock: NodeClock | None = None

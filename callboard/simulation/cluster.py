@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from callboard.kernel.actors import Actor
-from callboard.kernel.environment import Surroundings
+from callboard.kernel.environment import NodeEnvironment
 from callboard.kernel.errors import NodeClosed, ResultTimeout
 from callboard.kernel.reply import Future, waiting
 from callboard.kernel.topology import LAST_RETRY, make_node_id
@@ -28,7 +28,7 @@ from callboard.simulation.clock import Clock
 from callboard.simulation.databases.model_database import ModelDatabase
 from callboard.simulation.disk import SimulatedDisk
 from callboard.simulation.history import History
-from callboard.simulation.network import SimulatedNetwork, Way
+from callboard.simulation.network import Direction, SimulatedNetwork
 from callboard.simulation.programs.host import SimulatedHost, World
 from callboard.simulation.programs.loop import HostLoop
 from callboard.simulation.programs.substitutes import dates, substitutes
@@ -275,7 +275,7 @@ class Cluster:
 
         machine = SimulatedMachine(self, host)
         make_id = partial(make_node_id, b"simulation", self.seed, index, index + 1)
-        surroundings = Surroundings(make_runner, machine, make_id)
+        surroundings = NodeEnvironment(make_runner, machine, make_id)
         node = Node(name, surroundings=surroundings, **options)
         self._watching.enter_context(node.subscribed(partial(self._happened, node.name)))
         node.listen(host, PORT, insecure=True)
@@ -523,7 +523,7 @@ class Cluster:
         for way in self._ways(one, other):
             way.doubling = part
 
-    def _ways(self, one: Machine, other: Machine) -> list[Way]:
+    def _ways(self, one: Machine, other: Machine) -> list[Direction]:
         """Return both directions between two machines."""
         first, second = self._hosts[one], self._hosts[other]
         return [self.network.way(first, second), self.network.way(second, first)]

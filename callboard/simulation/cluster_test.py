@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.kernel.errors import CallboardError
 from callboard.simulation.cluster import Cluster
-from callboard.simulation.faults import Fault, Struck, Unrest, at_its_time, resolved
-from callboard.simulation.marks import marking, warn_of_missed
+from callboard.simulation.current_run import marking, warn_of_missed
+from callboard.simulation.faults import Fault, FaultInjector, Struck, at_its_time, resolved
 from callboard.simulation.programs.host import SimulatedHost
 from callboard.simulation.runs import environment
 from callboard.simulation.runs.logs import unlogged
@@ -38,7 +38,7 @@ from callboard.simulation.runs.scenario import (
 )
 from callboard.simulation.runs.shrinking import shrink
 from callboard.simulation.runs.suspects import watched
-from callboard.simulation.runs.swarm import MomentRecorder, Rhythm, Swarm
+from callboard.simulation.runs.swarm import ActivityProfile, MomentRecorder, Swarm
 from callboard.simulation.runs.tries import Tries, processors
 from callboard.simulation.trace import first_difference
 
@@ -90,7 +90,7 @@ class ClusterTest:
             faults if isinstance(faults, Swarm) else checked_faults(faults, "cluster_test")
         )
         self.twice = twice
-        self._rhythm: Rhythm | None = None
+        self._rhythm: ActivityProfile | None = None
         #: Time at which `run` found a failing seed, by `time.monotonic`.
         self.found_at = math.inf
 
@@ -112,7 +112,7 @@ class ClusterTest:
                 if not isinstance(machine, SimulatedHost) or machine.mortal
             )
             times = run.times if run.error is None else {}
-            self._rhythm = Rhythm.of(times, len(machines), mortal)
+            self._rhythm = ActivityProfile.of(times, len(machines), mortal)
 
     def live(
         self,
@@ -134,7 +134,7 @@ class ClusterTest:
                 with closing(Cluster(seed)) as run.cluster:
                     run.cluster.kept_steps = self.steps if steps is None else steps
                     met.strike = functools.partial(run.cluster.moment, "mark")
-                    run.struck = Unrest(run.cluster, faults).struck
+                    run.struck = FaultInjector(run.cluster, faults).struck
                     if listens:
                         run.times = MomentRecorder(run.cluster).times
                     self.scenario(run.cluster, **arguments)

@@ -7,7 +7,7 @@ identified by its key and value, so each message of a key must have a different 
 from collections.abc import Hashable, Iterable, Iterator
 
 from callboard.simulation.history import History, HistoryViolation, Operation, draw, identity
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 
 class MessageLost(HistoryViolation):
@@ -159,6 +159,6 @@ def _receives(history: History) -> Iterator[Operation]:
 
 def _described(operation: Operation) -> str:
     """Return a description of a sent message."""
-    topic = "" if operation.key is None else f" on {shown(operation.key, 60)}"
+    topic = "" if operation.key is None else f" on {safe_repr(operation.key, 60)}"
     sender = f" by {operation.client}" if operation.client else ""
-    return f"the message {shown(operation.value, 60)} sent{sender}{topic}"
+    return f"the message {safe_repr(operation.value, 60)} sent{sender}{topic}"

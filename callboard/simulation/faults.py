@@ -467,7 +467,7 @@ OUTAGES: Final = (kill, crash, isolate, split, pause)
 Struck = dict[Fault, tuple[float, tuple[int, ...]]]
 
 
-class Unrest:
+class FaultInjector:
     """Injects planned faults into a cluster, and ends them."""
 
     def __init__(self, cluster: Cluster, faults: Iterable[Fault]) -> None:

@@ -21,7 +21,7 @@ from callboard.kernel.errors import CallboardError
 from callboard.kernel.reply import Future
 from callboard.store.store import Store
 from callboard.support.dataclass import dataclass
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 #: The outcome of an operation; `open` until it is known, which may be never.
 Outcome = Literal["open", "answered", "failed", "unknown"]
@@ -67,8 +67,8 @@ class Operation:
 
     def __str__(self) -> str:
         """Return the call and its answer."""
-        value = "" if self.value is None else f" {shown(self.value, 40)}"
-        outcomes = {"answered": f" -> {shown(self.answer, 40)}", "failed": " failed"}
+        value = "" if self.value is None else f" {safe_repr(self.value, 40)}"
+        outcomes = {"answered": f" -> {safe_repr(self.answer, 40)}", "failed": " failed"}
         return f"{self.name}{value}{outcomes.get(self.outcome, ' -> ?')}"
 
 

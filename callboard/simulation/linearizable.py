@@ -29,7 +29,7 @@ from typing import Any, Final
 from callboard.kernel.errors import CallboardError
 from callboard.simulation.history import History, HistoryViolation, Operation, draw, identity
 from callboard.simulation.models import NEVER, Model, agrees
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 #: Model steps after which the search for one key gives up, about a minute.
 STEP_LIMIT: Final = 20_000_000
@@ -101,7 +101,7 @@ class Linearizable:
         earlier = [operation for operation in search.operations if operation.began < last.ended]
         core = _shortest(self.model, earlier, last)
         states, under_way = search.left
-        on = "" if key is None else f" on {shown(key)}"
+        on = "" if key is None else f" on {safe_repr(key)}"
         head = f"no order of these operations{on} is possible for a {type(self.model).__name__}"
         other_count = len(search.operations) - len(core)
         if len(core) <= max(len(under_way), 2) or len(states) > _STATES_SHOWN:
@@ -110,9 +110,9 @@ class Linearizable:
                 if other_count
                 else ""
             )
-            start = shown(self.model.start)
+            start = safe_repr(self.model.start)
             return f"{head} that starts as {start}:\n{draw(core)}{more}"
-        start = " or ".join(sorted(shown(operation) for operation in states))
+        start = " or ".join(sorted(safe_repr(operation) for operation in states))
         past = len(earlier) - len(under_way)
         return f"{head} that is {start} after {past:,} earlier ones:\n{draw(under_way)}"
 
@@ -321,7 +321,7 @@ class _Search:
         self.steps += 1
         if self.steps > self._limit:
             operation = self.operations[index]
-            on = "" if operation.key is None else f" for {shown(operation.key)}"
+            on = "" if operation.key is None else f" for {safe_repr(operation.key)}"
             message = (
                 f"no verdict{on} after {self._limit:,} steps: too many operations overlap or "
                 "have no answer; use more keys, fewer clients, or a larger step_limit"

@@ -1,10 +1,10 @@
 """A simulated network between hosts, and its sockets: delays, losses, partitions, crashes.
 
-Each direction between two hosts is a `Way`. Bytes sent during a partition are held and arrive
-after healing, like TCP retransmissions. A stream never loses, duplicates or reorders bytes, so
-packet loss has the effects it has on TCP: bytes arrive one or more retransmission timeouts
-late, and a connection breaks when a packet is lost too often in a row. Crashed hosts go silent;
-a killed process closes its connections.
+Each direction between two hosts is a `Direction`. Bytes sent during a partition are held and
+arrive after healing, like TCP retransmissions. A stream never loses, duplicates or reorders
+bytes, so packet loss has the effects it has on TCP: bytes arrive one or more retransmission
+timeouts late, and a connection breaks when a packet is lost too often in a row. Crashed hosts
+go silent; a killed process closes its connections.
 
 Sockets have the methods of real sockets that nodes use. Sent bytes travel for the way's delay
 and then wait in the receiver's buffer. A sender may be ahead of its reader by the size of the
@@ -300,7 +300,7 @@ FIRST_PORT: Final = 40000
 
 
 @dataclass(slots=True)
-class Way:
+class Direction:
     """One direction between two hosts.
 
     Attributes:
@@ -336,7 +336,7 @@ class SimulatedNetwork:
         self.names: dict[str, str] = {}
         #: Maximum random extra delay of each packet between hosts, in seconds.
         self.jitter = 0.0
-        self._ways: defaultdict[tuple[str, str], Way] = defaultdict(Way)
+        self._ways: defaultdict[tuple[str, str], Direction] = defaultdict(Direction)
         self._sockets: dict[SimulatedSocket, None] = {}
         #: Packets held at cut ways: socket, source, target, size, and the arrival callback.
         self._held: list[tuple[SimulatedSocket, str, str, int, _Arrival]] = []
@@ -349,7 +349,7 @@ class SimulatedNetwork:
         self.sending: Callable[[str], object] | None = None
         self._ports = FIRST_PORT
 
-    def way(self, one: str, other: str) -> Way:
+    def way(self, one: str, other: str) -> Direction:
         """Return the direction from one host to another."""
         return self._ways[one, other]
 
@@ -478,7 +478,7 @@ class SimulatedNetwork:
             )  # after the receiver has read it
             self._clock.plan_at(answered, self._break, sock, errno.ECONNRESET)
 
-    def _stall(self, sock: SimulatedSocket, way: Way) -> float:
+    def _stall(self, sock: SimulatedSocket, way: Direction) -> float:
         """Return the delay of a packet by retransmissions, in seconds."""
         delay, timeout = 0.0, FIRST_RETRANSMISSION
         for _ in range(TRANSMISSIONS):

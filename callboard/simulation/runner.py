@@ -11,10 +11,10 @@ from callboard.kernel.environment import TurnwiseRunner, current_task_cleared
 from callboard.kernel.errors import CallboardError, NodeClosed
 from callboard.node import Node
 from callboard.simulation.actor_life import ActorLife, SimulatedLoop
-from callboard.simulation.clock import Clock, NodeClock, Shown
+from callboard.simulation.clock import Clock, CurrentClock, NodeClock
 from callboard.simulation.databases.model_database import ModelDatabase
 from callboard.simulation.network import SimulatedSelector
-from callboard.simulation.programs.here import here
+from callboard.simulation.programs.current_program import here
 
 if TYPE_CHECKING:
     pass
@@ -89,7 +89,7 @@ class SimulatedRunner(TurnwiseRunner):
         running_loop = _get_running_loop()
         _set_running_loop(self.loop)
         self._stepping = True
-        outer_clock, Shown.clock = Shown.clock, node_clock
+        outer_clock, CurrentClock.clock = CurrentClock.clock, node_clock
         outer_life, here.actors = here.actors, self._life
         try:
             limit = self.turns + STANDSTILL
@@ -101,7 +101,7 @@ class SimulatedRunner(TurnwiseRunner):
                     )
                     raise TimeStandsStill(msg)
         finally:
-            Shown.clock, here.actors = outer_clock, outer_life
+            CurrentClock.clock, here.actors = outer_clock, outer_life
             self._stepping = False
             current_task_cleared(
                 self.loop, None

@@ -36,8 +36,8 @@ from callboard.store.machine.stored import (
     token_of,
 )
 from callboard.store.store_actor import StoreActor
+from callboard.support.aliases import alias
 from callboard.support.items import Items
-from callboard.support.keywords import also_named
 
 #: Seconds that `await_idle` waits.
 AWAIT_IDLE_TIMEOUT: Final = 15.0
@@ -246,7 +246,7 @@ class Store(Closing):
         except TimeoutError as cause:
             raise self._no_answer(request) from cause
 
-    @also_named(data="key")
+    @alias(data="key")
     def erase(self, key: Any) -> None:
         """Remove a key. Raises as `put`."""
         self._actor.write((Command.ERASE, token_of(key)))
@@ -283,7 +283,7 @@ class Store(Closing):
         """Subtract from a number or a time."""
         await self._awrite(_subtract(key, amount, expiry))
 
-    @also_named(s="text")
+    @alias(s="text")
     def append(self, key: Any, text: str, expiry: Expiry = None) -> None:
         """Append to a string; a missing key starts from an empty one."""
         self._actor.write(_add(key, text, DataType.String, expiry))

@@ -50,7 +50,6 @@ from callboard.store.machine.master import Master
 from callboard.store.machine.step import (
     Answer,
     EndpointLost,
-    Occasion,
     Persist,
     ReportChanges,
     ReportRefused,
@@ -58,6 +57,7 @@ from callboard.store.machine.step import (
     SendRun,
     StoreEffect,
     StoreInput,
+    StoreSignal,
 )
 from callboard.support import after_fork
 from callboard.support.dataclass import dataclass
@@ -124,7 +124,7 @@ class StoreActor(SystemActor, RunReceiver):
     """Runs the machine of one store, for frontends on any thread and for other nodes."""
 
     #: Used by each command; with more than 30 keys a dictionary is not shared.
-    __slots__ = ("error", "inputs", "is_busy", "is_congested", "is_poked", "machine")
+    __slots__ = ("error", "inputs", "is_busy", "is_congested", "wake_pending", "machine")
 
     #: Why a clone gets no copy, and why its last writes had no effect.
     _unread: NotPermitted | None = None
@@ -149,8 +149,8 @@ class StoreActor(SystemActor, RunReceiver):
         self.name = name
         self.machine = make_machine(self.now())
         self.inputs: deque[command.Action] = deque()
-        self.is_poked = False
-        after_fork.own_poke(self)
+        self.wake_pending = False
+        after_fork.own_wake(self)
         self._drain_order = CallBack(self._drain)
         #: True while the actor carries out what it took; set before it takes.
         self.is_busy = False
@@ -186,7 +186,7 @@ class StoreActor(SystemActor, RunReceiver):
             self, [topic], kind=PackedType.COMMAND, sees_own=True
         ).add_done_callback(self._subscribed)
         hub.on_peer_event(self._peer_event)
-        self.after(self._interval, Occasion.TICK)
+        self.after(self._interval, StoreSignal.TICK)
         self._arm_timer()
 
     def __repr__(self) -> str:
@@ -203,14 +203,14 @@ class StoreActor(SystemActor, RunReceiver):
         if self.error is not None:
             raise self.error
         self.inputs.append(action)
-        if not self.is_poked:
+        if not self.wake_pending:
             self._poke()
         if self.is_congested or len(self.inputs) > INPUT_LIMIT:
             self._wait_for_room()
 
     def _poke(self) -> None:
         """Take what waits in the next turn."""
-        self.is_poked = True
+        self.wake_pending = True
         self.post_self(self._drain_order)
 
     def is_settled(self) -> bool:
@@ -319,7 +319,7 @@ class StoreActor(SystemActor, RunReceiver):
     def _drain(self) -> None:
         """Take what frontends wrote, as one run."""
         self.is_busy = True
-        self.is_poked = False
+        self.wake_pending = False
         inputs = self.inputs
         count = min(len(inputs), TURN_LENGTH)
         take = inputs.popleft
@@ -330,7 +330,7 @@ class StoreActor(SystemActor, RunReceiver):
             self._fail_unread()
             self._look_around()
         self.is_busy = False
-        if inputs and not self.is_poked:
+        if inputs and not self.wake_pending:
             self._poke()
         self._look_for_congestion()
 
@@ -357,7 +357,7 @@ class StoreActor(SystemActor, RunReceiver):
     def _detach(self, future: Future[None]) -> None:
         """End, when all that was written is durable."""
         self._drain_all()
-        self.step(Occasion.LEAVE)
+        self.step(StoreSignal.LEAVE)
         self._left = future
         self._release(self._durable)
 
@@ -434,11 +434,11 @@ class StoreActor(SystemActor, RunReceiver):
                 future.set_exception(error)
 
     @handler
-    def step(self, event: Occasion | EndpointLost) -> None:
+    def step(self, event: StoreSignal | EndpointLost) -> None:
         """Take a rare event."""
-        if event is Occasion.TICK:
+        if event is StoreSignal.TICK:
             self.after(self._interval, event)
-        elif event is Occasion.KEY_EXPIRES:
+        elif event is StoreSignal.KEY_EXPIRES:
             self._timer = None
         self._look_for_watchers()
         self._carry_out(self.machine.step(event, self.now()))
@@ -459,7 +459,7 @@ class StoreActor(SystemActor, RunReceiver):
         happened: StoreInput
         if event.kind is SC.EndpointDiscovered:
             self._unread = None  # that one may permit it
-            happened = Occasion.ENDPOINT_FOUND
+            happened = StoreSignal.ENDPOINT_FOUND
         elif event.kind is SC.EndpointUnreachable and event.endpoint is not None:
             happened = EndpointLost(event.endpoint)
         else:
@@ -469,7 +469,7 @@ class StoreActor(SystemActor, RunReceiver):
     def _subscribed(self, _: Future[None]) -> None:
         """Begin: other endpoints know that there is a store here."""
         if self.error is None:
-            self.step(Occasion.ENDPOINT_FOUND)
+            self.step(StoreSignal.ENDPOINT_FOUND)
             refusal = self.hub.refusals.get(("read", self.name))
             if refusal is not None:  # another clone here was told
                 self._note_refusal(refusal)
@@ -560,7 +560,7 @@ class StoreActor(SystemActor, RunReceiver):
             "it was out of reach; this one ends, what it holds is still in its backend"
         )
         _LOG.error(msg)
-        self._carry_out(self.machine.step(Occasion.LEAVE, self.now()))
+        self._carry_out(self.machine.step(StoreSignal.LEAVE, self.now()))
         self._stop(MasterExists(msg))
 
     # --- after each step ---
@@ -588,7 +588,7 @@ class StoreActor(SystemActor, RunReceiver):
         else:
             self._idle_awaited = [one for one in self._idle_awaited if not one.done()]
             if self._idle_awaited:
-                self._carry_out(self.machine.step(Occasion.HASTEN, self.now()))
+                self._carry_out(self.machine.step(StoreSignal.HASTEN, self.now()))
 
     def _tell_idle(self, *, is_idle: bool) -> None:
         """Tell those who wait for it whether the store is idle."""
@@ -619,7 +619,7 @@ class StoreActor(SystemActor, RunReceiver):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = self.after(max(due - self.now(), 0.0), Occasion.KEY_EXPIRES)
+        self._timer = self.after(max(due - self.now(), 0.0), StoreSignal.KEY_EXPIRES)
 
     # --- the end ---
 

@@ -12,7 +12,7 @@ from callboard.kernel.access import Rights
 from callboard.store.errors import StoreClosed
 from callboard.store.machine.stored import key_of, python_of
 from callboard.store.store_actor import StoreActor
-from callboard.support.parts import Row
+from callboard.support.inspection_tables import Row
 
 Stores = dict[Labels, list[StoreActor]]
 
@@ -64,8 +64,8 @@ class StoreMeter:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.actors: WeakSet[StoreActor] = WeakSet()
-        hub.overlay.add_part("stores", self.store_rows)
-        hub.overlay.add_part("keys", self.key_rows)
+        hub.overlay.add_table("stores", self.store_rows)
+        hub.overlay.add_table("keys", self.key_rows)
 
     def store_rows(self, _which: str, permits: Rights | None) -> list[Row]:
         """Return a row for each master and clone of this node, except closed ones."""

@@ -255,8 +255,8 @@ def own_listener(sock: S) -> S:
     return sock
 
 
-def own_poke(owner: T) -> T:
-    """Register an object whose `is_poked` says that a thread will look into it; return it.
+def own_wake(owner: T) -> T:
+    """Register an object whose `wake_pending` says that a thread will look into it; return it.
 
     In a child that thread does not exist: the next call pokes again, and is refused.
     """
@@ -265,7 +265,7 @@ def own_poke(owner: T) -> T:
 
 
 def _unpoke(owner: Any) -> None:
-    owner.is_poked = False
+    owner.wake_pending = False
 
 
 def keep_for_ever(thing: object) -> None:

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any, Final
 
 #: Seconds that stand for ever: 31 years. Longer times are taken for this.
-LONGEST: Final = 1e9
+MAX_SECONDS: Final = 1e9
 
 #: The largest number in settings. Integers have no end, but floats that are made of them have.
 LARGEST: Final = 2**63 - 1
@@ -24,7 +24,7 @@ def checked_seconds(
     refuse: Callable[[str], Exception] = ValueError,
     is_period: bool = False,
 ) -> float:
-    """Return a time in seconds from 0 to `LONGEST`.
+    """Return a time in seconds from 0 to `MAX_SECONDS`.
 
     Args:
         value: a time that has run out already, less than 0, is 0.
@@ -35,7 +35,9 @@ def checked_seconds(
     Raises:
         Exception: that of `refuse`: it is not a number, or no time.
     """
-    if type(value) is float and 0.0 < value <= LONGEST:  # as most are; the test below is slow
+    if (
+        type(value) is float and 0.0 < value <= MAX_SECONDS
+    ):  # as most are; the test below is slow
         return value
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or value != value:  # as NaN alone is
@@ -44,8 +46,8 @@ def checked_seconds(
     if is_period and not value > 0:  # type: ignore[operator]
         text = f"{name}={_shown(value)}: a period is more than 0 seconds"
         raise refuse(text)
-    if value > LONGEST:  # type: ignore[operator]  # before it is a float: integers have no end
-        return LONGEST
+    if value > MAX_SECONDS:  # type: ignore[operator]  # before it is a float: integers have no end
+        return MAX_SECONDS
     return float(value) if value > 0 else 0.0  # type: ignore[operator,arg-type]
 
 

@@ -19,13 +19,13 @@ TEXT_LIMIT: Final = 65_536
 _qualname: Final = vars(type)["__qualname__"].__get__
 
 #: Characters of a value as logs and errors quote it.
-SHOWN_LIMIT: Final = 500
+REPR_LIMIT: Final = 500
 
 #: Errors behind an error that are looked at.
 _CHAIN_LIMIT: Final = 20
 
 
-def said(error: BaseException, limit: int = TEXT_LIMIT) -> str:
+def error_text(error: BaseException, limit: int = TEXT_LIMIT) -> str:
     """Return the text of an error, cut to a limit, whatever its `__str__` does."""
     return _made(str, error, limit, "<its text could not be made>")
 
@@ -37,7 +37,7 @@ def class_name(value: object) -> str:
 
 def describe(error: BaseException, limit: int = TEXT_LIMIT) -> str:
     """Return the class of an error and its text, cut to a limit."""
-    text = said(error, limit)
+    text = error_text(error, limit)
     name = class_name(error)
     return f"{name}: {text}" if text else name
 
@@ -69,7 +69,7 @@ def _unmark(told: traceback.TracebackException) -> None:
         waiting += [other for other in behind if other is not None]
 
 
-def shown(value: object, limit: int = SHOWN_LIMIT) -> str:
+def safe_repr(value: object, limit: int = REPR_LIMIT) -> str:
     """Return the `repr` of a value, cut to a limit, whatever its `__repr__` does."""
     return _made(repr, value, limit, f"<a {class_name(value)} without a repr>")
 

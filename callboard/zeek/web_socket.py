@@ -49,8 +49,8 @@ from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import ANY_HOST, Asking, HostGuard, is_loopback
 from callboard.support.nesting import parse_json
 from callboard.support.redaction import redacted
-from callboard.zeek.form import Forms
 from callboard.zeek.json_message import message_of_frame, parse_frame
+from callboard.zeek.template import MessageTemplates
 from callboard.zeek.text_frames import TextFrames
 
 #: Path of Zeek's endpoint.
@@ -180,7 +180,7 @@ class ZeekClientSession:
         self._core = ClientProtocol(url, max_size=limit, logger=_DISCREET)
         self._frames = TextFrames(self._core, limit)
         self._silence = _Silence(now)
-        self._forms = Forms()
+        self._forms = MessageTemplates()
 
     @property
     def next_tick_at(self) -> float:
@@ -287,7 +287,7 @@ class ZeekClientSession:
         return [*([Transmit(rest)] if rest else ()), Closed(reason, error)]
 
 
-def _parse_server_text(text: str, forms: Forms) -> Message | ErrorFrame | None:
+def _parse_server_text(text: str, forms: MessageTemplates) -> Message | ErrorFrame | None:
     """Parse a text from a server; return None for a type that we do not use."""
     try:
         frame = parse_frame(text)
@@ -454,7 +454,7 @@ class ZeekServerSession:
         self._core = ServerProtocol(max_size=limit, logger=_DISCREET)
         self._frames = TextFrames(self._core, limit)
         self._silence = _Silence(now)
-        self._forms = Forms()
+        self._forms = MessageTemplates()
         self._inputs = 0
 
     @property

@@ -6,7 +6,7 @@ until it releases the proxy. So a down is never missed, and the number of an act
 given to another one while some node takes it for the first. An announce for an actor that is
 not there is answered with down at once.
 
-Announces and releases carry *sightings* (see `callboard.proxies.ledger.holding`), since
+Announces and releases carry *sightings* (see `callboard.proxies.ledger.ref_counts`), since
 one may overtake another while a path changes: the entry stays when a release is older than the
 latest announce. A release of everything up to some sightings, a sweep, ends what was lost or
 came late before. What still comes late soon after it is put aside; if the node takes nothing of

@@ -24,7 +24,7 @@ from callboard.basp.header import FIRST_ACTOR, NODE_ACTOR
 from callboard.basp.node_id import NodeId
 from callboard.proxies.address import parse_address
 from callboard.proxies.ledger.credit import KNOWS_CREDIT
-from callboard.proxies.ledger.holding import Holdings
+from callboard.proxies.ledger.ref_counts import RemoteRefs
 from callboard.proxies.ledger.registry import HolderRegistry
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.messages import Failure
@@ -61,7 +61,7 @@ class Pace(Protocol):
         """Lose what waits for an actor that ended."""
 
 
-class Lender(Protocol):
+class CreditLender(Protocol):
     """What gives credit for the bounded mailboxes here."""
 
     def announced(self, node: bytes, number: int, sightings: int, /) -> None:
@@ -81,7 +81,7 @@ class Lifetimes:
     """The proxies that this node holds, and those that others hold of its actors."""
 
     #: Gives credit to those who hold proxies.
-    lender: Lender
+    lender: CreditLender
 
     def __init__(
         self, runtime: Runtime, routes: RouteTable, pace: Pace, proxy_limit: int
@@ -103,7 +103,7 @@ class Lifetimes:
         #: anywhere, also where a lock is held, so all that it does is to append here.
         self._gone: deque[_WeakRef] = deque()
         self._pace = pace
-        self._holdings = Holdings(pace.make)
+        self._holdings = RemoteRefs(pace.make)
         self._holdings.sightings = KNOWS_CREDIT
         self.holders = HolderRegistry(runtime.takes)
         self.held_numbers: Container[int] = self.holders.numbers

@@ -18,7 +18,7 @@ from callboard.actors.runtime import Runtime
 from callboard.basp.header import NODE_ACTOR
 from callboard.proxies.address import Endpoint
 from callboard.proxies.ledger.credit import Credit
-from callboard.proxies.ledger.holding import Holding
+from callboard.proxies.ledger.ref_counts import RefCount
 from callboard.proxies.messages import LinkActors, StopActor
 
 #: A message that waits for a path or for credit, its sender, and the message serialized, which
@@ -26,7 +26,7 @@ from callboard.proxies.messages import LinkActors, StopActor
 Waiting = tuple[Any, Sender | None, bytes]
 
 #: Guards the tables of watchers; held for a few operations.
-_LIFE = locks.lock("watchers of remote actors", 710)
+_MONITORS_LOCK = locks.lock("watchers of remote actors", 710)
 
 
 #: Messages and bytes to one actor that wait for credit before their threads wait as well; a
@@ -106,7 +106,7 @@ class Outbound(Protocol):
     ) -> bool:
         """Send a message if there is room for it; else its sender waits for its turn."""
 
-    def stand_behind(self, proxy: "Proxy", command: object) -> bool:
+    def enqueue_after_pending(self, proxy: "Proxy", command: object) -> bool:
         """Let a command wait behind the messages that wait; False if there are none."""
 
     def ensure_watched(self, proxy: "Proxy") -> None:
@@ -119,7 +119,7 @@ class Outbound(Protocol):
         """Tell a proxy's node that nobody waits for an answer any more."""
 
 
-class Proxy(Holding):
+class Proxy(RefCount):
     """The stand-in for one actor of another node."""
 
     __slots__ = (
@@ -217,7 +217,7 @@ class Proxy(Holding):
     def stop(self) -> None:
         """End the actor behind earlier messages: where some of them wait, it does as well."""
         order = StopActor(self.number)
-        if not self.outbound.stand_behind(self, order):
+        if not self.outbound.enqueue_after_pending(self, order):
             self.command(order)
 
     def kill(self) -> None:
@@ -241,7 +241,7 @@ class Proxy(Holding):
 
     def monitor(self, key: object, watcher: Watcher) -> None:
         """Call `watcher` once when the actor ends or its node is lost; at once if it has."""
-        with _LIFE:
+        with _MONITORS_LOCK:
             ending = self.watch(key, watcher)
         if ending is not None:
             watcher(Down(self.ref, *ending))
@@ -250,7 +250,7 @@ class Proxy(Holding):
 
     def demonitor(self, key: object) -> None:
         """Forget a watcher."""
-        with _LIFE:
+        with _MONITORS_LOCK:
             self.watchers.pop(key, None)
 
     def link(self, other: ActorRef[Any]) -> None:
@@ -265,19 +265,19 @@ class Proxy(Holding):
 
     def actor_ended(self, reason: ExitReason, detail: str) -> None:
         """Tell everybody who watches the actor that it ended, once."""
-        with _LIFE:
+        with _MONITORS_LOCK:
             watchers = self.ended(reason, detail)
         self._tell(watchers, reason, detail)
 
     def out_of_reach(self, detail: str) -> None:
         """No path leads to the node any more; the actor may live on and be reached later."""
-        with _LIFE:
+        with _MONITORS_LOCK:
             watchers = self.unreachable()
         self._tell(watchers, ExitReason.UNREACHABLE, detail)
 
     def refuse_monitors(self, text: str) -> None:
         """Tell who watches, now and later, that this node may not know when the actor ends."""
-        with _LIFE:
+        with _MONITORS_LOCK:
             self.unwatched = text
             watchers = self.unreachable()
         self._tell(watchers, ExitReason.UNREACHABLE, text)

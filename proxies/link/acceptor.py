@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 from callboard.actors.runner.runner import Runner
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import ConnectionsRefused, LinkRefused
-from callboard.proxies.link.limits import Gate
+from callboard.proxies.link.limits import AcceptLimiter
 from callboard.proxies.link.secret_tls import Encryption
 from callboard.proxies.link.stream import Stream
 from callboard.proxies.link.tls_socket import FIRST_WORD_LIMIT, Handshake, TlsSocket
@@ -42,7 +42,7 @@ class Acceptor(Generic[C]):
 
     _runner: Runner
     #: Decides which connections may begin.
-    gate: Gate
+    gate: AcceptLimiter
     #: Takes the events.
     _emit: Callable[[object], None]
     #: Begins a link on a connection.

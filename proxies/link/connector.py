@@ -37,13 +37,13 @@ from callboard.proxies.events import LinkRefused
 from callboard.proxies.link.acceptor import REFUSAL_INTERVAL, Acceptor
 from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
 from callboard.proxies.link.dialer import Dial, Dialer
-from callboard.proxies.link.limits import Gate, Limits
+from callboard.proxies.link.limits import AcceptLimiter, Limits
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.secret_tls import Encryption
 from callboard.proxies.link.stream import Parting, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import CLOSING, Wire, Wiring
-from callboard.proxies.rights.permissions import OPEN, LinkAccess, Permissions, Standing
+from callboard.proxies.rights.permissions import OPEN, LinkAccess, Permissions, Principal
 from callboard.support.dataclass import dataclass
 
 _log = logging.getLogger("callboard.links")
@@ -72,7 +72,7 @@ class LinkUser(Protocol):
     def deliver(self, wire: Wire, frames: list[RawFrame]) -> None:
         """Take frames that arrived, in order."""
 
-    def objection(self, peer: NodeId, standing: Standing) -> str:
+    def objection(self, peer: NodeId, standing: Principal) -> str:
         """Return why a peer may not have its id, with what it has proven; empty if it may."""
 
 
@@ -98,7 +98,7 @@ class LinkOptions:
     limited_state: bytes = b""
     release: tuple[str, str] | None = None
 
-    def state_of(self, standing: Standing | None) -> bytes:
+    def state_of(self, standing: Principal | None) -> bytes:
         """Return what a peer of a standing is told."""
         is_member = standing is None or standing.rights.is_member
         return self.state if is_member else self.limited_state
@@ -164,7 +164,7 @@ class Connector:
         self._looking: Timer | None = None
         options = self.options
         #: Counts the connections that were closed at once because of a limit.
-        self.gate = Gate(self.options.limits)
+        self.gate = AcceptLimiter(self.options.limits)
         #: Makes links that this side wants.
         self.dialer = Dialer(
             self._runner,
@@ -252,7 +252,7 @@ class Connector:
         secret_name: str,
         certified: tuple[str, ...],
         peer: NodeId,
-    ) -> Standing | None:
+    ) -> Principal | None:
         """Return what is permitted to a peer.
 
         Raises:
@@ -447,7 +447,9 @@ class Connector:
             if getattr(connection, "peer", None) is None:
                 parting.abort()  # strangers hold nothing up
 
-    def part_with(self, connection: object, sock: Any, gate: Gate | None = None) -> None:
+    def part_with(
+        self, connection: object, sock: Any, gate: AcceptLimiter | None = None
+    ) -> None:
         """Close a connection so that its last words arrive; it counts for limits until then.
 
         Args:

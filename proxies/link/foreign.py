@@ -31,7 +31,7 @@ from callboard.proxies.link.acceptor import Acceptor
 from callboard.proxies.link.attempt import Attempt, Obstacle
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
-from callboard.proxies.link.limits import Gate, Limits, Throttle
+from callboard.proxies.link.limits import AcceptLimiter, Limits, Throttle
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.ports import bind, refuse_unguarded
 from callboard.proxies.link.stream import READ_SIZE, WAITING_LIMIT, Machine, Stream
@@ -310,7 +310,7 @@ class ForeignWires:
             refuse_unguarded(address, is_guarded=is_guarded or tls is not None)
         sock = bind(self._network, address, port)
         endpoint = (address, 0) if is_path(address) else sock.getsockname()[:2]
-        gate = Gate(limits)
+        gate = AcceptLimiter(limits)
 
         def opened(accepted: Any, door: ForeignDoor, remote: Endpoint) -> ForeignLink:
             link = ForeignLink(self, door, accepted, remote, None, limits)
@@ -355,7 +355,7 @@ class ForeignWires:
         for link in list(port.links):
             link.end(reason)
 
-    def _part_at(self, gate: Gate, connection: object, sock: Any) -> None:
+    def _part_at(self, gate: AcceptLimiter, connection: object, sock: Any) -> None:
         """Close a connection of a port; it counts for its limits until the peer closed too."""
         self._part_with(connection, sock, gate)
 

@@ -80,7 +80,7 @@ class Limits:
                 raise ValueError(msg)
 
 
-class Gate:
+class AcceptLimiter:
     """Decides which accepted connections may begin. Pure; used by the acceptor alone."""
 
     def __init__(self, limits: Limits) -> None:

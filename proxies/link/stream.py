@@ -457,7 +457,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._carry_out(effects)
         if self._throttle is not None and self.is_open:
             brought = self.frames_received - before
-            self.put_off(self._throttle.take(brought, len(data), self._runner.now()))
+            self.pause_reading(self._throttle.take(brought, len(data), self._runner.now()))
         if self.after_read is not None:
             self.after_read()
 
@@ -466,7 +466,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         """Whether nothing is read for a time."""
         return self._pause is not None
 
-    def put_off(self, seconds: float) -> None:
+    def pause_reading(self, seconds: float) -> None:
         """Read nothing for a time; what comes waits in the system, and then at the sender."""
         until = self._runner.now() + seconds
         if seconds <= 0.0 or not self.is_open or (self._pause and until <= self._pause_end):

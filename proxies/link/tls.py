@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 from callboard.proxies.errors import TlsError
 from callboard.support.dataclass import dataclass
-from callboard.support.named_file import read_named
+from callboard.support.user_file import read_user_file
 
 FilePath = str | os.PathLike[str]
 
@@ -175,7 +175,7 @@ def read_file(path: FilePath, what: str) -> bytes:
         TlsError: it cannot be read, or is a pipe or a device, which might keep us waiting.
     """
     try:
-        return read_named(path)
+        return read_user_file(path)
     except OSError as error:
         msg = f"the {what} cannot be read: {path}: {error.strerror}"
         raise TlsError(msg) from None

@@ -209,7 +209,7 @@ class Directory(SystemActor):
     @handler
     def watcher_ended(self, down: Down) -> None:
         """Tell a watcher no more that ended or is out of reach."""
-        if self.is_told:
+        if self.has_sender:
             return
         for key, watchers in list(self._watchers.items()):
             watchers.pop(down.ref, None)

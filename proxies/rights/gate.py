@@ -49,7 +49,7 @@ from callboard.basp.header import (
 )
 from callboard.basp.payload import LargePayload
 from callboard.proxies import messages
-from callboard.proxies.rights.permissions import Standing
+from callboard.proxies.rights.permissions import Principal
 from callboard.proxies.rights.rights import OWN, NamedRight, may_look_up
 from callboard.support.dataclass import dataclass
 
@@ -120,7 +120,7 @@ class LeafGate:
     #: The node that has the permissions.
     _node: bytes
     _leaf: bytes
-    standing: Standing
+    standing: Principal
     #: What was refused, for the owner to take away.
     refusals: list[Refusal] = field(default_factory=list)
     #: Actors whose end the leaf will not be told, though it has their refs; the same.

@@ -16,7 +16,7 @@ Secrets = Secret | Sequence[Secret]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Principal:
     """As whom a peer was let in: the name that it has proven, and the rights of that one."""
 
     identity: str
@@ -29,7 +29,7 @@ class Permissions:
 
     table: tuple[tuple[str, Rights], ...]
 
-    def admit(self, secret_name: str, certified: Iterable[str]) -> Standing | None:
+    def admit(self, secret_name: str, certified: Iterable[str]) -> Principal | None:
         """Return what is permitted to a peer; None when it is not to be linked with.
 
         Args:
@@ -40,7 +40,7 @@ class Permissions:
         for pattern, rights in self.table:
             for name in names:
                 if fnmatchcase(name, pattern):
-                    return Standing(name, rights)
+                    return Principal(name, rights)
         return None
 
 

@@ -15,7 +15,7 @@ from callboard.basp.frame import RawFrame, repack_frame
 from callboard.basp.header import MESSAGE_ID_MASK, RESPONSE, Operation
 from callboard.proxies.events import Undeliverable
 from callboard.proxies.route_table import RouteTable
-from callboard.proxies.stats import Passage
+from callboard.proxies.stats import ForwardedAsk
 from callboard.proxies.traffic.unrouted import Unrouted
 
 #: Asks of others that a node remembers to have forwarded.
@@ -33,7 +33,7 @@ class Forwarding:
         self._routes = routes
         self._unrouted = unrouted
         #: The latest asks, and answers, that went on.
-        self.passages: deque[Passage] = deque(maxlen=PASSAGES)
+        self.passages: deque[ForwardedAsk] = deque(maxlen=PASSAGES)
         self.forwarded = 0
 
     def forward(self, frames: list[RawFrame]) -> None:
@@ -64,7 +64,7 @@ class Forwarding:
         """Remember that an ask or its answer passed."""
         data = frame[2]
         now_ns = int(self._runtime.now() * 1e9)
-        passage = Passage(
+        passage = ForwardedAsk(
             frame[3], frame[4], data & MESSAGE_ID_MASK, bool(data & RESPONSE), now_ns
         )
         self.passages.append(passage)

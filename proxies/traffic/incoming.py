@@ -56,21 +56,21 @@ from callboard.proxies.messages import (
     AskCredit,
     CancelAsk,
     CarriedAnswers,
-    Doubtful,
     Failure,
     LinkActors,
     StopActor,
+    UnverifiedFrame,
     error_of,
     failure_of,
 )
 from callboard.proxies.route_table import RouteTable
-from callboard.proxies.traffic.doubts import Doubts
+from callboard.proxies.traffic.credit_issuer import CreditIssuer
+from callboard.proxies.traffic.credit_window import CreditSender
 from callboard.proxies.traffic.forwarding import Forwarding
-from callboard.proxies.traffic.granting import Granting
 from callboard.proxies.traffic.large import LargeMessages, Reading
 from callboard.proxies.traffic.outgoing import Outgoing
-from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.paths import Paths
+from callboard.proxies.traffic.unverified import UnverifiedFrames
 from callboard.support.dataclass import dataclass
 from callboard.support.text import describe
 
@@ -423,9 +423,9 @@ class Incoming:
     _forwarding: Forwarding
     _lifetimes: Lifetimes
     _paths: Paths
-    _doubts: Doubts
-    _pacing: Pacing
-    _granting: Granting
+    _doubts: UnverifiedFrames
+    _pacing: CreditSender
+    _granting: CreditIssuer
     _orders: dict[bytes, PathOrder] = field(default_factory=dict)
     #: Orders that have a timer, and when the next one is due.
     _armed: dict[PathOrder, float] = field(default_factory=dict)
@@ -861,7 +861,7 @@ class Incoming:
                 self._lifetimes.refuse_monitors(sender.node, message)
             elif isinstance(message, CancelAsk):
                 self._take_cancel(message, sender.node)
-            elif isinstance(message, Doubtful):
+            elif isinstance(message, UnverifiedFrame):
                 self._take_doubtful(message)
             else:
                 self._take_command(message, sender.node)
@@ -874,9 +874,9 @@ class Incoming:
         key = message.key if isinstance(message, Envelope) else None
         if key is not None and self._runtime.kept.repeats(number, key, sender):
             return  # the actor has answered before it ended
-        heir = self._runtime.succession.heir(number)
-        if heir is not None:
-            heir.target.post(message, sender)
+        successor = self._runtime.succession.successor(number)
+        if successor is not None:
+            successor.target.post(message, sender)
             return
         ref = self._runtime.ended_ref(number)
         if number == NOT_PERMITTED:
@@ -936,7 +936,7 @@ class Incoming:
             if cell is not None and message.number >= FIRST_ACTOR:
                 cell.give_up((node, message.message_id))
 
-    def _take_doubtful(self, message: Doubtful) -> None:
+    def _take_doubtful(self, message: UnverifiedFrame) -> None:
         """Take a dispatch for here that a node on its way has doubted."""
         octets = message.frame if type(message.frame) is bytes else b""
         frames = FrameReader().feed(octets)

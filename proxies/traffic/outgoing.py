@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from callboard import locks
 from callboard.actors.envelope import (
-    COMPANY,
+    INSTRUMENTATION,
     Envelope,
     TraceContext,
     is_traceparent,
@@ -256,9 +256,9 @@ class Outgoing:
         """Send what was handed over by calls inside others."""
         self._hand_over.carry_out()
 
-    def stand_behind(self, proxy: Proxy, command: object) -> bool:
+    def enqueue_after_pending(self, proxy: Proxy, command: object) -> bool:
         """Let a command wait behind the messages that wait; False if there are none."""
-        return self._unrouted.stand_behind(proxy, command)
+        return self._unrouted.enqueue_after_pending(proxy, command)
 
     def offer(
         self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
@@ -334,7 +334,7 @@ class Outgoing:
         ):  # as nearly always: nothing else to read
             left = options[DEADLINE_MS]
             if type(left) is int and 0 <= left <= LONGEST_DEADLINE_MS:
-                COMPANY.used = True
+                INSTRUMENTATION.used = True
                 return Envelope(message, None, self._runtime.now() + left / 1000)
         found = read_options(options)
         left, parent, state = found.deadline_ms, found.trace_parent, found.trace_state
@@ -342,12 +342,12 @@ class Outgoing:
         key = found.idempotency_key if isinstance(found.idempotency_key, bytes) else None
         if left is not None and left <= LONGEST_DEADLINE_MS:
             deadline = self._runtime.now() + left / 1000
-            COMPANY.used = True
+            INSTRUMENTATION.used = True
         if is_traceparent(parent):
             trace = TraceContext(parent, state if is_tracestate(state) else "")
         if trace is None and deadline is None and key is None and not found.chain:
             return message
-        COMPANY.used = True
+        INSTRUMENTATION.used = True
         return Envelope(message, trace, deadline, key=key, chain=found.chain)
 
     def _expect(self, asker: Any, node: bytes) -> int:

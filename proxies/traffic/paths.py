@@ -26,12 +26,12 @@ from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import CLOSING, Wire
 from callboard.proxies.messages import ABILITIES, CARRIERS, Describe
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
-from callboard.proxies.traffic.comings import Comings
-from callboard.proxies.traffic.doubts import Doubts
-from callboard.proxies.traffic.gates import Gatekeeper
+from callboard.proxies.traffic.authorizer import PeerAuthorizer
+from callboard.proxies.traffic.credit_window import CreditSender
+from callboard.proxies.traffic.membership_log import MembershipLog
 from callboard.proxies.traffic.outgoing import Outgoing
-from callboard.proxies.traffic.pacing import Pacing
 from callboard.proxies.traffic.unrouted import DIAL_TIMEOUT, Unrouted
+from callboard.proxies.traffic.unverified import UnverifiedFrames
 from callboard.support.dataclass import dataclass
 
 #: Ends of old paths told again with each change: one may be lost with the next path.
@@ -55,10 +55,10 @@ class Paths:
     _routes: RouteTable
     _outgoing: Outgoing
     _unrouted: Unrouted
-    _pacing: Pacing
+    _pacing: CreditSender
     _lifetimes: Lifetimes
-    _doubts: Doubts
-    _gates: Gatekeeper
+    _doubts: UnverifiedFrames
+    _gates: PeerAuthorizer
     _watchers: dict[bytes, list[Future[NodeDown]]] = field(default_factory=dict)
     #: Neighbours that lead to nodes, as of the last change of their paths.
     _hops: dict[bytes, NodeId] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Paths:
     _awaits_cuts: bool = False
 
     def __post_init__(self) -> None:
-        self._comings = Comings(self._runtime.now)
+        self._comings = MembershipLog(self._runtime.now)
 
     def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
         """A link is established: exchange routes."""

@@ -2,7 +2,7 @@
 
 The first use of a ref whose text has an address dials it. What is told meanwhile waits in
 the proxy, in order, and goes out in front of what is told later. What waits for credit
-(`callboard.proxies.traffic.pacing`) waits there as well.
+(`callboard.proxies.traffic.credit_window`) waits there as well.
 """
 
 from collections.abc import Callable
@@ -132,7 +132,7 @@ class Unrouted:
             self._waiting.pop(proxy.node, None)
         return Queue() if waiting is None else waiting
 
-    def stand_behind(self, proxy: Proxy, command: object) -> bool:
+    def enqueue_after_pending(self, proxy: Proxy, command: object) -> bool:
         """Let a command wait behind the messages that wait; False if there are none."""
         with self._lock:
             if proxy.waiting is not None:

@@ -30,7 +30,7 @@ from callboard.proxies.messages import Drained, DrainNode, Spawn
 from callboard.proxies.workers.class_source import ClassSource, source_of
 from callboard.support.after_fork import own_socket
 from callboard.support.dataclass import dataclass
-from callboard.support.text import said
+from callboard.support.text import error_text
 
 A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
@@ -158,7 +158,7 @@ class Worker:
                 self._listen(lines)
             reason = self._reap()
         except OSError as error:
-            reason = f"it could not be started: {said(error)}"
+            reason = f"it could not be started: {error_text(error)}"
         finally:
             failed = WorkerFailed(f"worker {self.name} ended: {reason}")
             with self._lock:
@@ -216,17 +216,17 @@ class Worker:
         import json
 
         for line in lines:
-            said = json.loads(line)
-            if "node" in said:
-                self.node_id = bytes.fromhex(said["node"])
+            report = json.loads(line)
+            if "node" in report:
+                self.node_id = bytes.fromhex(report["node"])
                 for offered in self._offered.values():
                     offered.set_result(None)  # it links when it has loaded them
                 self._broker.runtime.post(self.linked)
-            elif "offered" in said:
-                self._offered[said["offered"]].set_result(None)
+            elif "offered" in report:
+                self._offered[report["offered"]].set_result(None)
             else:
-                key = said["refused"]
-                text = f"{key} cannot be loaded in worker {self.name}: {said['why']}"
+                key = report["refused"]
+                text = f"{key} cannot be loaded in worker {self.name}: {report['why']}"
                 self._offered[key].set_exception(NotSpawnable(text))
                 self.ready.set_exception(NotSpawnable(text))  # unless it is ready already
 

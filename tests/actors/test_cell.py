@@ -8,7 +8,7 @@ from collections import Counter as Tally
 import pytest
 
 from callboard import Actor, ActorRef, Down, ExitReason, handler
-from callboard.actors.cell import MESSAGES_A_TURN, Cell
+from callboard.actors.cell import TURN_QUANTUM, Cell
 from callboard.actors.dispatch import NO_HANDLERS
 from callboard.actors.errors import ActorDown, RemoteError, UnexpectedMessage
 from tests.actors.sample import Collector, Echo, Fail, Gate, Parent, Waiter, instance
@@ -109,14 +109,14 @@ def test_an_actor_with_a_full_mailbox_lets_others_have_their_turn(runtime):
     class Feeder(Actor):
         @handler
         def feed(self, msg: str) -> object:
-            for i in range(10 * MESSAGES_A_TURN):
+            for i in range(10 * TURN_QUANTUM):
                 busy.tell(i)
             return other.ask("first"), busy.ask(list)
 
     first, all_of_it = runtime.start_actor(Feeder).ask("go").result(5)
 
     assert first.result(5) == "first"
-    assert all_of_it.result(5) == list(range(10 * MESSAGES_A_TURN))
+    assert all_of_it.result(5) == list(range(10 * TURN_QUANTUM))
 
 
 def test_messages_to_an_actor_in_its_init_wait_for_it(runtime):

@@ -34,10 +34,10 @@ def test_a_ratio_a_tenth_below_the_one_recorded_last_is_told():
     ]
 
 
-@pytest.mark.parametrize(("figure", "is_told"), [(0.9, False), (1.1, True)])
-def test_a_time_above_its_promise_is_told(figure, is_told):
+@pytest.mark.parametrize(("figure", "has_sender"), [(0.9, False), (1.1, True)])
+def test_a_time_above_its_promise_is_told(figure, has_sender):
     result = result_of("restart", [figure], [1], more_is_better=False)
-    assert bool(complaints(result, {})) == is_told
+    assert bool(complaints(result, {})) == has_sender
 
 
 def test_a_missing_peer_is_no_complaint():

@@ -135,9 +135,9 @@ def broken():
 
 
 def test_locks_of_the_suite_are_checked():
-    from callboard.actors.cell import LIFE
+    from callboard.actors.cell import MONITORS_LOCK
 
-    assert isinstance(LIFE, checked_locks.CheckedLock)
+    assert isinstance(MONITORS_LOCK, checked_locks.CheckedLock)
 
 
 def test_a_lock_of_a_lower_rank_is_refused(broken):

@@ -10,7 +10,7 @@ import pytest
 
 from callboard import Actor, ActorRef, Node, errors, handler, message, traced, traceparent
 from callboard import tracing as callboard_tracing
-from callboard.actors.envelope import COMPANY
+from callboard.actors.envelope import INSTRUMENTATION
 from tests.polling import eventually
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
@@ -77,7 +77,7 @@ def spans():
     provider = sdk.TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     tracer = provider.get_tracer("tests")
-    used = COMPANY.used
+    used = INSTRUMENTATION.used
     callboard_tracing.start(provider)
 
     def ended(count):
@@ -86,7 +86,7 @@ def spans():
 
     yield ended
     callboard_tracing.stop()
-    COMPANY.used = used
+    INSTRUMENTATION.used = used
     provider.shutdown()
 
 

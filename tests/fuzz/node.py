@@ -24,12 +24,12 @@ from callboard.node import Node
 from callboard.proxies.messages import (
     AskCredit,
     Describe,
-    Doubtful,
     Failure,
     LinkActors,
     Lookup,
     Spawn,
     StopActor,
+    UnverifiedFrame,
 )
 from callboard.simulation.cluster import PORT, Cluster
 from tests.basp.wire import held_bytes, receive
@@ -85,7 +85,7 @@ def _messages(peer: bytes) -> list[bytes]:
         Spawn("toy"), Spawn("toy", (1,), {"x": name}), StopActor(17), StopActor(18, kill=True),
         LinkActors(19, name), LinkActors(19, name, undo=True), Call("nothing"),
         AskCredit(16, 5), AskCredit(17, (1 << 62) - 1),
-        Doubtful(pack_frame(2, 0, peer, peer, 0, 17, b"\x81\x01")),
+        UnverifiedFrame(pack_frame(2, 0, peer, peer, 0, 17, b"\x81\x01")),
         Call("double", (4,), {"plus": 1}), Failure("ActorDown", "text", "killed", "trace"),
         Failure("LinkFull", "x"),
         Down(name, "normal", "detail"), Exit(name, "killed", "x"),
@@ -95,7 +95,7 @@ def _messages(peer: bytes) -> list[bytes]:
         Lookup([1]), Lookup(name), Spawn([], 5), Spawn("toy", 5), Spawn("toy", (), [1]),
         Spawn({}, (), {5: 1}), Spawn("toy", ("x" * 9,), {"a": 1}, "yes"), StopActor([]),
         AskCredit([], 1), AskCredit(16, "5"), AskCredit(16, 2**70),
-        Doubtful(5), Doubtful(b"x" * 60),
+        UnverifiedFrame(5), UnverifiedFrame(b"x" * 60),
         StopActor("17"), StopActor(-5), StopActor(2**70), LinkActors(19, 5),
         LinkActors([], name), Call([], (), None), Call("double", 5, 6),
         Call("double", (), {5: 6}),

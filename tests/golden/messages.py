@@ -32,7 +32,7 @@ from callboard.log_service.append import (
 )
 from callboard.mqtt.service import claims as mqtt
 from callboard.mqtt.service import cluster
-from callboard.proxies import actor_trace, chronicle, inspection, messages
+from callboard.proxies import actor_trace, event_history, inspection, messages
 from callboard.proxies.messages import Drained
 from callboard.proxies.stats import LinkInfo, ReachableNode
 from callboard.simulation.processes import NodeCall
@@ -62,12 +62,14 @@ ACTOR = replace(
     message="Job",
     awaits="an answer",
 )
-EVENT = chronicle.EventInfo(7, 0.5, "LinkUp", {"name": "peer"})
-LOSS = chronicle.LossInfo(
+EVENT = event_history.EventInfo(7, 0.5, "LinkUp", {"name": "peer"})
+LOSS = event_history.LossInfo(
     "dead letter", "basp:///17@aa", "Worker", "w", "Job", "Boss", 3, 0.5, "x"
 )
-FAILURE = chronicle.FailureInfo("basp:///17@aa", "Worker", "w", "ValueError: ä", 1.5)
-RESTART = chronicle.RestartInfo("w", "basp:///17@aa", "basp:///18@aa", 2, "error", 3.5, True)
+FAILURE = event_history.FailureInfo("basp:///17@aa", "Worker", "w", "ValueError: ä", 1.5)
+RESTART = event_history.RestartInfo(
+    "w", "basp:///17@aa", "basp:///18@aa", 2, "error", 3.5, True
+)
 PAGE = inspection.ActorPage(ACTOR, "bounds", 1, ["m"], ["l"], ["c"], [FAILURE], [LOSS])
 PAGES = inspection.ActorPages([PAGE])
 ACCOUNT = inspection.AccountRow("aa", "node", 6, 3, 1, 1, 2, 4)
@@ -102,7 +104,7 @@ VALUES: tuple[Any, ...] = (
     messages.StopActor(17, True),
     messages.LinkActors(17, REF, True),
     messages.AskCredit(17, 1_000),
-    messages.Doubtful(b"frame"),
+    messages.UnverifiedFrame(b"frame"),
     messages.CarriedAnswers(b"\0\0\0\7\0\0\0\2\0\0\0\x09\0\0\0\2", b"\x81\x01\x81\xf6"),
     messages.Failure("ActorDown", "text", "detail", "trace"),
     Call("method", (1,), {"k": None}),
@@ -124,7 +126,7 @@ VALUES: tuple[Any, ...] = (
         *("text", True, 3, True, True, True),
     ),
     *(EVENT, LOSS, FAILURE, RESTART, PAGE, PAGES, ANSWER),
-    chronicle.EventPage([EVENT], 7, 2),
+    event_history.EventPage([EVENT], 7, 2),
     inspection.InspectActor("w"),
     inspection.ReadEvents(6, 10, False),
     inspection.ReadPart("keys", "store", "text", "key", True, 1, 2, True),

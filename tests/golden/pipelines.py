@@ -12,7 +12,7 @@ from callboard.pipeline.progress import (
     QUERIES,
     STATUS,
     Delay,
-    Handed,
+    DeliveryStats,
     Progress,
     Status,
     StatusFile,
@@ -20,7 +20,7 @@ from callboard.pipeline.progress import (
 )
 from callboard.pipeline.spark.dead_letters import DeadLetter, Origin, bury
 from callboard.pipeline.spark.encode import RowEncoder
-from callboard.pipeline.spark.journal import FolderJournal, Staged
+from callboard.pipeline.spark.journal import FolderJournal, StagedSegment
 from tests.golden.sample import Folder, Sample
 
 NOW = 1_700_000_000_000_000_000
@@ -46,7 +46,7 @@ def encode(rows: pa.RecordBatch) -> list[tuple[bytes, int]]:
     return [(data, rows.num_rows) for data in encoder.encode(rows, 0, NOW)]
 
 
-def staged(journal: FolderJournal, name: str) -> Staged:
+def staged(journal: FolderJournal, name: str) -> StagedSegment:
     return journal.stage(encode(ROWS[name]))
 
 
@@ -154,7 +154,7 @@ STATUSES["looked at"] = replace(
     STATUSES["ended"],
     undecodable=4,
     delay=Delay(800, 1.5, 10.0),
-    handed=Handed(5, 6, 7, 8),
+    handed=DeliveryStats(5, 6, 7, 8),
     updated="2024-02-29T12:00:09+00:00",
 )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from callboard.entity.state.backends import open_leases, open_state
 from callboard.entity.state.interface import (
     EntitySnapshot,
     Fence,
@@ -22,8 +23,7 @@ from callboard.entity.state.interface import (
     StoredJob,
     StoredReminder,
 )
-from callboard.entity.state.opening import open_leases, open_state
-from callboard.lease.register import LeaseValue
+from callboard.lease.leases import LeaseValue
 from tests.golden.sample import Folder, Sample
 
 CART, QUEUE = "shop.Cart", "queue:mail"

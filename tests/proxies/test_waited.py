@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.proxies.looks import Looks
+from callboard.proxies.actor_sampler import ActorSampler
 
 
 @dataclass(eq=False)
@@ -23,7 +23,7 @@ class Line:
 
 def test_a_message_that_was_there_at_a_look_has_waited_since() -> None:
     cell: Any = Line(depth=3, taken=10, keeps_order=True)
-    waited = Looks()
+    waited = ActorSampler()
 
     waited.look([cell], 100.0)
     cell.taken, cell.depth = 12, 5
@@ -38,7 +38,7 @@ def test_a_message_that_was_there_at_a_look_has_waited_since() -> None:
 def test_nothing_is_told_of_empty_mailboxes_and_of_those_that_drop_the_oldest() -> None:
     empty: Any = Line(depth=0, taken=1, keeps_order=True)
     dropping: Any = Line(depth=5, taken=1, keeps_order=False)
-    waited = Looks()
+    waited = ActorSampler()
     for now in (1.0, 2.0):
         waited.look([empty, dropping], now)
 
@@ -51,7 +51,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(("come", "handle", "look")), st.float
 @given(STEPS)
 def test_it_is_never_more_than_the_truth(steps: list[tuple[str, float]]) -> None:
     cell: Any = Line(depth=0, taken=0, keeps_order=True)
-    waited, now, line = Looks(), 0.0, []
+    waited, now, line = ActorSampler(), 0.0, []
     for step, seconds in steps:
         now += seconds
         if step == "come":

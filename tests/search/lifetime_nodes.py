@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from callboard.actors.exit_reason import ExitReason
-from callboard.proxies.ledger.holding import Holding, Holdings
+from callboard.proxies.ledger.ref_counts import RefCount, RemoteRefs
 from callboard.proxies.ledger.registry import HolderRegistry
 
 ACTOR = 16
@@ -62,7 +62,7 @@ class Holder:
     """Node B or C."""
 
     def __init__(self) -> None:
-        self.holdings = Holdings(lambda _, __, sightings: Holding(sightings))
+        self.holdings = RemoteRefs(lambda _, __, sightings: RefCount(sightings))
         self.told: dict[int, list[object]] = {}
 
     def key(self) -> object:
@@ -74,7 +74,7 @@ class Holder:
         return self.holdings.sightings, seen, told
 
     @property
-    def holding(self) -> Holding | None:
+    def holding(self) -> RefCount | None:
         return self.holdings.get(A, ACTOR)
 
     def take(self, event: tuple[Any, ...]) -> list[tuple[Any, ...]]:

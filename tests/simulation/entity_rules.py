@@ -15,8 +15,8 @@ from callboard.entity.entity import Entity
 from callboard.entity.machine.ballot_machine import BallotMachine, BallotSubject
 from callboard.entity.state.interface import StoredEvent
 from callboard.entity.state.memory import MemoryTables
+from callboard.lease.leases import LeaseValue
 from callboard.lease.machine.lease_machine import HELD, LeaseMachine, lease_name
-from callboard.lease.register import LeaseValue
 from callboard.simulation import Cluster
 from callboard.simulation.databases.model_database import ModelClient
 from tests.simulation.rules import Violation

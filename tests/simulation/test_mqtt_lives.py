@@ -7,7 +7,7 @@ import pytest
 
 from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router import delivery
-from callboard.mqtt.router.brake import Brakes
+from callboard.mqtt.router.backpressure import Backpressure
 from callboard.mqtt.router.datalog import Segment, Shelf
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.record import SavedState
@@ -100,8 +100,8 @@ BUGS = [
     (Window, "connection_lost", resend_backwards, "behind number", 6),
     (Session, "put_first", put_last, "behind number", 28),
     (Delivery, "notify", lambda self: self._logs.woken.clear(), "in 0 places", 0),
-    (Brakes, "_laggard_requests", look_for_nobody, "though it was there", 3),
-    (Brakes, "sift", hold_all, "not everything|though it was there", 2),
+    (Backpressure, "_laggard_requests", look_for_nobody, "though it was there", 3),
+    (Backpressure, "sift", hold_all, "not everything|though it was there", 2),
     (Segment, "shelve", shelve_nothing, "did not get|no member", 2),
     (SavedState, "places_on_the_way", lambda _: [], "did not get|no member", 133),
     (Wills, "keep", lambda *_: None, "was not said", 1),

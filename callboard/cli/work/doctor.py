@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 import callboard
+from callboard.cli.cli_error import one_line
 from callboard.cli.node import release_text
 from callboard.cli.options import AccessOptions, read_secret
 from callboard.cli.own_node import parse_listen
-from callboard.cli.problem import one_line
 from callboard.commitlog import LogError, LogReader
 from callboard.commitlog.reader import list_logs
 from callboard.kernel.access import LinkAccess

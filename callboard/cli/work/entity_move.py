@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from callboard.cli.cli_error import CliError, UsageError
 from callboard.cli.cluster import ClusterOptions
-from callboard.cli.problem import Misuse, Problem
 from callboard.entity.entity import checked_key
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
@@ -58,10 +58,10 @@ def hosted_type(
     types = sorted({str(row["type"]) for rows in answers for row in rows})
     if not types:
         step = "call node.host(Cart, state=…) in a program"
-        raise Problem(why="no node in reach hosts entities", step=step)
+        raise CliError(why="no node in reach hosts entities", step=step)
     if name not in types and (name or len(types) > 1):
         reason = f"no node in reach hosts {name!r}" if name else "the nodes host several types"
-        raise Misuse(why=reason, step=f"use --type, one of {', '.join(types[:20])}")
+        raise UsageError(why=reason, step=f"use --type, one of {', '.join(types[:20])}")
     return name or types[0], key
 
 
@@ -88,7 +88,7 @@ def owner_of(
         if time.monotonic() > limit:
             reason = f"no node in reach owns slot {slot} of {name}"
             step = "try again in a second, and see: callboard entity ls ADDRESS"
-            raise Problem(why=reason, step=step)
+            raise CliError(why=reason, step=step)
         time.sleep(_LOOK)
 
 
@@ -157,7 +157,9 @@ def _target(hosts: dict[TypeHost, set[int]], name: str, to: str) -> TypeHost | N
             sorted(f"{candidate.name} ({candidate.node[:12]})" for candidate in hosts)
         )
         problem = "no host" if not matches else "several hosts"
-        raise Misuse(why=f"{problem} of {name} is called {to!r}", step=f"there are {choices}")
+        raise UsageError(
+            why=f"{problem} of {name} is called {to!r}", step=f"there are {choices}"
+        )
     return matches[0]
 
 
@@ -186,5 +188,5 @@ def _await_owner(
         if time.monotonic() > limit:
             reason = f"{len(missing)} slots are not on {target.name} within {MOVE_LIMIT:g} s"
             step = "their handlers may run for long; see: callboard cluster hangs ADDRESS"
-            raise Problem(why=reason, step=step)
+            raise CliError(why=reason, step=step)
         time.sleep(_LOOK)

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from callboard.cli.cli_error import FAILED, MISUSED, CliError, CliErrors, one_line
 from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
 from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secrets
 from callboard.cli.output import say
 from callboard.cli.own_node import catch_signals, open_port, opening
-from callboard.cli.problem import FAILED, MISUSED, Problem, Problems, one_line
 from callboard.configuration.host_port import parse_host_port
 from callboard.kernel.actors import Actor, Child
 from callboard.kernel.errors import CallboardError
@@ -43,7 +43,7 @@ def configure(file: Path | None, options: dict[str, Any]) -> NodeConfiguration:
     try:
         return load_configuration(file, options)
     except InvalidConfiguration as error:
-        raise Problems(error.lines, code=MISUSED if error.is_misuse else FAILED) from error
+        raise CliErrors(error.lines, code=MISUSED if error.is_misuse else FAILED) from error
 
 
 def host(config: NodeConfiguration, options: AccessOptions) -> int:
@@ -118,7 +118,7 @@ class _Ends:
             Problem: one did.
         """
         if self._failures:
-            raise Problem(why=self._failures[0], step="see the log for why they ended")
+            raise CliError(why=self._failures[0], step="see the log for why they ended")
 
 
 def _make_node(
@@ -155,7 +155,7 @@ def _follow_secrets(
         try:
             secret = options.proof().secret or read_secrets(config.secret_file) or None
             ended = node.change_secrets(secret, peers(config).secrets)
-        except (Problem, CallboardError, ValueError) as error:
+        except (CliError, CallboardError, ValueError) as error:
             _log.error("%s; the secrets are unchanged", one_line(str(error)))
         else:
             _log.warning("the secrets were reloaded; %d links end", ended)
@@ -187,7 +187,7 @@ def peers(config: NodeConfiguration) -> PeerPermissions:
         place = config.permissions
         return PeerPermissions() if place is None else load_permissions(place)
     except InvalidConfiguration as error:
-        raise Problems(error.lines, code=FAILED) from error
+        raise CliErrors(error.lines, code=FAILED) from error
 
 
 def spawnable(config: NodeConfiguration, module: ModuleType | None) -> dict[str, type[Actor]]:
@@ -275,7 +275,7 @@ def complain_unless_clean(report: Drained, who: str, step: str) -> None:
         Problem: it did not.
     """
     if not report.is_clean:
-        raise Problem(why=f"{who} was closed at its deadline, {_counts(report)}", step=step)
+        raise CliError(why=f"{who} was closed at its deadline, {_counts(report)}", step=step)
 
 
 def _counts(report: Drained) -> str:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Final
 
+from callboard.cli.cli_error import UsageError, one_line
 from callboard.cli.options import JsonOptions
 from callboard.cli.output import say
 from callboard.cli.own_node import catch_signals
-from callboard.cli.problem import Misuse, one_line
 from callboard.commitlog import Archive, LogFailed, LogReader, Retention
 from callboard.commitlog.objects.archive import Copier, lock_copying
 from callboard.commitlog.reader import open_folder
@@ -39,7 +39,7 @@ def archive_log(
     except ValueError:
         reason = f"--retain {retain!r} has no valid limits"
         step = "use a value like bytes=1000000000,seconds=86400"
-        raise Misuse(why=reason, step=step) from None
+        raise UsageError(why=reason, step=step) from None
     objects, own = Archive(place).objects(), open_folder(folder)
     LogReader(folder)  # raises if there is no log
     copier, pause = Copier(own, objects, limits), _PAUSE

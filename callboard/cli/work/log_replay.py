@@ -48,10 +48,10 @@ class LogReplayOptions(JoinOptions):
             PipelineError: the speed or the pause is invalid.
             Problem: no node can be reached, or messages were lost in transit.
         """
-        from callboard.pipeline.outlet import Outlet
         from callboard.pipeline.pace import EventPace, parse_speed
         from callboard.pipeline.queries import seconds_of
         from callboard.pipeline.replay import Replay
+        from callboard.pipeline.result_publisher import Outlet
 
         longest = seconds_of(self.longest_pause) if self.longest_pause else math.inf
         pace = EventPace(parse_speed(self.speed), longest)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from callboard import locks
+from callboard.cli.cli_error import MISUSED, CliError, CliErrors, UsageError, problem_of
 from callboard.cli.options import JsonOptions
 from callboard.cli.own_node import catch_signals
-from callboard.cli.problem import MISUSED, Misuse, Problem, Problems, problem_of
 from callboard.commitlog import LogReader
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.remote.disk import load_flight
@@ -57,12 +57,12 @@ def serve_logs(
     try:
         (host, port), logs = parse_host_port(listen), names_of(folders)
     except ValueError as error:
-        raise Misuse(why=str(error), step="see callboard log serve --help") from None
+        raise UsageError(why=str(error), step="see callboard log serve --help") from None
     for folder in logs.values():
         LogReader(folder)
     if not is_loopback(host) and (tls is None or permissions is None):
         reason = f"{host} can be reached from other machines"
-        raise Misuse(why=reason, step="use --permissions FILE.toml and --tls FOLDER")
+        raise UsageError(why=reason, step="use --permissions FILE.toml and --tls FOLDER")
     scheme = "grpc" if tls is None else "grpc+tls"
     url_host = f"[{host}]" if ":" in host else host
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -76,7 +76,7 @@ def serve_logs(
         except (OSError, load_pyarrow().ArrowException) as error:
             cause = _bind_error(host, port) or str(error).partition(". gRPC")[0]
             reason = f"cannot serve logs at {listen}: {cause}"
-            raise Problem(why=reason, step="choose another --listen") from None
+            raise CliError(why=reason, step="choose another --listen") from None
         for name, folder in logs.items():
             address = f"{scheme}://{url_host}:{door.port}/{name}"
             row = {"name": name, "folder": folder, "address": address}
@@ -101,7 +101,7 @@ class _Readers:
         self._last_error = ""
         self._access: LinkAccess | None = None
         if file is not None and (mistakes := self._load(file)):
-            raise Problems(mistakes.splitlines(), code=MISUSED)
+            raise CliErrors(mistakes.splitlines(), code=MISUSED)
 
     def __call__(self, token: str | None) -> Sequence[str] | None:
         """Return patterns of logs; None for an unknown token."""

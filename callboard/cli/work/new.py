@@ -11,7 +11,7 @@ from string import Template
 from typing import Final
 
 import callboard
-from callboard.cli.problem import Misuse, Problem
+from callboard.cli.cli_error import CliError, UsageError
 
 TEMPLATES: Final = {
     "Makefile": "Makefile.txt",
@@ -39,7 +39,7 @@ def create(folder: Path) -> list[Path]:
     _check_name(name, module)
     _check_installed()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise Misuse(why=f"{folder} exists already", step="choose another name")
+        raise UsageError(why=f"{folder} exists already", step="choose another name")
     values = {
         "name": name,
         "module": module,
@@ -56,7 +56,7 @@ def create(folder: Path) -> list[Path]:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             reason = f"{path} cannot be written: {error.strerror}"
-            raise Problem(why=reason, step="choose another place") from error
+            raise CliError(why=reason, step="choose another place") from error
         paths.append(path)
     return paths
 
@@ -67,7 +67,7 @@ def _check_name(name: str, module: str) -> None:
     }  # fmt: skip
     if _NAME.fullmatch(name) is None or keyword.iskeyword(module) or is_taken:
         step = "use lower-case letters, digits and -, and not the name of another module"
-        raise Misuse(why=f"{name!r} cannot be the name of a project", step=step)
+        raise UsageError(why=f"{name!r} cannot be the name of a project", step=step)
 
 
 def _check_installed() -> None:
@@ -77,4 +77,4 @@ def _check_installed() -> None:
     except importlib.metadata.PackageNotFoundError as error:
         reason = "callboard is not installed in this environment, so a project could not use it"
         step = "run make setup in its sources, and .venv/bin/callboard new there"
-        raise Problem(why=reason, step=step) from error
+        raise CliError(why=reason, step=step) from error

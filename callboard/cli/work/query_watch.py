@@ -9,15 +9,15 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
+from callboard.cli.cli_error import CliError
 from callboard.cli.options import AccessOptions
 from callboard.cli.own_node import TOPIC_NODE
-from callboard.cli.problem import Problem
 from callboard.commitlog import Cursor, LogError, LogReader
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.progress import (
     TOPICS,
     Delay,
-    Handed,
+    DeliveryStats,
     Progress,
     Status,
     StatusFile,
@@ -66,7 +66,7 @@ class QueryWatch:
         log: str,
         *,
         letters: str = "",
-        handed: Callable[[], Handed | None],
+        handed: Callable[[], DeliveryStats | None],
         hub: "Hub | None" = None,
     ) -> None:
         """Start to update.
@@ -193,5 +193,5 @@ def rows_from(address: str, options: AccessOptions, seconds: float) -> list[dict
                 rows[item[0]] = item[1]
     if not rows:
         reason = f"no query reported at {address} within {seconds:g} s"
-        raise Problem(why=reason, step="start one with --peer or --listen, or pass the folder")
+        raise CliError(why=reason, step="start one with --peer or --listen, or pass the folder")
     return [rows[topic] for topic in sorted(rows)]

@@ -9,9 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from callboard.cli.cli_error import FAILED, CliError, UsageError
 from callboard.cli.options import JsonOptions
 from callboard.cli.output import say
-from callboard.cli.problem import FAILED, Misuse, Problem
 from callboard.simulation.cluster_test import KEPT
 from callboard.simulation.trace import FOLDER, Dump, UnreadableDump, dump_path
 
@@ -46,7 +46,7 @@ def replay(
     """
     target = _find_test(what, test)
     if importlib.util.find_spec("pytest") is None:
-        raise Problem(why="pytest is not installed here", step="pip install pytest")
+        raise CliError(why="pytest is not installed here", step="pip install pytest")
     passed, dump = _run_test(target, quiet=options.as_json)
     label = f"seed {target.seed}" if target.seed is not None else target.test
     events = [] if dump is None else dump.events
@@ -66,7 +66,7 @@ def replay(
     if is_twice:
         second_dump = _run_test(target, quiet=True)[1]
         if dump is None or second_dump is None:
-            raise Problem(why=f"{target.test} leaves no events", step=f"pass a seed: {_FORMS}")
+            raise CliError(why=f"{target.test} leaves no events", step=f"pass a seed: {_FORMS}")
         difference = dump.difference(second_dump)
         outcome["same_twice"] = not difference
         summary += f"; run twice: {difference or 'the same events'}"
@@ -87,7 +87,7 @@ def _find_test(what: str, test: str) -> _Wanted:
         return _test_by_name(test, int(what)) if test else _test_of_seed(int(what))
     if test or ".py" not in what:
         reason = f"{what!r} is neither a seed nor a file of tests"
-        raise Misuse(why=reason, step=f"use one of {_FORMS}")
+        raise UsageError(why=reason, step=f"use one of {_FORMS}")
     return _test_by_name(what, None)
 
 
@@ -99,17 +99,17 @@ def _test_of_seed(seed: int) -> _Wanted:
             try:
                 dump = Dump.read(dump_path(root, seed))
             except UnreadableDump as error:
-                raise Problem(why=str(error), step="run the failing test again") from None
+                raise CliError(why=str(error), step="run the failing test again") from None
             return _Wanted(root, dump.test, seed, dump)
         tests = [name for name, seeds in _tests_with_seeds(root) if seed in seeds]
         if len(tests) > 1:
             reason = f"{len(tests)} tests keep seed {seed}: {', '.join(tests)}"
-            raise Misuse(why=reason, step=f"name one: callboard replay {seed} {tests[0]}")
+            raise UsageError(why=reason, step=f"name one: callboard replay {seed} {tests[0]}")
         if tests:
             return _Wanted(root, tests[0], seed)
     reason = f"no {FOLDER / f'{seed}.json'} here or in a folder above, nor is it in {KEPT}"
     step = f"name the test: callboard replay {seed} FILE::TEST; or run the failing test again"
-    raise Misuse(why=reason, step=f"{step} to create it")
+    raise UsageError(why=reason, step=f"{step} to create it")
 
 
 def _tests_with_seeds(root: Path) -> list[tuple[str, list[int]]]:
@@ -132,11 +132,11 @@ def _test_by_name(test: str, seed: int | None) -> _Wanted:
         files = sorted(
             item.relative_to(folder).as_posix() for item in folder.glob("**/*test*.py")
         )
-        raise Misuse(why=f"there is no file {file}", step=_suggestion(file, files, "files"))
+        raise UsageError(why=f"there is no file {file}", step=_suggestion(file, files, "files"))
     try:
         tree = ast.parse((roots[0] / file).read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:
-        raise Problem(why=f"{file} is not valid Python ({error})", step="correct it") from None
+        raise CliError(why=f"{file} is not valid Python ({error})", step="correct it") from None
     test_names = [
         item.name
         for item in ast.walk(tree)
@@ -144,7 +144,7 @@ def _test_by_name(test: str, seed: int | None) -> _Wanted:
     ]
     test_name = names[-1].partition("[")[0] if names else ""
     if test_name and test_name not in test_names:
-        raise Misuse(
+        raise UsageError(
             why=f"{file} has no test {test_name}",
             step=_suggestion(test_name, test_names, "tests"),
         )
@@ -191,5 +191,5 @@ def _run_test(target: _Wanted, *, quiet: bool) -> tuple[bool, Dump | None]:
             step = (
                 f"see its output; if the test was removed, remove its files in {FOLDER.parent}"
             )
-            raise Problem(why=reason, step=step)
+            raise CliError(why=reason, step=step)
         return code == _PASSED, Dump.read(events) if has_events else None

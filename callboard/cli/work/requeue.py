@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from callboard.cli.cli_error import CliError
 from callboard.cli.options import JsonOptions, flag, option
-from callboard.cli.problem import Problem
 from callboard.commitlog import LogCorrupt
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class RequeueOptions(JsonOptions):
                 if has_filter
                 else "pass the log of --dead-letters"
             )
-            raise Problem(why=f"{problem} {folder}", step=step)
+            raise CliError(why=f"{problem} {folder}", step=step)
 
 
 def _line(result: "Requeued", is_dry: bool) -> str:  # noqa: FBT001

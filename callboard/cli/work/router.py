@@ -9,14 +9,14 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from callboard.cli.cli_error import CliError, CliErrors, UsageError
 from callboard.cli.loading import load_app
 from callboard.cli.options import JsonOptions, read_secrets
 from callboard.cli.own_node import catch_signals, open_port
-from callboard.cli.problem import Misuse, Problem, Problems
 from callboard.kernel.errors import CallboardError, TlsError, WrongValue
 from callboard.mqtt import ListenerSettings, Router, RouterConfig
-from callboard.mqtt.service.hub_door import MqttDoor
 from callboard.mqtt.service.router import tune_collector
+from callboard.mqtt.service.topic_bridge import MqttDoor
 from callboard.mqtt.wire.errors import ListenError, MqttError
 from callboard.node import Node
 from callboard.operation.logs import set_up_logging
@@ -48,7 +48,7 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
             router = Router(config, node=node).start()
         except (CallboardError, OSError) as error:
             step = "choose another --listen" if file is None else f"correct {file}"
-            raise Problem(why=str(error), step=f"{step} and run it again") from error
+            raise CliError(why=str(error), step=f"{step} and run it again") from error
         stack.callback(router.close)
         tune_collector()
         ended = node.monitor(router.ref)
@@ -59,7 +59,7 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
         stop.wait()
         if ended.done():
             reason = f"the router ended: {ended.result(0).detail or ended.result(0).reason}"
-            raise Problem(why=reason, step="see the log, correct the cause and run it again")
+            raise CliError(why=reason, step="see the log, correct the cause and run it again")
 
 
 def load_config(file: Path) -> tuple["config_file.ConfigTable", RouterConfig]:
@@ -73,12 +73,12 @@ def load_config(file: Path) -> tuple["config_file.ConfigTable", RouterConfig]:
     try:
         table = config_file.read_config_file(file)
     except config_file.MqttConfigError as error:
-        raise Problems(error.lines) from error
+        raise CliErrors(error.lines) from error
     lines = config_file.find_missing_files(table, file.parent)
     module, finds_names = None, True
     try:
         module = None if table.app is None else load_app(file.parent / table.app)
-    except Problem as failure:
+    except CliError as failure:
         lines.append(f"app = {table.app!r}: {failure}")
         finds_names = False
     config = None
@@ -89,7 +89,7 @@ def load_config(file: Path) -> tuple["config_file.ConfigTable", RouterConfig]:
     except config_file.MqttConfigError as error:
         lines += error.lines
     if config is None or lines:
-        raise Problems([f"{file}: {line}" for line in lines])
+        raise CliErrors([f"{file}: {line}" for line in lines])
     return table, config
 
 
@@ -126,7 +126,7 @@ def _default_config(listen: str) -> RouterConfig:
     except ListenError as error:
         reason = f"{listen!r} is not a valid address of a router without a file"
         step = "write --listen 127.0.0.1:1883, ws://HOST:PORT or unix:/PATH"
-        raise Misuse(why=reason, step=step) from error
+        raise UsageError(why=reason, step=step) from error
     return config
 
 
@@ -146,9 +146,9 @@ def _node(table: "config_file.ConfigTable", folder: Path) -> Node:
         step = (
             "encrypt = true needs a secret_file, and Python 3.13; else leave it out of [node]"
         )
-        raise Problem(why=str(error).partition(";")[0], step=step) from error
+        raise CliError(why=str(error).partition(";")[0], step=step) from error
     except CallboardError as error:
-        raise Problem(why=str(error), step="correct [node] join") from error
+        raise CliError(why=str(error), step="correct [node] join") from error
     if settings.listen is not None:
         try:
             open_port(node, settings.listen, insecure=False)
@@ -175,7 +175,7 @@ def _follow(
         except config_file.MqttConfigError as error:
             for line in error.lines:
                 _log.error("%s; nothing was changed", line)
-        except (MqttError, Problem, ValueError) as error:
+        except (MqttError, CliError, ValueError) as error:
             _log.error("%s: %s; nothing was changed", file, error)
         else:
             _log.warning("%s: reloaded users, topic rules, bans, limits and secrets", file)

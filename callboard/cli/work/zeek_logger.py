@@ -8,9 +8,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
+from callboard.cli.cli_error import FAILED, CliError, UsageError, explained
 from callboard.cli.options import JsonOptions, flag, option
 from callboard.cli.own_node import METRICS_HOST, catch_signals, open_metrics
-from callboard.cli.problem import FAILED, Misuse, Problem, explained
 from callboard.cli.topic import parse_retention
 from callboard.commitlog.errors import LogError
 from callboard.support.dataclass import dataclass
@@ -66,7 +66,7 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
         from callboard.zeek.doors.zeek_logger import ZeekLogger
     except ImportError as error:
         reason = f"this needs a package ({error.name})"
-        raise Problem(why=reason, step="pip install 'callboard[zmq]'") from error
+        raise CliError(why=reason, step="pip install 'callboard[zmq]'") from error
     limits = parse_retention(options.retain)
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))  # for logs and connections
@@ -88,7 +88,7 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
                 )
         except PublicAddress as error:
             reason, step = str(error).partition(";")[0], "list its nodes with --curve FILE"
-            raise Misuse(why=reason, step=f"{step}, or use --insecure") from None
+            raise UsageError(why=reason, step=f"{step}, or use --insecure") from None
         reporter = _Reporter(logger, options)
         stack.callback(reporter.last)
         stack.enter_context(reporter.closing())

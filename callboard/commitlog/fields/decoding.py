@@ -24,7 +24,7 @@ from cbor2 import CBORDecodeError, loads
 
 from callboard.commitlog.fields.declared import FIELD, DeclaredField, arrow_fields
 from callboard.commitlog.record import NO_REFERENCES
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 #: The field of a payload that is no map and no list.
 WHOLE: Final = "value"
@@ -182,7 +182,7 @@ def _fitting(
 
     def refuse(index: int) -> None:
         fitted[index] = None
-        value = shown(values[index], _REASON_LIMIT)
+        value = safe_repr(values[index], _REASON_LIMIT)
         text = f"field {name.removeprefix(FIELD)} is {value}, which is no {kind}"
         reasons.setdefault(index, text[:_REASON_LIMIT])
 

@@ -24,7 +24,7 @@ from callboard.commitlog.errors import (
 )
 from callboard.commitlog.producing.table import Claim, ProducerOpening, checksum_of, forgotten
 from callboard.support import after_fork, reentry
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/-]{0,127}", re.ASCII)
 #: The largest number of a record; the same as that of offsets.
@@ -74,7 +74,7 @@ class Numbering:
         """Start before the producer is opened."""
         self.name = check_producer(name)
         if begin is not None and not (type(begin) is int and 0 <= begin <= LAST_NUMBER):
-            msg = f"begin={shown(begin):.80} must be the number of the first record"
+            msg = f"begin={safe_repr(begin):.80} must be the number of the first record"
             raise InvalidOption(msg)
         self._begin = begin
         self._is_known, self._has_forgotten = False, False
@@ -102,7 +102,7 @@ class Numbering:
         if chosen is None:
             return self.next
         if type(chosen) is not int or not 0 <= chosen <= LAST_NUMBER - count:
-            msg = f"number={shown(chosen):.80} must be an integer from 0 on"
+            msg = f"number={safe_repr(chosen):.80} must be an integer from 0 on"
             raise InvalidOption(msg)
         is_first = chosen == self._begin if self._begin is not None else chosen == 1
         if not self._is_known and (not is_first or self._has_forgotten and self._begin is None):

@@ -22,7 +22,7 @@ from callboard.commitlog.record import Cursor
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
 
 #: Segments that are searched for a table.
-LOOKED_AT: Final = 16
+SCAN_LIMIT: Final = 16
 #: Runs of a producer that are searched, backwards, for the offset of an earlier number.
 RUNS: Final = 1024
 
@@ -36,7 +36,7 @@ def restored(table: LogSegmentTable) -> ProducerTable:
     """
     producers, last = ProducerTable(), table.segments[-1]
     start, has_table = None, False
-    for segment in reversed(table.segments[-LOOKED_AT:]):
+    for segment in reversed(table.segments[-SCAN_LIMIT:]):
         head = _head(table, segment)
         if head is None:
             continue

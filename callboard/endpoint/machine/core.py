@@ -34,13 +34,14 @@ from callboard.endpoint.machine.catch_up import (
     Pending,
 )
 from callboard.endpoint.machine.effect import (
-    BroughtIn,
     CommandPairs,
     CoreCounters,
     CoreEffect,
     CoreOrder,
     DeliverItems,
     DoorReceiver,
+    Egress,
+    Ingested,
     Item,
     NearDoor,
     Pair,
@@ -48,7 +49,6 @@ from callboard.endpoint.machine.effect import (
     RefusedHere,
     RefusedThere,
     TransmitRun,
-    WayOut,
     WishesChanged,
 )
 from callboard.endpoint.machine.filter_exchange import (
@@ -157,7 +157,7 @@ class Core:
         #: Whether to tell that what is wanted has changed: there is a door.
         self.tells_wishes = False
         #: Ways out of the network of nodes; each takes what is published here.
-        self.ways_out: dict[WayOut, None] = {}
+        self.ways_out: dict[Egress, None] = {}
 
     # --- looked at ---
 
@@ -219,8 +219,8 @@ class Core:
             else:
                 yield self._merged(data, commands)  # ordered behind what was before
                 data, commands = [], []
-                if isinstance(entry, BroughtIn):
-                    yield self.bring_in(entry.pairs, entry.bringer, entry.ttl)
+                if isinstance(entry, Ingested):
+                    yield self.ingest(entry.pairs, entry.bringer, entry.ttl)
                 else:
                     yield entry()
         yield self._merged(data, commands)
@@ -250,7 +250,7 @@ class Core:
             effects += output.deliver_own(run)
         return effects
 
-    def bring_in(
+    def ingest(
         self, run: Sequence[Pair], bringer: object, ttl: int | None = None
     ) -> list[CoreEffect]:
         """Take data messages that a door brought: as if they had come from another node.

@@ -24,8 +24,8 @@ class CommandPairs:
 
 
 @dataclass(slots=True)
-class BroughtIn:
-    """Data messages that a door brought; see `Core.bring_in`."""
+class Ingested:
+    """Data messages that a door brought; see `Core.ingest`."""
 
     pairs: Sequence[Pair]
     bringer: object
@@ -113,7 +113,7 @@ class Receiver(Protocol):
         """
 
 
-class WayOut(Protocol):
+class Egress(Protocol):
     """A way out of the network of nodes, whose other end need not tell what it wants.
 
     It gets what this endpoint publishes, and nothing of other nodes or doors: so nothing that
@@ -170,7 +170,7 @@ class DoorReceiver(RunReceiver):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPairs(RunReceiver):
+class LocalPublications(RunReceiver):
     """A door that takes what this endpoint itself publishes, encoded."""
 
     door: DoorReceiver
@@ -204,7 +204,7 @@ CoreEffect = (
 
 
 #: What waits for the core among the data that was published: commands, or a call of it.
-CoreOrder = CommandPairs | BroughtIn | Callable[[], Sequence[CoreEffect]]
+CoreOrder = CommandPairs | Ingested | Callable[[], Sequence[CoreEffect]]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from callboard.endpoint.machine.effect import (
     DeliverItems,
     DoorReceiver,
     Item,
-    OwnPairs,
+    LocalPublications,
     Pair,
 )
 from callboard.endpoint.machine.run import PackedType, decode_run, pack_runs
@@ -45,7 +45,7 @@ class CoreOutput:
         if self.encoded:
             sees_own = sees_own - self.encoded
             delivered += [
-                DeliverItems(OwnPairs(receiver), batch)
+                DeliverItems(LocalPublications(receiver), batch)
                 for receiver, batch in self._sorted(run, self.encoded)
                 if isinstance(receiver, DoorReceiver)
             ]

@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from callboard.entity.entity import Entity, EntityType
-from callboard.entity.form import EventForm
+from callboard.entity.event_json import EventSerializer
 from callboard.entity.state.interface import StoredEvent
 from callboard.lease.errors import StateCorrupt, StateVersion
 from callboard.support.dataclass import dataclass
 from callboard.support.nesting import parse_json
-from callboard.support.text import class_name, said
+from callboard.support.text import class_name, error_text
 
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
@@ -74,7 +74,7 @@ class EntryDecoder:
     """Makes entries of stored events: current classes, or raw fields."""
 
     def __init__(
-        self, form: EventForm, type_name: str, kind: EntityType | None, *, is_raw: bool
+        self, form: EventSerializer, type_name: str, kind: EntityType | None, *, is_raw: bool
     ) -> None:
         """Make one.
 
@@ -133,7 +133,7 @@ class EntryDecoder:
             return kind.upcast(reader, names, stored.version, fields)
         except Exception as error:
             msg = (
-                f"@upcast of {stored.kind} raised {class_name(error)} ({said(error)}) in a "
-                "journal, where there is no entity; let it use nothing but the fields"
+                f"@upcast of {stored.kind} raised {class_name(error)} ({error_text(error)}) in "
+                "a journal, where there is no entity; let it use nothing but the fields"
             )
             raise StateVersion(msg) from error

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 from callboard.commitlog import CommitLog, FieldConflict
-from callboard.entity.form import EventForm
+from callboard.entity.event_json import EventSerializer
 from callboard.entity.state.interface import StoredEvent
 from callboard.lease.errors import StateCorrupt, WrongState
 
@@ -57,7 +57,9 @@ def producer_name(type_name: str) -> str:
     return f"journal/{blake2b(type_name.encode(), digest_size=16).hexdigest()}"
 
 
-def copy_to_log(journal: StoredJournal, form: EventForm, log: CommitLog | str | Path) -> int:
+def copy_to_log(
+    journal: StoredJournal, form: EventSerializer, log: CommitLog | str | Path
+) -> int:
     """Append the events of a journal to a log until it ends; returns how many.
 
     Raises:
@@ -77,7 +79,7 @@ def copy_to_log(journal: StoredJournal, form: EventForm, log: CommitLog | str | 
 class _LogCopy:
     """A copy that is under way."""
 
-    def __init__(self, journal: StoredJournal, form: EventForm, log: CommitLog) -> None:
+    def __init__(self, journal: StoredJournal, form: EventSerializer, log: CommitLog) -> None:
         """Open the producer, and begin behind what it has appended."""
         self._journal, self._form, self._log = journal, form, log
         self._declared: set[str] = set()

@@ -39,7 +39,7 @@ class AskVotes:
 
 
 @dataclass(frozen=True, slots=True)
-class VotedOut:
+class Suspected:
     """More than half of the voters do not reach a member."""
 
     subject: BallotSubject
@@ -55,7 +55,7 @@ class _Ballot(NamedTuple):
     ayes: frozenset[str]
 
 
-BallotEffect = AskVotes | VotedOut
+BallotEffect = AskVotes | Suspected
 
 
 class BallotMachine:
@@ -112,5 +112,5 @@ class BallotMachine:
             self.ballots = {**self.ballots, subject: ballot._replace(ayes=ayes)}
             if 2 * len(ayes) > len(ballot.voters):
                 self.found(subject.writer)
-                return [VotedOut(subject)]
+                return [Suspected(subject)]
         return []

@@ -76,7 +76,7 @@ _first: Final = itemgetter(0)
 _LAST: Final = 1 << 62
 
 
-class Taker(NamedTuple):
+class JobConsumer(NamedTuple):
     """Who waits for a job."""
 
     token: str
@@ -86,10 +86,10 @@ class Taker(NamedTuple):
     asker: Any
 
 
-class Given(NamedTuple):
+class LeasedJob(NamedTuple):
     """A job that a taker gets, once that is written."""
 
-    taker: Taker
+    taker: JobConsumer
     number: int
     attempt: int
     body: str
@@ -126,7 +126,7 @@ class _Refusals:
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
+class ReadRequest:
     """What has to be read: jobs behind such places, or none."""
 
     ready_after: int | None
@@ -148,7 +148,7 @@ class JobQueue:
     _jobs: dict[int, _Held] = field(default_factory=dict)
     _ready: list[int] = field(default_factory=list)
     _delayed: list[tuple[int, int]] = field(default_factory=list)
-    _takers: "deque[Taker]" = field(default_factory=deque)
+    _takers: "deque[JobConsumer]" = field(default_factory=deque)
     _tokens: dict[str, int] = field(default_factory=dict)
     _ends: list[tuple[float, int, str]] = field(default_factory=list)
     _bytes: int = 0
@@ -178,7 +178,7 @@ class JobQueue:
         for taker in self.let_go():  # one may have a job already, and not know
             self.take(taker)
 
-    def wants(self, now_ms: float) -> Wants | None:
+    def wants(self, now_ms: float) -> ReadRequest | None:
         """Return what has to be read; None for nothing."""
         ready = self._ready_after if len(self._ready) < HELD_LIMIT // 4 else None
         if self._aside and self.refused >= ASIDE_LIMIT:
@@ -187,7 +187,7 @@ class JobQueue:
         is_more = self.counts[JobStatus.DELAYED] > len(self._delayed)
         if is_more and self._has_room and self._delayed_after[0] < now_ms + WINDOW_MS / 2:
             delayed = self._delayed_after
-        return None if ready is None and delayed is None else Wants(ready, delayed)
+        return None if ready is None and delayed is None else ReadRequest(ready, delayed)
 
     def read_ready(self, jobs: Sequence[StoredJob]) -> None:
         """Take the ready jobs that were read; nothing may have changed meanwhile."""
@@ -256,7 +256,7 @@ class JobQueue:
 
     # --- takers ---
 
-    def take(self, taker: Taker) -> bool:
+    def take(self, taker: JobConsumer) -> bool:
         """Let a taker wait for a job; False if too many do."""
         number = self._tokens.get(taker.token)
         held = None if number is None else self._jobs.get(number)
@@ -270,7 +270,7 @@ class JobQueue:
         self._takers.append(taker)
         return True
 
-    def withdraw(self, token: str) -> list[Taker]:
+    def withdraw(self, token: str) -> list[JobConsumer]:
         """Forget a taker that gave up; a job that it was given goes to the next one, uncounted.
 
         Returns:
@@ -283,7 +283,7 @@ class JobQueue:
             self.give_back(number, token, counts=False)
         return withdrawn
 
-    def match(self) -> list[Given]:
+    def match(self) -> list[LeasedJob]:
         """Give ready jobs to those who wait; each has to be told once that is written."""
         if self._refusals:
             return self._match_choosing()
@@ -294,13 +294,13 @@ class JobQueue:
             given.append(self._give(held, self._takers.popleft()))
         return given
 
-    def _give(self, held: _Held, taker: Taker) -> Given:
+    def _give(self, held: _Held, taker: JobConsumer) -> LeasedJob:
         """Give a ready job, which no heap has any more, to a taker."""
         held.attempt += 1
         held.token, held.visible, held.until = taker.token, taker.visible, None
         self._tokens[taker.token] = held.number
         self._change(held, JobStatus.TAKEN)
-        given = Given(taker, held.number, held.attempt, held.body or "")
+        given = LeasedJob(taker, held.number, held.attempt, held.body or "")
         if self._bytes >= BYTES_LIMIT:
             self._shed(held)
         return given
@@ -364,10 +364,10 @@ class JobQueue:
             if held.number in each.numbers or not each.names.isdisjoint(names)
         )
 
-    def _match_choosing(self) -> list[Given]:
+    def _match_choosing(self) -> list[LeasedJob]:
         """Give to each who waits the first ready job that its node does not refuse."""
-        given: list[Given] = []
-        waiting: deque[Taker] = deque()
+        given: list[LeasedJob] = []
+        waiting: deque[JobConsumer] = deque()
         without: set[str] = set()
         while self._takers:
             taker = self._takers.popleft()
@@ -454,7 +454,7 @@ class JobQueue:
         """How many wait for a job."""
         return len(self._takers)
 
-    def let_go(self) -> "deque[Taker]":
+    def let_go(self) -> "deque[JobConsumer]":
         """Return who waits, and forget them."""
         takers, self._takers = self._takers, deque()
         return takers

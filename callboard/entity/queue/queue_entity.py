@@ -17,9 +17,9 @@ from callboard.entity.errors import EntityUnavailable, QueueFull
 from callboard.entity.machine.job_queue import (
     READ_LIMIT,
     WAITING_LIMIT,
-    Given,
+    JobConsumer,
     JobQueue,
-    Taker,
+    LeasedJob,
 )
 from callboard.entity.ownership import called
 from callboard.entity.queue.messages import (
@@ -46,8 +46,8 @@ from callboard.kernel.actors import handler
 from callboard.kernel.errors import WrongValue
 from callboard.kernel.reply import Future
 from callboard.support.dataclass import dataclass
-from callboard.support.seconds import LONGEST
-from callboard.support.text import printable, shown
+from callboard.support.seconds import MAX_SECONDS
+from callboard.support.text import printable, safe_repr
 
 #: Seconds between looks whether the nodes of takers are there.
 LOOK: Final = 0.5
@@ -137,7 +137,7 @@ class QueueEntity(Entity):
         )
         put = []
         for body, delay in msg.put[: jobs.room]:
-            if type(body) is str and _NUL not in body and 0.0 <= delay <= LONGEST:
+            if type(body) is str and _NUL not in body and 0.0 <= delay <= MAX_SECONDS:
                 number = self._next_number()
                 jobs.put(number, body, math.ceil(now_ms + 1000 * delay) if delay else 0)
                 put.append(number)
@@ -158,10 +158,10 @@ class QueueEntity(Entity):
         cell = self.context
         asker = cell.sender
         is_token = type(msg.token) is str and _NUL not in msg.token
-        if not is_token or not 0.0 < msg.visible <= LONGEST or not asker.expects:
+        if not is_token or not 0.0 < msg.visible <= MAX_SECONDS or not asker.expects:
             return
         cell.promised = asker  # answered when there is a job
-        if not self._jobs.take(Taker(msg.token, msg.visible, asker)):
+        if not self._jobs.take(JobConsumer(msg.token, msg.visible, asker)):
             text = f"{WAITING_LIMIT:,} takers wait for jobs of {self.key!r}, the limit"
             asker.set_exception(QueueFull(text))
         self._settle()
@@ -182,7 +182,7 @@ class QueueEntity(Entity):
     def on_give_back(self, msg: GiveBackJob) -> int:
         """Give a job to the next taker."""
         now_ms, delay = self.context.host.reminders.now_ms(), msg.delay
-        due_ms = math.ceil(now_ms + 1000 * delay) if 0.0 < delay <= LONGEST else 0
+        due_ms = math.ceil(now_ms + 1000 * delay) if 0.0 < delay <= MAX_SECONDS else 0
         was_taken = self._jobs.give_back(
             msg.number, msg.token, due_ms=due_ms, reason=printable(str(msg.reason), "\n\t")
         )
@@ -206,7 +206,7 @@ class QueueEntity(Entity):
     @handler
     def on_extend(self, msg: ExtendJob) -> int:
         """Give a taker more time."""
-        if not 0.0 < msg.visible <= LONGEST:
+        if not 0.0 < msg.visible <= MAX_SECONDS:
             return GONE
         now = self.context.runner.now()
         was_taken = self._jobs.extend(msg.number, msg.token, msg.visible, now)
@@ -336,7 +336,7 @@ class QueueEntity(Entity):
             desk.tick_at = at
             cell.runtime.call_later(seconds, _tick, cell)
 
-    def _hand_over(self, given: Given) -> None:
+    def _hand_over(self, given: LeasedJob) -> None:
         """Tell a taker of its job, once that is written; then its time begins."""
         cell, jobs = self.context, self._jobs
         held = given.taker.asker
@@ -401,7 +401,7 @@ def checked_queue(name: object) -> str:
     if not is_type_name(QUEUE_PREFIX + text):
         most = TYPE_NAME_LIMIT - len(QUEUE_PREFIX)
         msg = f"a queue's name has up to {most} printable characters, without / and spaces; "
-        msg_0 = f"{msg}{shown(text):.80} has not"
+        msg_0 = f"{msg}{safe_repr(text):.80} has not"
         raise WrongValue(msg_0)
     return text
 

@@ -18,7 +18,7 @@ from weakref import ref as weak
 from callboard import locks
 from callboard.entity.cell import EntityCell
 from callboard.entity.errors import EntityUnavailable, JobLost, QueueFull
-from callboard.entity.form import EventForm
+from callboard.entity.event_json import EventSerializer
 from callboard.entity.machine.job_queue import READ_LIMIT
 from callboard.entity.queue.messages import (
     CHANGED,
@@ -77,7 +77,7 @@ class QueueHome(Protocol):
     """The node of a queue, as the queue uses it."""
 
     runtime: NodeContext
-    form: EventForm
+    form: EventSerializer
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ from callboard.gateway.wire.message import Message
 from callboard.kernel.errors import MailboxFull
 from callboard.support.host_guard import HostGuard, Refusal
 from callboard.support.redaction import redacted
-from callboard.support.seconds import LONGEST
+from callboard.support.seconds import MAX_SECONDS
 from callboard.support.text import describe
 from callboard.web import WebHandler, WebServer
 
@@ -51,8 +51,8 @@ class HttpArguments(ModuleArguments):
     listen: HostPort | None = None
     post: str | None = None
     get: str | None = None
-    period: float = Field(default=60.0, gt=0, le=LONGEST, strict=False)
-    timeout: float = Field(default=10.0, gt=0, le=LONGEST, strict=False)
+    period: float = Field(default=60.0, gt=0, le=MAX_SECONDS, strict=False)
+    timeout: float = Field(default=10.0, gt=0, le=MAX_SECONDS, strict=False)
     headers: dict[str, str] = Field(default={}, repr=False)
     hosts: list[str] = []
 

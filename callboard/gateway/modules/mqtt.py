@@ -12,7 +12,7 @@ from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
 from callboard.gateway.wire.message import Message
 from callboard.kernel.errors import MailboxFull
-from callboard.support.seconds import LONGEST
+from callboard.support.seconds import MAX_SECONDS
 
 #: Seconds that a message waits for a broken connection.
 PATIENCE: Final = 2.0
@@ -46,7 +46,7 @@ class MqttArguments(ModuleArguments):
     publish: str | None = None
     qos: int = Field(default=0, ge=0, le=2)
     retain: bool = False
-    timeout: float = Field(default=10.0, gt=0, le=LONGEST, strict=False)
+    timeout: float = Field(default=10.0, gt=0, le=MAX_SECONDS, strict=False)
 
 
 class MqttModule(Module):

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.kernel.actors import Reminder
-from callboard.support.seconds import LONGEST
+from callboard.support.seconds import MAX_SECONDS
 
 
 class TimerArguments(ModuleArguments):
@@ -20,7 +20,7 @@ class TimerArguments(ModuleArguments):
         count: number of messages; by default unlimited.
     """
 
-    period: float = Field(gt=0, le=LONGEST, strict=False)
+    period: float = Field(gt=0, le=MAX_SECONDS, strict=False)
     content: str | None = None
     properties: dict[str, str] = {}
     count: int | None = Field(default=None, ge=1)

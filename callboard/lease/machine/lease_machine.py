@@ -23,7 +23,7 @@ A missing value counts as a kill, because its last content is unknown.
 
 from typing import Final
 
-from callboard.lease.register import LeaseValue, Versioned
+from callboard.lease.leases import LeaseValue, Versioned
 from callboard.support.dataclass import dataclass
 
 #: Possible texts of a lease.

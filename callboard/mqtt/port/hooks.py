@@ -43,7 +43,7 @@ class Hooks:
 
 
 class HookScreen:
-    """The hooks of one connection, as the `Screen` of its link."""
+    """The hooks of one connection, as the `PacketFilter` of its link."""
 
     def __init__(self, hooks: Hooks, remote: RemoteLink) -> None:
         self._hooks = hooks

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from callboard.kernel.tls import HANDSHAKE_LIMIT, Certificates, Tls
 from callboard.kernel.wire import Runner
-from callboard.mqtt.port.remote_link import Door
+from callboard.mqtt.port.remote_link import ClientConnections
 from callboard.mqtt.port.socket_stream import SocketServer
 from callboard.mqtt.port.stream import Entrance, TransportStream
 from callboard.mqtt.wire.errors import ListenError
@@ -123,7 +123,9 @@ class Listener:
                 Path(self._path).unlink()
 
 
-async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> Listener:
+async def listen(
+    door: ClientConnections, settings: ListenerSettings, runner: Runner
+) -> Listener:
     """Open a port.
 
     Raises:
@@ -180,7 +182,7 @@ async def listen(door: Door, settings: ListenerSettings, runner: Runner) -> List
 class Handshakes:
     """Connections of one port during their TLS handshake; asyncio serves them."""
 
-    _door: Door
+    _door: ClientConnections
     _make: Callable[[], TransportStream]
     _loop: asyncio.AbstractEventLoop
     #: None without TLS.

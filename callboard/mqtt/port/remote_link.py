@@ -25,8 +25,8 @@ from callboard.mqtt.access.admission import (
     Peer,
 )
 from callboard.mqtt.access.authentication import Authentication, Candidate
-from callboard.mqtt.port.backpressure import Backpressure
 from callboard.mqtt.port.limits import NetworkFigures, NetworkLimits
+from callboard.mqtt.port.read_pause import ReadPause
 from callboard.mqtt.router.link import (
     UNSCHEDULE,
     Disconnected,
@@ -92,7 +92,7 @@ class ClientWire(Protocol):
         """Call a function once, after some seconds."""
 
 
-class Screen(Protocol):
+class PacketFilter(Protocol):
     """A filter of one connection's packets: it may change or drop them."""
 
     def incoming(self, chunk: bytes) -> bytes:
@@ -128,8 +128,8 @@ _OURS: Final = _Pause.TURN | _Pause.RATE | _Pause.READERS | _Pause.HELD
 _READS: Final = frozenset((_ADMITTING, _OPEN))
 
 
-#: The limits that `Door.is_full` checks: on all connections and on strangers, and on both for
-#: one address. A stranger is a connection without a CONNECT.
+#: The limits that `ClientConnections.is_full` checks: on all connections and on strangers, and
+#: on both for one address. A stranger is a connection without a CONNECT.
 _bounds_of = attrgetter(
     "open_connections", "strangers", "connections_per_address", "strangers_per_address"
 )
@@ -157,7 +157,7 @@ class Source:
 
 
 @dataclass(eq=False)
-class Door:
+class ClientConnections:
     """The client connections of a router: admission, shared limits, figures.
 
     Attributes:
@@ -182,7 +182,7 @@ class Door:
     gate: Admitter
     figures: NetworkFigures = field(default_factory=NetworkFigures)
     links: "dict[RemoteLink, None]" = field(default_factory=dict)
-    make_screen: "Callable[[RemoteLink], Screen] | None" = None
+    make_screen: "Callable[[RemoteLink], PacketFilter] | None" = None
     authenticate: Callable[[Connect, Peer, Candidate], Authentication | Admission] = _refuse
     writes: Writes = field(default_factory=list)
     emptied: Callable[[], object] = bool
@@ -195,7 +195,7 @@ class Door:
         self._sources: dict[str, Source] = {}
         #: Connections that have not sent their CONNECT.
         self._strangers: dict[object, Source] = {}
-        self.backpressure = Backpressure(self.limits.reader_patience, self.clock)
+        self.backpressure = ReadPause(self.limits.reader_patience, self.clock)
         self._connections = TokenBucket(self.limits.connection_rate)
         self.set_limits(self.limits)
 
@@ -316,14 +316,14 @@ class RemoteLink:
         screen: sees and may change the packets of both directions; nearly always None.
     """
 
-    _door: Door
+    _door: ClientConnections
     _wire: ClientWire
     peer: Peer
     state: ClientState = _WAITING
     link: Link | None = None
     proof: Authentication | None = None
     tracer: Callable[[str, bytes], None] | None = None
-    screen: Screen | None = field(init=False)
+    screen: PacketFilter | None = field(init=False)
     _deframer: Deframer = field(init=False)
     _limiter: TrafficLimit | None = field(init=False)
     _silent_since: float = field(init=False)

@@ -16,7 +16,7 @@ from typing import Final
 
 from callboard.kernel.wire import ConnectionOwner, Parting, Runner
 from callboard.mqtt.access.admission import Peer
-from callboard.mqtt.port.remote_link import Door, RemoteLink
+from callboard.mqtt.port.remote_link import ClientConnections, RemoteLink
 from callboard.mqtt.port.stream import MOST_ARRIVED, WRITE_BUFFER, Entrance, host_of
 from callboard.support.dataclass import dataclass
 
@@ -40,7 +40,7 @@ class SocketStream(ConnectionOwner):
     the socket was closed.
     """
 
-    door: InitVar[Door]
+    door: InitVar[ClientConnections]
     peer: InitVar[Peer]
     _descriptor: int
     _runner: Runner
@@ -55,7 +55,7 @@ class SocketStream(ConnectionOwner):
     is_full: bool = False
     remote: RemoteLink = field(init=False)
 
-    def __post_init__(self, door: Door, peer: Peer) -> None:
+    def __post_init__(self, door: ClientConnections, peer: Peer) -> None:
         self.remote = RemoteLink(door, self, peer)
         self._watched = EVENT_READ
         self._runner.selector.register(self._descriptor, EVENT_READ, self._ready)
@@ -233,7 +233,7 @@ class SocketStream(ConnectionOwner):
 class SocketServer:
     """Accepts connections of one port, on a bound socket."""
 
-    _door: Door
+    _door: ClientConnections
     _entrance: Entrance
     sock: InitVar[socket.socket]
     _runner: Runner

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from callboard.kernel.wire import Parting, Runner
 from callboard.mqtt.access.admission import Peer
-from callboard.mqtt.port.remote_link import Door, RemoteLink
+from callboard.mqtt.port.remote_link import ClientConnections, RemoteLink
 from callboard.mqtt.wire.reason_code import ReasonCode
 
 #: Unsent bytes to a client above which the router must wait.
@@ -35,7 +35,7 @@ class TransportStream(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, door: Door, entrance: Entrance, runner: Runner) -> None:
+    def __init__(self, door: ClientConnections, entrance: Entrance, runner: Runner) -> None:
         self._door = door
         self._entrance = entrance
         self._runner = runner

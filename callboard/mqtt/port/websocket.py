@@ -19,7 +19,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Origin, Subprotocol
 
 from callboard.kernel.wire import Runner
-from callboard.mqtt.port.remote_link import ClientState, Door
+from callboard.mqtt.port.remote_link import ClientConnections, ClientState
 from callboard.mqtt.port.stream import Entrance, TransportStream
 from callboard.support.host_guard import Asking, HostGuard, Refusal, is_loopback
 
@@ -37,7 +37,7 @@ class WebSocketStream(TransportStream):
 
     def __init__(
         self,
-        door: Door,
+        door: ClientConnections,
         entrance: Entrance,
         runner: Runner,
         origins: Sequence[str] = (),

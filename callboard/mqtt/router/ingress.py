@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final
 
 import callboard.mqtt.wire.packet as wire
-from callboard.mqtt.router.brake import Brakes
+from callboard.mqtt.router.backpressure import Backpressure
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.link import Ending
@@ -65,7 +65,7 @@ class Ingress:
     _effects: Effects
 
     def __post_init__(self) -> None:
-        self.brakes = Brakes(self._logs, self._delivery, self._effects)
+        self.brakes = Backpressure(self._logs, self._delivery, self._effects)
 
     # --- chunks ---
 

@@ -144,26 +144,26 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.events: deque[LinkEvent] = deque()
-        self.is_poked = False
-        after_fork.own_poke(self)
+        self.wake_pending = False
+        after_fork.own_wake(self)
         self._wake: Callable[[], None] | None = None
 
     def attach(self, wake: Callable[[], None]) -> None:
         """Set the function that wakes the router for a turn."""
         self._wake = wake
         if self.events:
-            self.poke()
+            self.wake()
 
     def post(self, event: LinkEvent) -> None:
         """Append an event, and wake the router if it is parked."""
         self.events.append(event)
-        if not self.is_poked:
-            self.poke()
+        if not self.wake_pending:
+            self.wake()
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Wake the router for a turn."""
         if self._wake is not None:
-            self.is_poked = True
+            self.wake_pending = True
             self._wake()
 
 

@@ -6,7 +6,7 @@ Four objects own its state and call each other in this direction only:
 
 `Sessions` has the clients, connected or not; `Ingress` processes their packets; `Logs` has the
 messages; `Delivery` sends them. Between ingress and delivery are two classes for rare cases:
-`Subscriptions` and `Brakes`. All of them add to the `Effects` of the turn.
+`Subscriptions` and `Backpressure`. All of them add to the `Effects` of the turn.
 
 The effects of a turn are carried out in order: first the records are made durable, then the
 notifications go to the links. So an acknowledged message is durable, and a restarted router
@@ -31,7 +31,7 @@ from callboard.mqtt.router.link import (
 )
 from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.sessions import Sessions
-from callboard.mqtt.router.share import Chance
+from callboard.mqtt.router.share import RandomSource
 from callboard.mqtt.router.subscribing import Subscriptions
 
 #: Events of one turn; bounded, so that a flood of events cannot stop deliveries.
@@ -57,7 +57,7 @@ class RouterMachine:
         *,
         is_durable: bool = False,
         make_client_id: Callable[[], str],
-        chance: Chance,
+        chance: RandomSource,
         now: float = 0.0,
         events: deque[LinkEvent] | None = None,
         make_stamp: Callable[[], int] = lambda: 0,

@@ -16,7 +16,7 @@ from callboard.support.dataclass import dataclass
 _ABLE = (Status.READY, Status.CAUGHT_UP)
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """A source of random numbers: a `random.Random`."""
 
     def randrange(self, stop: int, /) -> int:
@@ -38,7 +38,7 @@ class ShareGroup:
     topic_filter: str
     request: DataRequest
     strategy: ShareStrategy
-    chance: Chance
+    chance: RandomSource
     members: list[Session] = field(default_factory=list)
     returned: deque[tuple[Run, int]] = field(default_factory=deque)
     is_idle: bool = False

@@ -17,7 +17,7 @@ from callboard.mqtt.router.session import (
     Session,
     SessionSubscription,
 )
-from callboard.mqtt.router.share import Chance, ShareGroup
+from callboard.mqtt.router.share import RandomSource, ShareGroup
 from callboard.mqtt.wire.packet import SubAck, Subscribe, Subscription, UnsubAck, Unsubscribe
 from callboard.mqtt.wire.properties import NO_PROPERTIES
 from callboard.mqtt.wire.reason_code import ReasonCode
@@ -40,7 +40,7 @@ class Subscriptions:
     _logs: Logs
     _delivery: Delivery
     _effects: Effects
-    _chance: Chance
+    _chance: RandomSource
 
     # --- packets ---
 

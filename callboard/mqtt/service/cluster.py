@@ -30,7 +30,7 @@ from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.properties import Place, read_properties
 from callboard.mqtt.wire.topic import is_valid_topic
 from callboard.support.dataclass import dataclass
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 _log: Final = logging.getLogger("callboard.mqtt")
 
@@ -229,7 +229,7 @@ class RetainedExchange:
                 _log.warning("a malformed retained message of another router is ignored")
                 continue
             if write.topic and self._is_forgotten(write):
-                returned.append(shown(write.topic.decode()))
+                returned.append(safe_repr(write.topic.decode()))
             self.stamps.see(write.stamp)
             head, run = Head(write.stamp, write.origin, write.topic), None
             if write.topic:

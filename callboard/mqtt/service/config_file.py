@@ -31,8 +31,8 @@ from callboard.mqtt.router.limits import CustomSegment, DuplicateClientId, Limit
 from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
-from callboard.mqtt.service.hub_door import TopicMap
 from callboard.mqtt.service.rules import Rule
+from callboard.mqtt.service.topic_bridge import TopicMap
 from callboard.mqtt.wire.errors import ListenError, MqttError
 from callboard.mqtt.wire.topic import (
     SHARE,

@@ -27,7 +27,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
-from callboard.mqtt.port.remote_link import Door
+from callboard.mqtt.port.remote_link import ClientConnections
 from callboard.mqtt.port.trace import SHOWN, Tracer
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Session
@@ -257,7 +257,7 @@ def waiters_view(machine: RouterMachine, topic_filter: str) -> Table | None:
     return None if log is None else _listed("waiters", log.waiters, _request)
 
 
-def slow_view(machine: RouterMachine, door: Door) -> Table:
+def slow_view(machine: RouterMachine, door: ClientConnections) -> Table:
     """Return the connected subscribers with a backlog, the slowest first."""
     slow = {getattr(reader, "client_id", "") for reader in door.backpressure.slow_readers()}
     slow |= machine.ingress.brakes.laggards()

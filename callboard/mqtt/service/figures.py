@@ -20,7 +20,7 @@ from callboard.figures import (
     values_of,
 )
 from callboard.mqtt.port.local_link import LocalLink
-from callboard.mqtt.port.remote_link import Door
+from callboard.mqtt.port.remote_link import ClientConnections
 from callboard.mqtt.router.link import Mailbox
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.wire.client import Message
@@ -38,7 +38,7 @@ class RouterState(NamedTuple):
     """The source of the figures."""
 
     machine: RouterMachine
-    door: Door
+    door: ClientConnections
 
 
 def _of_meter(name: str, text: str) -> Figure[RouterState]:

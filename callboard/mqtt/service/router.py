@@ -26,9 +26,9 @@ from callboard.kernel.errors import ActorDown, CallboardError
 from callboard.kernel.shutdown import Phase
 from callboard.kernel.twins import Closing, on_a_thread
 from callboard.mqtt.access.auth import Security
-from callboard.mqtt.port.edge import Edge
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.local_link import LocalLink
+from callboard.mqtt.port.network import RouterNetwork
 from callboard.mqtt.port.trace import Tracer
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import Mailbox
@@ -50,7 +50,7 @@ from callboard.mqtt.wire.errors import ListenError, RouterClosed
 from callboard.mqtt.wire.packet import V4, V5, Publish
 from callboard.node import Node
 from callboard.pages import PageServer
-from callboard.support.parts import Row
+from callboard.support.inspection_tables import Row
 
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ class Router(Closing):
         assert self._node is not None
         for part in PARTS:
             rows = partial(self._rows, part, state)
-            stack.callback(self._node.overlay.add_part(part, rows))
+            stack.callback(self._node.overlay.add_table(part, rows))
         if config.console is not None:
             self._console = self._open_console(config.console, state)
             stack.callback(self._console.close)
@@ -247,7 +247,7 @@ class Router(Closing):
         return self._running().machine
 
     @property
-    def edge(self) -> Edge:
+    def edge(self) -> RouterNetwork:
         """The network side of the router; access it through `call` only."""
         return self._running().edge
 

@@ -19,7 +19,7 @@ from callboard.kernel.context import SystemActor
 from callboard.kernel.errors import CallboardError
 from callboard.mqtt.access.auth import AuthGate
 from callboard.mqtt.journal.journal import MOST_PACKET, RouterJournal
-from callboard.mqtt.port.edge import Edge
+from callboard.mqtt.port.network import RouterNetwork
 from callboard.mqtt.router.effects import Turn
 from callboard.mqtt.router.link import DisconnectRequested, Ending, Mailbox
 from callboard.mqtt.router.machine import MOST_EVENTS, RouterMachine
@@ -117,7 +117,9 @@ class RouterActor(SystemActor):
             config.security, config.authenticator, config.hooks.subscribe, config.methods
         )
         self.machine.sessions.wills.is_removed = gate.is_removed
-        self.edge = Edge(mailbox, self._runner, config.network_limits(), gate, config.hooks)
+        self.edge = RouterNetwork(
+            mailbox, self._runner, config.network_limits(), gate, config.hooks
+        )
         self.edge.looked, self.edge.door.report = self._tell_refusals, self.runtime.report
         attach(self)
         mailbox.attach(partial(self.context.post, TURN, None))
@@ -170,7 +172,7 @@ class RouterActor(SystemActor):
         except CallboardError as error:
             return error
         group.join(self.me)
-        self._mailbox.poke()  # restored wills and sessions may be due
+        self._mailbox.wake()  # restored wills and sessions may be due
         gate.resolve_all()
         return None
 
@@ -223,7 +225,7 @@ class RouterActor(SystemActor):
         try:
             self._settle()
         except LogError:
-            self._mailbox.poke()
+            self._mailbox.wake()
             raise
 
     @handler(concurrent=True, cancellable=False)
@@ -238,7 +240,7 @@ class RouterActor(SystemActor):
     def turn(self, _: TakeTurn) -> None:
         """Run the machine once, and carry out its effects in order."""
         mailbox, machine = self._mailbox, self.machine
-        mailbox.is_poked = False
+        mailbox.wake_pending = False
         if self._failure is not None:
             raise self._failure
         try:
@@ -246,7 +248,7 @@ class RouterActor(SystemActor):
         except BaseException as error:  # noqa: BLE001  (one client must not end the router)
             logged(_log, "a turn of the MQTT router failed", error=error)
             self._blame()
-            mailbox.poke()
+            mailbox.wake()
             return
         if turn.records and self._journal is not None:
             try:
@@ -314,8 +316,8 @@ class RouterActor(SystemActor):
         """Schedule the next turn: at once, or at the next deadline."""
         mailbox, machine = self._mailbox, self.machine
         if not machine.is_idle:
-            if not mailbox.is_poked:
-                mailbox.poke()
+            if not mailbox.wake_pending:
+                mailbox.wake()
         elif machine.next_deadline != self._due:
             self._arm(machine.next_deadline)
 

@@ -37,7 +37,7 @@ _PROTOCOL: Final = b"\x00\x04MQTT"
 _PUBLISH: Final = int(PacketType.PUBLISH)
 #: The fields after the protocol name of a CONNECT: its level, the flags, the keep-alive.
 _CONNECT: Final = Struct(">BBH")
-_SHARE: Final = "$share/"
+_TURN_QUANTUM: Final = "$share/"
 #: Packets whose reserved flags are 2.
 _FLAGGED: Final = {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}
 _CODES: Final = {Place[name]: values for name, values in codes.CODES.items()}
@@ -460,7 +460,7 @@ def _read_subscription(reader: Reader, version: int, _place: Place) -> packets.S
     _is_malformed(options & 0xC0, f"the reserved options of a SUBSCRIBE are {options:08b}")
     problem = f"a SUBSCRIBE asks for QoS {qos} and retain handling {handling}"
     _violates(3 in {qos, handling}, problem)
-    if no_local and topic_filter.startswith(_SHARE):
+    if no_local and topic_filter.startswith(_TURN_QUANTUM):
         message = f"a SUBSCRIBE has no-local for the shared {topic_filter[:80]!r}"
         raise ProtocolViolation(message)
     return packets.Subscription(topic_filter, qos, no_local, bool(options & 8), handling)
@@ -472,7 +472,7 @@ def _write_subscription(entry: packets.Subscription, version: int, _place: Place
     options = entry.no_local << 2 | entry.retain_as_published << 3 | entry.retain_handling << 4
     _require(version >= V5 or not options, "an option", "not possible in MQTT 3.1.1")
     _require(entry.retain_handling in {0, 1, 2}, "the retain handling", "not 0, 1 or 2")
-    is_shared = entry.topic_filter.startswith(_SHARE)
+    is_shared = entry.topic_filter.startswith(_TURN_QUANTUM)
     _require(not (is_shared and entry.no_local), "no-local", "impossible for shared filters")
     return _write_filter(entry.topic_filter) + bytes((options | entry.qos,))
 

@@ -48,7 +48,7 @@ from callboard.support.private_file import make_folder, open_private
 PUBLISHING: Final = ".publishing"
 
 
-class Note(NamedTuple):
+class CommitRecord(NamedTuple):
     """The note of a segment.
 
     Attributes:
@@ -64,13 +64,13 @@ class Note(NamedTuple):
     published: dict[str, int]
 
 
-class Notes(NamedTuple):
+class CommitRecords(NamedTuple):
     """The notes of a log."""
 
     folder: Folder
     is_durable: bool
 
-    def newest(self) -> Note | None:
+    def newest(self) -> CommitRecord | None:
         """Return the newest valid note."""
         for base in sorted(self.bases(), reverse=True):
             note = self.of(base)
@@ -78,12 +78,12 @@ class Notes(NamedTuple):
                 return note
         return None
 
-    def of(self, base: int) -> Note | None:
+    def of(self, base: int) -> CommitRecord | None:
         """Return the note of a segment, if it is valid."""
         for kind in (PUBLISHED, PUBLISHING):
             try:
                 fields = json.loads(self.folder.read(self.folder.segment(base, kind)))
-                note = Note(**fields)
+                note = CommitRecord(**fields)
             except (TypeError, ValueError):  # it is missing or truncated
                 continue
             header = self._header(base)
@@ -91,7 +91,7 @@ class Notes(NamedTuple):
                 return note
         return None
 
-    def write(self, base: int, note: Note) -> None:
+    def write(self, base: int, note: CommitRecord) -> None:
         """Write the note of a segment that will be published."""
         data, path = json.dumps(note._asdict()).encode(), self.folder.segment(base, PUBLISHING)
         self.folder.write(path, data, durably=self.is_durable)
@@ -141,7 +141,7 @@ _ORPHANED: Final = 24 * 3600.0
 QUERIES: Final = 1000
 
 
-class Staged(NamedTuple):
+class StagedSegment(NamedTuple):
     """Rows of a task, staged but not published."""
 
     name: str
@@ -166,9 +166,9 @@ class FolderJournal:
         self._folder = open_folder(path, None)
         self._is_durable = is_durable
         self._retain = retain or Retention()
-        self._notes = Notes(self._folder, is_durable=is_durable)
+        self._notes = CommitRecords(self._folder, is_durable=is_durable)
 
-    def stage(self, batches: Iterable[tuple[bytes, int]]) -> Staged:
+    def stage(self, batches: Iterable[tuple[bytes, int]]) -> StagedSegment:
         """Write encoded batches, with their numbers of records, invisibly for readers.
 
         `publish` makes them durable.
@@ -188,14 +188,14 @@ class FolderJournal:
             (folder / name).unlink(missing_ok=True)
             msg = f"results cannot be staged in {folder}: {error}; free space and start again"
             raise PublishFailed(msg) from error
-        return Staged(name, records)
+        return StagedSegment(name, records)
 
-    def discard(self, staged: Iterable[Staged]) -> None:
+    def discard(self, staged: Iterable[StagedSegment]) -> None:
         """Remove staged files; published rows stay."""
         for staged_rows in staged:
             (self._path / STAGED / staged_rows.name).unlink(missing_ok=True)
 
-    def publish(self, query: str, batch: int, staged: Sequence[Staged]) -> bool:
+    def publish(self, query: str, batch: int, staged: Sequence[StagedSegment]) -> bool:
         """Publish staged rows; return False if the batch is published already.
 
         Args:
@@ -230,7 +230,9 @@ class FolderJournal:
         note = self._notes.newest()
         return {} if note is None else note.published
 
-    def _publish(self, published: dict[str, int], query: str, staged: list[Staged]) -> None:
+    def _publish(
+        self, published: dict[str, int], query: str, staged: list[StagedSegment]
+    ) -> None:
         """Join staged files, assign offsets, and rename the file to the next segment."""
         bases, end = self._folder.bases(), self._end()
         first = self._path / STAGED / staged[0].name
@@ -277,7 +279,7 @@ class FolderJournal:
                 with other.open("rb") as source:
                     shutil.copyfileobj(source, target, _COPY)
 
-    def _move(self, path: Path, base: int, published: dict[str, int]) -> Note:
+    def _move(self, path: Path, base: int, published: dict[str, int]) -> CommitRecord:
         """Assign the offsets from `base` on to the batches of a file."""
         first = ""
         with path.open("r+b") as target:
@@ -296,7 +298,7 @@ class FolderJournal:
             target.flush()
             if self._is_durable:
                 os.fsync(target.fileno())
-        return Note(first, size, base, published)
+        return CommitRecord(first, size, base, published)
 
     def _end(self) -> int:
         """Return the next offset."""

@@ -23,7 +23,7 @@ from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.checkpoint import local_path, sync_checkpoint
 from callboard.pipeline.spark.cluster import DRIVER, SHARED, check_folder
 from callboard.pipeline.spark.encode import RowEncoder
-from callboard.pipeline.spark.journal import FolderJournal, Staged
+from callboard.pipeline.spark.journal import FolderJournal, StagedSegment
 from callboard.pipeline.spark.options import lowered, retention_of, storage_of
 from callboard.pipeline.spark.store_journal import StoreJournal, journal_at
 
@@ -126,7 +126,7 @@ class StagedRows(WriterCommitMessage):
     """
 
     def __init__(
-        self, staged: Staged | None, sent: Sequence[tuple[bytes, int]], query: str
+        self, staged: StagedSegment | None, sent: Sequence[tuple[bytes, int]], query: str
     ) -> None:
         self.staged = staged
         self.sent = sent
@@ -181,7 +181,7 @@ def _results(messages: list[WriterCommitMessage | None]) -> list[StagedRows]:
     return [message for message in messages if isinstance(message, StagedRows)]
 
 
-def _staged(results: list[StagedRows]) -> list[Staged]:
+def _staged(results: list[StagedRows]) -> list[StagedSegment]:
     """Return the rows that are staged in the folder of the log."""
     return [result.staged for result in results if result.staged is not None]
 

@@ -33,7 +33,7 @@ from callboard.commitlog.reader import is_archive
 from callboard.commitlog.retention import SegmentLimits
 from callboard.commitlog.segment import STEP, SegmentIndex
 from callboard.pipeline.errors import InvalidSetting, PublishFailed
-from callboard.pipeline.spark.journal import QUERIES, Staged
+from callboard.pipeline.spark.journal import QUERIES, StagedSegment
 from callboard.pipeline.spark.segments import MANY, SMALL
 from callboard.support.redaction import redacted
 
@@ -83,7 +83,7 @@ class StoreJournal:
             return None
         return LogReader(self._objects.url, disk=ObjectDisk(self._manifests))
 
-    def stage(self, batches: Iterable[tuple[bytes, int]]) -> Staged:
+    def stage(self, batches: Iterable[tuple[bytes, int]]) -> StagedSegment:
         """Write encoded batches, with their numbers of records, invisibly for readers.
 
         Raises:
@@ -102,9 +102,9 @@ class StoreJournal:
         except LogError as error:
             msg = f"results cannot be staged: {error}"
             raise PublishFailed(msg) from error
-        return Staged(name, records)
+        return StagedSegment(name, records)
 
-    def discard(self, staged: Iterable[Staged]) -> None:
+    def discard(self, staged: Iterable[StagedSegment]) -> None:
         """Remove staged objects; an error leaves them to `sweep`."""
         with suppress(LogError):
             for staged_rows in staged:
@@ -115,7 +115,7 @@ class StoreJournal:
         newest = self._manifests.newest(surely=True)
         return {} if newest is None else dict(newest.published)
 
-    def publish(self, query: str, batch: int, staged: Sequence[Staged]) -> bool:
+    def publish(self, query: str, batch: int, staged: Sequence[StagedSegment]) -> bool:
         """Publish staged rows; return False if the batch is published already.
 
         Args:
@@ -185,7 +185,7 @@ class StoreJournal:
         raise PublishFailed(msg)
 
     def _publish(
-        self, query: str, batch: int, staged: list[Staged], segments: list[ListedSegment]
+        self, query: str, batch: int, staged: list[StagedSegment], segments: list[ListedSegment]
     ) -> bool:
         """Create the manifest that lists a batch; return False if another one does."""
         is_fresh = True

@@ -27,7 +27,7 @@ from callboard.lease.errors import (
     StateCorrupt,
     StateUnavailable,
 )
-from callboard.lease.register import LeaseValue
+from callboard.lease.leases import LeaseValue
 from callboard.simulation.clock import EPOCH, Clock
 
 P = ParamSpec("P")

@@ -5,7 +5,7 @@ from typing import Any, Final, Protocol
 
 from callboard.kernel.wire import Runner
 from callboard.mqtt.access.admission import Peer
-from callboard.mqtt.port.remote_link import Door, RemoteLink
+from callboard.mqtt.port.remote_link import ClientConnections, RemoteLink
 from callboard.mqtt.port.stream import WRITE_BUFFER, Entrance
 from callboard.simulation.network import SimulatedListener, SimulatedSocket
 
@@ -134,7 +134,11 @@ class SimulatedServer:
     """Accepts connections of one port of a router."""
 
     def __init__(
-        self, door: Door, entrance: Entrance, runner: Runner, sock: SimulatedListener
+        self,
+        door: ClientConnections,
+        entrance: Entrance,
+        runner: Runner,
+        sock: SimulatedListener,
     ) -> None:
         """Start listening."""
         self.sockets = [sock]

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, Protocol, Self
 
 from callboard.simulation.disk import FileInode, FolderInode, SimulatedDisk, SimulatedFile
-from callboard.simulation.programs.here import ProgramLife
+from callboard.simulation.programs.current_program import ProgramLife
 
 Inode = FileInode | FolderInode
 

@@ -20,11 +20,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn
 
 from callboard.simulation.clock import Clock, NodeClock
-from callboard.simulation.marks import AlwaysBroken
+from callboard.simulation.current_run import AlwaysBroken
 from callboard.simulation.network import SimulatedNetwork
 from callboard.simulation.not_simulated import NotSimulated
+from callboard.simulation.programs.current_program import Program, here
 from callboard.simulation.programs.files import HostFiles
-from callboard.simulation.programs.here import Program, here
 from callboard.simulation.programs.sockets import HostSelector, addresses
 
 #: Rounds of one turn before time must advance. Otherwise a program that polls in an endless

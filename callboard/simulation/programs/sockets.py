@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NoReturn, Self
 
 from callboard.simulation.network import Address, SimulatedListener, SimulatedSocket
-from callboard.simulation.programs.here import ProgramLife
+from callboard.simulation.programs.current_program import ProgramLife
 
 #: Fraction of reads that return fewer bytes than have arrived, because streams do not
 #: preserve message boundaries.

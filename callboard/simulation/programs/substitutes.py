@@ -33,9 +33,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from callboard.simulation.actor_life import OWN_ROOMS, is_called_by_users
-from callboard.simulation.clock import NodeClock, Shown
+from callboard.simulation.clock import CurrentClock, NodeClock
+from callboard.simulation.programs.current_program import ProgramLife, here
 from callboard.simulation.programs.files import REAL, LifeWithFiles
-from callboard.simulation.programs.here import ProgramLife, here
 from callboard.simulation.programs.sockets import HostSocket, addresses
 
 #: Free clock reads per turn; each further one takes virtual time. Otherwise a program that
@@ -57,7 +57,7 @@ def _clock_in_turn() -> NodeClock | None:
     """Return the clock of the host or node whose turn it is; None outside of turns."""
     loop = here.loop
     if loop is None:
-        return Shown.clock
+        return CurrentClock.clock
     _clock(loop)
     return loop.node_clock
 
@@ -444,7 +444,7 @@ class DateOfHost(datetime_module.date, metaclass=_RealOrOurs):
     @classmethod
     def fromtimestamp(cls, timestamp: float, /) -> Any:
         """Return the date of a time; within turns in UTC."""
-        if here.loop is None and Shown.clock is None:
+        if here.loop is None and CurrentClock.clock is None:
             return _REAL_DATE.fromtimestamp(timestamp)
         return _REAL_DATETIME.fromtimestamp(timestamp, datetime_module.UTC).date()
 
@@ -473,7 +473,7 @@ class DatetimeOfHost(datetime_module.datetime, metaclass=_RealOrOurs):
     @classmethod
     def fromtimestamp(cls, timestamp: float, tz: datetime_module.tzinfo | None = None) -> Any:
         """Convert a timestamp; within turns in UTC by default."""
-        if tz is not None or (here.loop is None and Shown.clock is None):
+        if tz is not None or (here.loop is None and CurrentClock.clock is None):
             return _REAL_DATETIME.fromtimestamp(timestamp, tz)
         moment = _REAL_DATETIME.fromtimestamp(timestamp, datetime_module.UTC)
         return moment.replace(tzinfo=None)
@@ -571,7 +571,7 @@ def _asks_for_itself() -> bool:
     return room in OWN_ROOMS or room in sys.stdlib_module_names
 
 
-class Substitutes:
+class StdlibPatches:
     """A set of patches that are installed while simulations need them."""
 
     def __init__(self, functions: Iterable[_Substitute], classes: Iterable[type]) -> None:
@@ -650,7 +650,7 @@ _MACHINERY: Final = frozenset(
 # Global, because the standard library is global.
 
 #: Patches for every simulation: clocks, and functions that actors call.
-dates: Final = Substitutes(
+dates: Final = StdlibPatches(
     (
         *(_Time(*entry) for entry in _TIMES),
         *(_Shared(*entry) for entry in _SHARED),
@@ -660,6 +660,6 @@ dates: Final = Substitutes(
 )
 
 #: Further patches for simulations with hosts.
-substitutes: Final = Substitutes(
+substitutes: Final = StdlibPatches(
     (_Substitute(*entry) for entry in _INSIDE), (SocketOfHost, MapOfHost)
 )

@@ -2,9 +2,9 @@
 
 Each seed gets a different mix of kinds, because many bugs need some faults to be frequent and
 others to be absent (Groce and others, "Swarm testing", ISSTA 2012). One run without faults
-measures the `Rhythm` of a test: which events it has, how many, and how long it is busy. So all
-disk changes are equally likely to be the last one before a crash, and few faults start after
-the end of a short test.
+measures the `ActivityProfile` of a test: which events it has, how many, and how long it is
+busy. So all disk changes are equally likely to be the last one before a crash, and few faults
+start after the end of a short test.
 """
 
 import math
@@ -129,7 +129,7 @@ _BUSY: Final = 0.75
 
 
 @dataclass
-class Rhythm:
+class ActivityProfile:
     """The activity of a test without faults, until it calls `calm`.
 
     Attributes:
@@ -150,7 +150,7 @@ class Rhythm:
         times: Mapping[str, Sequence[float]],
         machines: int = 0,
         mortal: tuple[int, ...] = (),
-    ) -> "Rhythm":
+    ) -> "ActivityProfile":
         """Compute the rhythm from the times of events.
 
         The numbers are rounded, so that small changes of a test do not change its seeds.
@@ -196,7 +196,7 @@ class Swarm:
         self.span = span
         self.most = most
 
-    def draw(self, seed: int, rhythm: Rhythm | None = None) -> list[Fault]:
+    def draw(self, seed: int, rhythm: ActivityProfile | None = None) -> list[Fault]:
         """Return the faults of a seed, in the order of their start."""
         rng = random.Random(f"swarm {seed}")
         faults = self._draw(rng, rhythm)
@@ -205,7 +205,7 @@ class Swarm:
             faults = [_on_mortals(fault, mortal, rng) for fault in faults]
         return sorted(faults, key=lambda fault: fault.at)
 
-    def _draw(self, rng: random.Random, rhythm: Rhythm | None) -> list[Fault]:
+    def _draw(self, rng: random.Random, rhythm: ActivityProfile | None) -> list[Fault]:
         """Draw the faults of a seed.
 
         Most seeds use some of the kinds with random weights, and any number of faults: a
@@ -220,18 +220,18 @@ class Swarm:
             draft = _Draft(self.span, rhythm, rng, starts=False)
             return draft.exact(kind, rng.randint(1, min(_EXACT_MOST, self.most)))
         part = _BLACKOUT_WITH_DISK if "disk" in moments else _BLACKOUT
-        profile = rhythm or Rhythm()
+        profile = rhythm or ActivityProfile()
         count, doomed = profile.machines or 3, len(profile.mortal) or 3
         if crash in self.kinds and 1 < doomed <= self.most and rng.random() < part:
             draft = _Draft(self.span, profile, rng, starts=True)
             return draft.blackouts(crash, doomed, rng.randint(1, min(2, self.most // doomed)))
         is_whole = 2 < count <= _HALVES_MOST and self.most > 2
         if partition in self.kinds and is_whole and rng.random() < _HALVES:
-            draft = _Draft(self.span, rhythm or Rhythm(), rng, starts=False)
+            draft = _Draft(self.span, rhythm or ActivityProfile(), rng, starts=False)
             return draft.halves(partition, count, self.most)
         outages = [kind for kind in self.kinds if kind in OUTAGES]
         if outages and self.most > 1 and rng.random() < _IN_RELAY:
-            draft = _Draft(self.span, rhythm or Rhythm(), rng, starts=True)
+            draft = _Draft(self.span, rhythm or ActivityProfile(), rng, starts=True)
             return draft.relay(outages, rng.randint(2, min(_RELAY_MOST, self.most)))
         kinds = [kind for kind in self.kinds if rng.random() < 0.5] or [rng.choice(self.kinds)]
         if rng.random() < _FEW:
@@ -240,7 +240,7 @@ class Swarm:
             kinds = list(dict.fromkeys(drawn))
         weights = [(rng.random() + 0.1) * kind.often for kind in kinds]
         has_deadly = any(kind in DEADLY for kind in kinds)
-        draft = _Draft(self.span, rhythm or Rhythm(), rng, starts=has_deadly)
+        draft = _Draft(self.span, rhythm or ActivityProfile(), rng, starts=has_deadly)
         if rng.random() < _IN_SERIES and self.most:
             first, second = rng.choices(kinds, weights, k=2)
             count = rng.randint(1, self.most)
@@ -265,7 +265,7 @@ class _Draft:
     """Draws the faults of one seed."""
 
     def __init__(
-        self, span: float, rhythm: Rhythm, rng: random.Random, *, starts: bool
+        self, span: float, rhythm: ActivityProfile, rng: random.Random, *, starts: bool
     ) -> None:
         self._rng = rng
         self._lasting = span

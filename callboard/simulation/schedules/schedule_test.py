@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.kernel.checks import require
 from callboard.kernel.errors import WrongValue
+from callboard.simulation.current_run import warn_of_missed
 from callboard.simulation.faults import Fault
-from callboard.simulation.marks import warn_of_missed
 from callboard.simulation.runs import environment
 from callboard.simulation.runs.logs import unlogged
 from callboard.simulation.runs.scenario import Scenario, checked_faults, whole_numbers

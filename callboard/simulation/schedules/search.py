@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from callboard.kernel.errors import CallboardError
 from callboard.simulation.cluster_test import SHRINK_SECONDS, NotDeterministic
+from callboard.simulation.current_run import marking
 from callboard.simulation.faults import Fault
-from callboard.simulation.marks import marking
 from callboard.simulation.runs.scenario import ends_all, is_failure
 from callboard.simulation.runs.shrinking import fewer
 from callboard.simulation.schedules.drawing import drawing

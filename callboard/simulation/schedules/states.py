@@ -14,7 +14,7 @@ from callboard.kernel.activation import Cell
 from callboard.simulation.schedules.sharing import Sharing
 
 
-class Situation(NamedTuple):
+class StateFingerprint(NamedTuple):
     """The visible state of a run at one moment.
 
     Attributes:
@@ -47,7 +47,7 @@ class Fingerprint:
         self._got: Hashable = None
         self._handled = 0
 
-    def test_goes_on(self, situation: Situation) -> None:
+    def test_goes_on(self, situation: StateFingerprint) -> None:
         """Record that the test ran between two waits."""
         self._test += 1
         self._handled = situation.handled
@@ -63,7 +63,7 @@ class Fingerprint:
             woken = about.aside.woken if about.aside is not None else ()
             self._got = tuple(map(self._name, [*about.waiting[:1], *list(woken)[:1]]))
 
-    def step_taken(self, about: object, situation: Situation) -> None:
+    def step_taken(self, about: object, situation: StateFingerprint) -> None:
         """Record a step: of an actor, of the network, of time, or of a fault."""
         last = hash((self._chains.get(about, 0), self._got, situation.now))
         is_shared = situation.handled != self._handled  # stores and topics are shared state
@@ -75,7 +75,7 @@ class Fingerprint:
             self._sharing.forget(about)
         self._tag(situation, last)
 
-    def _tag(self, situation: Situation, step: int) -> None:
+    def _tag(self, situation: StateFingerprint, step: int) -> None:
         """Tag new actors, messages, timers and tasks with the step that created them."""
         number = 0
         for cell in situation.cells:
@@ -92,7 +92,7 @@ class Fingerprint:
         """Return the tag of a message, timer or task; 0 without one."""
         return self._tags[id(thing)][1] if id(thing) in self._tags else 0
 
-    def state(self, situation: Situation, *others: Hashable) -> int:
+    def state(self, situation: StateFingerprint, *others: Hashable) -> int:
         """Return the fingerprint of a state, before its next step is chosen."""
         names = self._name
         cells = sorted(
@@ -109,7 +109,7 @@ class Fingerprint:
         return hash((situation.now, tuple(cells), timers, tuple(situation.packets), rest))
 
 
-def _things(situation: Situation) -> Iterator[Any]:
+def _things(situation: StateFingerprint) -> Iterator[Any]:
     """Yield the waiting messages, ready tasks and timers."""
     for cell in situation.cells:
         yield from cell.waiting

@@ -31,13 +31,13 @@ from callboard.kernel.wire import Timer
 from callboard.node import Node
 from callboard.simulation.clock import Clock
 from callboard.simulation.cluster import Cluster
-from callboard.simulation.faults import Fault, Unrest
+from callboard.simulation.faults import Fault, FaultInjector
 from callboard.simulation.history import History
 from callboard.simulation.network import SimulatedNetwork, SimulatedSocket
 from callboard.simulation.runner import SimulatedRunner, TimeStandsStill, runner_of
-from callboard.simulation.schedules.states import Fingerprint, Situation
+from callboard.simulation.schedules.states import Fingerprint, StateFingerprint
 from callboard.support.dataclass import dataclass
-from callboard.support.text import shown
+from callboard.support.text import safe_repr
 
 #: Name of the step that advances time to the next timer.
 TIME: Final = "time"
@@ -321,7 +321,7 @@ class SteppedCluster(Cluster):
         self.rows: list[Row] = []
         self._plan, self._late, self._most = plan, late, most
         self._faults = list(faults)
-        self._unrest = Unrest(self, ())
+        self._unrest = FaultInjector(self, ())
         self._names: dict[object, str] = {}
         self._since: dict[object, float] = {}
         self._rests_at = -1
@@ -466,7 +466,7 @@ class SteppedCluster(Cluster):
         if self._print is not None:
             self._print.step_taken(subject, self._scene())
 
-    def _scene(self) -> Situation:
+    def _scene(self) -> StateFingerprint:
         """Return the current state, for its fingerprint."""
         runners = self._runners()
         cells = self._cells()
@@ -489,7 +489,7 @@ class SteppedCluster(Cluster):
             for operation in history.operations
         )
         handled = sum(cell.handled for cell in own_cells)
-        return Situation(self.now, cells, timers, packets, positions, handled)
+        return StateFingerprint(self.now, cells, timers, packets, positions, handled)
 
     def _cells(self) -> list[Cell]:
         """Return the actors of running nodes."""
@@ -574,7 +574,7 @@ class SteppedCluster(Cluster):
         kind = type(message).__name__
         if kind == "Resume":
             return "goes on"
-        text = shown(
+        text = safe_repr(
             getattr(message, "message", message) if kind == "Envelope" else message, _SHORT
         )
         text = kind if " object at 0x" in text else text

@@ -36,10 +36,10 @@ from callboard.store.machine.snapshot import ACK_EVERY, SnapshotChunk, SnapshotI
 from callboard.store.machine.step import (
     Answer,
     EndpointLost,
-    Occasion,
     ReportRefused,
     StoreEffect,
     StoreInput,
+    StoreSignal,
 )
 from callboard.store.options import ACK_AFTER, CloneOptions
 
@@ -121,20 +121,20 @@ class Clone(Replica):
         """Take a rare event."""
         self.now = now
         match event:
-            case Occasion.TICK:
+            case StoreSignal.TICK:
                 self._tick()
-            case Occasion.HASTEN:
+            case StoreSignal.HASTEN:
                 output = self.output
                 if output is not None and self._writes and self._hastened != output.seq:
                     self._hastened = output.seq
                     self.send(output, message.Heartbeat(output.seq))
-            case Occasion.ENDPOINT_FOUND:
+            case StoreSignal.ENDPOINT_FOUND:
                 if self.master is None:  # perhaps it has the master
                     self._ask()
             case EndpointLost(endpoint):
                 if self.master is not None and self.master.endpoint.bytes == endpoint:
                     self._is_suspect = True  # another master may take its place
-            case Occasion.LEAVE:
+            case StoreSignal.LEAVE:
                 if self.master is not None:
                     self._send_control(self.master, message.Nack(()), self.reader)
         return self._take_effects()

@@ -36,7 +36,6 @@ from callboard.store.machine.snapshot import Snapshot
 from callboard.store.machine.step import (
     ERASED,
     Answer,
-    Occasion,
     Persist,
     ReportRefused,
     Resign,
@@ -44,6 +43,7 @@ from callboard.store.machine.step import (
     SendRun,
     StoreEffect,
     StoreInput,
+    StoreSignal,
     WriterRow,
 )
 from callboard.store.machine.stored import Stored, Token
@@ -143,18 +143,18 @@ class Master(Replica):
         """Take a rare event."""
         self.now = now
         match event:
-            case Occasion.TICK:
+            case StoreSignal.TICK:
                 self._tick()
-            case Occasion.HASTEN:
+            case StoreSignal.HASTEN:
                 seq = self.output.seq
                 if self._hastened != seq and not self.output.is_idle:
                     self._hastened = seq
                     self._send_control(NIL, message.Heartbeat(seq))
-            case Occasion.ENDPOINT_FOUND:
+            case StoreSignal.ENDPOINT_FOUND:
                 self._tell_strangers()
-            case Occasion.KEY_EXPIRES:
+            case StoreSignal.KEY_EXPIRES:
                 self._remove_expired()
-            case Occasion.LEAVE:
+            case StoreSignal.LEAVE:
                 self._send_control(NIL, message.RetransmitFailed(0))
         return self._finish()
 

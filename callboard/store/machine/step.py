@@ -10,7 +10,7 @@ from callboard.store.machine.stored import Stored, Token
 from callboard.support.dataclass import dataclass
 
 
-class Occasion(Enum):
+class StoreSignal(Enum):
     """Rare events of a store; commands come in runs, see `local` and `receive`."""
 
     #: One tick is over.
@@ -32,7 +32,7 @@ class EndpointLost:
     endpoint: bytes
 
 
-StoreInput = Occasion | EndpointLost
+StoreInput = StoreSignal | EndpointLost
 
 #: Stands for the row of a key that is gone.
 ERASED: Final[Any] = object()

@@ -1,6 +1,6 @@
 """Peerings with Zeek Broker 1.4: the ports and dials of one endpoint.
 
-    Broker ──> session ──> Hub.bring_in_encoded ──> endpoints, actors, other peers
+    Broker ──> session ──> Hub.ingest_encoded ──> endpoints, actors, other peers
     endpoints, actors, other peers ──> Hub ──> neighbor, with Broker's filter ──> session
 
 Both sides send their whole filter. Ours contains the subscriptions of local receivers,
@@ -235,7 +235,7 @@ class Broker14Neighbor(BrokerNeighbor):
             else:
                 self.commands += 1
         if not self._hub.has_room():
-            self.link.put_off(PAUSE)
+            self.link.pause_reading(PAUSE)
 
     def _publish(self, run: DataRun) -> None:
         """Publish data messages, except on reserved topics."""
@@ -243,7 +243,7 @@ class Broker14Neighbor(BrokerNeighbor):
         if messages and self._is_active:
             self.brought += len(messages)
             ttl = max(0, run.ttl - 1) if self._hub.options.forwards else 0
-            self._hub.bring_in_encoded(messages, self, ttl)
+            self._hub.ingest_encoded(messages, self, ttl)
 
 
 def _host_of(endpoint: bytes) -> bytes:

@@ -459,9 +459,9 @@ class WebSocketPeer(RunReceiver, Closing):
                 self.unasked += 1
         self.brought += len(received)
         if received:
-            self._hub.bring_in_encoded(received, self)
+            self._hub.ingest_encoded(received, self)
         if not self._hub.has_room():
-            link.put_off(PAUSE)
+            link.pause_reading(PAUSE)
 
     def _on_error_frame(self, frame: ErrorFrame) -> None:
         """Count an error frame, and pass it to the user's callback."""

@@ -1,6 +1,6 @@
 """A port for Zeek's WebSocket JSON, for programs, browsers and Zeeks.
 
-    client ──> session ──> Hub.bring_in_encoded ──> endpoints, actors, the other clients
+    client ──> session ──> Hub.ingest_encoded ──> endpoints, actors, the other clients
     endpoint ──> Hub ──> receiver of the client ──> session ──> client
 
 A client receives messages that match its filter from all reachable nodes, except its own. The
@@ -276,9 +276,9 @@ class WebSocketServer(Closing):
                 link.say(client.session.refuse("not_permitted", text))
         client.brought += len(permitted)
         if permitted:
-            self._hub.bring_in_encoded(permitted, client)
+            self._hub.ingest_encoded(permitted, client)
         if not self._hub.has_room():
-            link.put_off(PAUSE)
+            link.pause_reading(PAUSE)
 
     def not_linked(self, remote: Endpoint, reason: str) -> None:
         """Log a failed handshake."""

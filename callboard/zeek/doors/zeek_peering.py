@@ -1,6 +1,6 @@
 """Peerings with endpoints of Zeek Broker 2.x: ports and dials of one endpoint.
 
-    Zeek ──> session ──> Hub.bring_in_encoded ──> endpoints, actors, other Zeeks
+    Zeek ──> session ──> Hub.ingest_encoded ──> endpoints, actors, other Zeeks
     endpoints, actors, other Zeeks ──> Hub ──> neighbor, with Zeek's filter ──> session ──> Zeek
 
 As between endpoints of Broker, both sides send their whole filter, and each sends the messages
@@ -209,7 +209,7 @@ class ZeekNeighbor(BrokerNeighbor):
             run.append(pair)
         self._publish(run, place)
         if self.link is not None and not self._hub.has_room():
-            self.link.put_off(PAUSE)
+            self.link.pause_reading(PAUSE)
 
     def _read(self, message: PeerMessage) -> tuple[str, bytes] | None:
         """Return topic and value; None if they are invalid or for another endpoint."""
@@ -236,7 +236,7 @@ class ZeekNeighbor(BrokerNeighbor):
             receiver, ttl = place
             self.brought += len(run)
             forwards = receiver == NOBODY and self._hub.options.forwards
-            self._hub.bring_in_encoded(run, self, max(0, ttl - 1) if forwards else 0)
+            self._hub.ingest_encoded(run, self, max(0, ttl - 1) if forwards else 0)
 
 
 class ZeekPeering(BrokerPeering):

@@ -1,6 +1,6 @@
 """A connection to a Zeek cluster with the ZeroMQ backend, as one of its nodes or as a guest.
 
-    manager's XPUB ──> XSUB ──> ZeroMqNode ──> Hub.bring_in_encoded
+    manager's XPUB ──> XSUB ──> ZeroMqNode ──> Hub.ingest_encoded
     Hub (local publications) ──> ZeroMqNode ──> XPUB ──> manager's XSUB
 
 Both sockets live on the node's thread (`zeromq_socket`); `callboard.zeek.zeromq` encodes and
@@ -495,7 +495,7 @@ class ZeroMq(Closing):
         if brought and not is_standing_by:
             self.brought += len(brought)
             self._pending_batches += 1
-            self._hub.bring_in_encoded(brought, self)
+            self._hub.ingest_encoded(brought, self)
             self._hub.call_soon(self._on_batch_done)
 
     # --- sending ---

@@ -30,18 +30,18 @@ def test_7_6_await_peer_is_false_when_the_time_is_over(pair):
 
 def test_7_6_await_peer_calls_back_with_true_or_false(pair):
     here, there, port = pair
-    told, is_told = [], threading.Event()
+    told, has_sender = [], threading.Event()
 
     def call_back(is_there):
         told.append(is_there)
-        is_told.set()
+        has_sender.set()
 
     assert here.await_peer(there.node_id(), call_back, 0.02) is None
-    assert is_told.wait(5)
-    is_told.clear()
+    assert has_sender.wait(5)
+    has_sender.clear()
     here.await_peer(there.node_id(), call_back)
     there.peer("127.0.0.1", port)
-    assert is_told.wait(5)
+    assert has_sender.wait(5)
     assert told == [False, True]
 
 

@@ -100,16 +100,16 @@ def test_on_an_event_loop_publish_names_its_twin_which_waits(published):
 def test_the_end_of_a_publisher_may_drop_what_waits(published, monkeypatch):
     publisher, subscriber = published
     hub = publisher._hub
-    monkeypatch.setattr(hub, "poke", lambda: None)  # the core does not look
-    hub.is_poked = True
+    monkeypatch.setattr(hub, "wake", lambda: None)  # the core does not look
+    hub.wake_pending = True
     publisher.publish_batch(1, 2)
     hub.publish("/a/other", 3)
     publisher.drop_all_on_destruction()
 
     publisher.close()
     monkeypatch.undo()
-    hub.is_poked = False
-    hub.poke()
+    hub.wake_pending = False
+    hub.wake()
 
     assert subscriber.get(5.0) == ("/a/other", 3)
     assert subscriber.get(0.02) is None

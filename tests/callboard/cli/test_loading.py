@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
+from callboard.cli.cli_error import CliError
 from callboard.cli.loading import load_app, set_up, spawnable_classes
-from callboard.cli.problem import Problem
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_mapping_in_the_file_replaces_them(write):
 def test_another_kind_of_offer_is_refused(write, wrong):
     module = load_app(write(ACTORS + f"spawnable = {wrong}"))
 
-    with pytest.raises(Problem, match="does not map names"):
+    with pytest.raises(CliError, match="does not map names"):
         spawnable_classes(module)
 
 
@@ -72,7 +72,7 @@ def test_a_file_does_not_replace_a_module_that_is_loaded(write):
     ],
 )
 def test_what_is_wrong_with_the_file_is_told_in_one_line(write, text, line):
-    with pytest.raises(Problem) as failure:
+    with pytest.raises(CliError) as failure:
         load_app(write(text))
 
     assert line in str(failure.value)
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_the_file_is_told_in_one_line(write, text, line):
 
 
 def test_a_file_that_is_no_python_is_wrong_use(write):
-    with pytest.raises(Problem, match="not a Python file") as failure:
+    with pytest.raises(CliError, match="not a Python file") as failure:
         load_app(write("", "app.txt"))
 
     assert failure.value.code == 2
@@ -98,5 +98,5 @@ def test_setup_gets_the_node_and_is_optional(write):
 def test_a_failing_setup_is_told_with_its_line(write):
     path = write("def setup(node):\n    node.nothing")
 
-    with pytest.raises(Problem, match=r"setup\(node\) failed at line 2: AttributeError"):
+    with pytest.raises(CliError, match=r"setup\(node\) failed at line 2: AttributeError"):
         set_up(load_app(path), "node", path)

@@ -8,8 +8,8 @@ import trustme
 
 from callboard import Actor, Node, Tls, handler
 from callboard.cli import main
+from callboard.cli.cli_error import CliError
 from callboard.cli.options import AccessOptions, Proof
-from callboard.cli.problem import Problem
 from tests.callboard.cli.process import start_command
 
 
@@ -130,13 +130,13 @@ def test_a_file_without_a_secret_is_wrong_use(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
 
-    with pytest.raises(Problem, match="secret") as caught:
+    with pytest.raises(CliError, match="secret") as caught:
         AccessOptions(secret_file=path).proof()
     assert caught.value.code == 2
 
 
 def test_a_folder_without_an_authority_is_wrong_use(tmp_path):
-    with pytest.raises(Problem, match=r"authority\.pem is missing") as caught:
+    with pytest.raises(CliError, match=r"authority\.pem is missing") as caught:
         AccessOptions(tls=tmp_path).proof()
     assert caught.value.code == 2
 

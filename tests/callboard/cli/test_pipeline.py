@@ -16,7 +16,7 @@ from callboard.commitlog import CommitLog, Record
 from callboard.figures import exposition
 from callboard.pipeline.errors import PipelineError, SparkMissing
 from callboard.pipeline.job import Job
-from callboard.pipeline.progress import Handed, Progress, StatusFile, query_metrics
+from callboard.pipeline.progress import DeliveryStats, Progress, StatusFile, query_metrics
 from callboard.pipeline.spark.dead_letters import DeadLetter, Origin, bury
 from tests.polling import eventually
 
@@ -239,7 +239,7 @@ def watch(query, tmp_path):
             query,
             str(tmp_path / "metrics"),
             letters=letters,
-            handed=lambda: Handed(1, 2, 3, 4),
+            handed=lambda: DeliveryStats(1, 2, 3, 4),
             **more,
         )
         watch.query = "id"

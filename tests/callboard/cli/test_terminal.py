@@ -12,8 +12,8 @@ import callboard.cli
 from callboard import Actor, Node, handler
 from callboard.basp.cbor.plain import write_plain
 from callboard.cli.app import main
+from callboard.cli.cli_error import one_line
 from callboard.cli.output import columns, say, to_json
-from callboard.cli.problem import one_line
 from callboard.operation.logs import FORMAT, PrintableFormatter
 from callboard.proxies.traffic.paths import read_node
 

@@ -431,8 +431,8 @@ def test_sql_counts_what_is_readable_and_ends_with_1(either, kind, capsys):
         assert f"{COUNT - len(expected)} records cannot be read" in err
         assert "is damaged at byte" in err
     elif "behind the end" not in kind:
-        is_told = kind.startswith("columns") and "missing" not in kind
-        assert (code == 1) == bool(err) == (is_told and columns(either)[0].exists())
+        has_sender = kind.startswith("columns") and "missing" not in kind
+        assert (code == 1) == bool(err) == (has_sender and columns(either)[0].exists())
 
 
 @pytest.mark.parametrize("kind", DAMAGE)

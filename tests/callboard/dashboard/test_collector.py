@@ -8,7 +8,7 @@ from callboard import Actor, Node, handler
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.streams import Streams
 from callboard.proxies.inspection import Inspect
-from callboard.support.parts import RowWindow
+from callboard.support.inspection_tables import RowWindow
 
 
 class Worker(Actor):

@@ -1,6 +1,6 @@
 import json
 
-from callboard.demo.window import SensorCount, Tally
+from callboard.demo.dashboard import SensorCount, Tally
 
 
 def test_numbers_that_never_came_are_missed():

@@ -296,9 +296,9 @@ class DoorNet(Net):
             else:
                 super().carry_out(own, [effect])
 
-    def bring_in(self, own: bytes, door: Door, topic: str, ttl: int | None) -> None:
+    def ingest(self, own: bytes, door: Door, topic: str, ttl: int | None) -> None:
         pairs = [(topic, encode_pair(topic, 1))]
-        self.carry_out(own, self.cores[own].bring_in(pairs, door, ttl))
+        self.carry_out(own, self.cores[own].ingest(pairs, door, ttl))
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_door_is_told_how_many_links_a_message_may_still_cross(
         net.subscribe(name.encode(), doors[name], "/x", sees_own=True)  # type: ignore[arg-type]
     net.subscribe(b"a", doors["in"], "/x", sees_own=True)  # type: ignore[arg-type]
 
-    net.bring_in(b"a", doors["in"], "/x/1", ttl)
+    net.ingest(b"a", doors["in"], "/x/1", ttl)
 
     assert doors["in"].taken == []
     for name, left in (("a", near), ("b", next_node), ("c", last_node)):

@@ -59,7 +59,7 @@ def standing_still(hub: Hub) -> Iterator[None]:
 
 def calm(hub: Hub) -> None:
     assert eventually(
-        lambda: not hub.is_poked and hub.node.runtime.runner.now() > hub.calm_from
+        lambda: not hub.wake_pending and hub.node.runtime.runner.now() > hub.idle_since
     )
 
 
@@ -93,8 +93,8 @@ def test_nothing_overtakes_what_waits_for_a_turn(hubs):
     with standing_still(sender):
         with sender.core_lock:
             sender.publish("/t", 1)
-        sender.calm_from = 0.0
-        sender.is_poked = False  # as it is while the core begins to take what waits
+        sender.idle_since = 0.0
+        sender.wake_pending = False  # as it is while the core begins to take what waits
         sender.publish("/t", 2)
 
     assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
@@ -126,7 +126,7 @@ def test_a_signal_handler_may_publish_whatever_it_interrupted(hubs):
 
 def test_messages_in_a_row_wait_for_one_turn(hubs):
     sender, _, queue = hubs
-    sender.calm_from = float("inf")
+    sender.idle_since = float("inf")
 
     with standing_still(sender):
         sender.publish("/t", 1)
@@ -294,7 +294,7 @@ def test_what_a_door_brings_encoded_reaches_all_but_doors_to_the_same_peer(hubs)
     for each in (door, same, another):
         here.add_receiver(each, [""], sees_own=True).result(5)
 
-    here.bring_in_encoded([("/t", data_to_cbor(Data((1, "two"))))], door)
+    here.ingest_encoded([("/t", data_to_cbor(Data((1, "two"))))], door)
 
     assert queue.get(5.0) == ("/t", (1, "two"))
     assert eventually(lambda: another.items == [("/t", (1, "two"))])
@@ -305,7 +305,7 @@ def test_a_ttl_of_a_foreign_wire_travels_on(hubs):
     here, _, queue = hubs
     door = Door()
     for number, ttl in ((0, 0), (1, 1), (2, None)):
-        here.bring_in_encoded([("/t", data_to_cbor(Data(number)))], door, ttl)
+        here.ingest_encoded([("/t", data_to_cbor(Data(number)))], door, ttl)
 
     assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
 
@@ -315,16 +315,16 @@ def test_what_doors_bring_counts_as_waiting_and_is_taken_in_short_turns(hubs, mo
     monkeypatch.setattr(hub, "INPUT_LIMIT", 8)
     monkeypatch.setattr(hub, "BROUGHT_IN_TURN", 4)
     content, runs = data_to_cbor(Data(1)), []
-    bring_in = here.core.bring_in
+    ingest = here.core.ingest
 
     def counted(pairs, *rest):
         runs.append((len(pairs), len(here.inputs)))
-        return bring_in(pairs, *rest)
+        return ingest(pairs, *rest)
 
-    monkeypatch.setattr(here.core, "bring_in", counted)
+    monkeypatch.setattr(here.core, "ingest", counted)
     with standing_still(here):
         for _ in range(4):
-            here.bring_in_encoded([("/t", content)] * 3, Door())
+            here.ingest_encoded([("/t", content)] * 3, Door())
         assert not here.has_room()
         room = here.room()
         assert not room.done()

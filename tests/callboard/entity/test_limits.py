@@ -9,7 +9,7 @@ import pytest
 from callboard import Entity, handler
 from callboard.entity import host, reminders, sending
 from callboard.entity.machine import job_queue
-from callboard.entity.machine.job_queue import JobQueue, Taker
+from callboard.entity.machine.job_queue import JobConsumer, JobQueue
 from callboard.entity.machine.table import slot_of
 from callboard.errors import EntityUnavailable, QueueFull
 from callboard.simulation import Cluster
@@ -39,7 +39,7 @@ def keys_of_one_slot(count: int) -> list[str]:
 
 def test_a_queue_lets_ten_thousand_takers_wait_and_refuses_the_next() -> None:
     jobs = JobQueue("q", 3, 10)
-    takers = [Taker(f"t-{number}", 5.0, None) for number in range(10_002)]
+    takers = [JobConsumer(f"t-{number}", 5.0, None) for number in range(10_002)]
 
     assert [jobs.take(taker) for taker in takers] == [True] * 10_000 + [False] * 2
     jobs.withdraw("t-5")

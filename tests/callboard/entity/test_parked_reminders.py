@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from callboard import Entity, Node, handler
+from callboard.entity.state.backends import open_state
 from callboard.entity.state.interface import PARKED_FROM
-from callboard.entity.state.opening import open_state
 from callboard.errors import WrongArgument, WrongValue
 from callboard.simulation import Cluster
 from tests.polling import eventually

@@ -12,8 +12,8 @@ import pytest
 from callboard import Entity, Node, event, handler, message
 from callboard.entity.host import REPLAYED_AT_ONCE
 from callboard.entity.machine.table import slot_of
+from callboard.entity.state.backends import open_state
 from callboard.entity.state.interface import NewEvent, SlotBatch
-from callboard.entity.state.opening import open_state
 from callboard.errors import EntityUnavailable, StateCorrupt
 from callboard.simulation import Cluster
 from tests.callboard.entity.state.postgresql_server import running_server

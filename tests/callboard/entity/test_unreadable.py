@@ -13,9 +13,10 @@ import callboard
 from callboard import Entity, Node, UnreadableValue, event, handler, message
 from callboard.basp import MessageRegistry, PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
-from callboard.entity.form import EventForm
+from callboard.entity.event_json import EventSerializer
 from callboard.entity.machine.table import slot_of
 from callboard.entity.queue.messages import ChangeJobs
+from callboard.entity.state.backends import open_state
 from callboard.entity.state.interface import (
     EntitySnapshot,
     NewEvent,
@@ -23,7 +24,6 @@ from callboard.entity.state.interface import (
     SlotBatch,
     StoredReminder,
 )
-from callboard.entity.state.opening import open_state
 from callboard.errors import AskTimeout, StateCorrupt, StateVersion
 from tests.polling import eventually
 from tests.sources import mentioning
@@ -70,12 +70,14 @@ BODIES = OTHER_RELEASE | DAMAGED
 
 
 @pytest.fixture
-def form() -> EventForm:
-    return EventForm(PayloadCodec(DEFAULT_REGISTRY, max_items=1 << 16))
+def form() -> EventSerializer:
+    return EventSerializer(PayloadCodec(DEFAULT_REGISTRY, max_items=1 << 16))
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_each_is_a_typed_error_or_shown_as_it_is_stored(form: EventForm, body: str) -> None:
+def test_each_is_a_typed_error_or_shown_as_it_is_stored(
+    form: EventSerializer, body: str
+) -> None:
     with pytest.raises(StateVersion if body in OTHER_RELEASE.values() else StateCorrupt):
         form.read(body)
     shown = form.read_or_show(body)
@@ -84,7 +86,7 @@ def test_each_is_a_typed_error_or_shown_as_it_is_stored(form: EventForm, body: s
     assert shown.why
 
 
-def test_the_type_that_is_missing_is_named(form: EventForm) -> None:
+def test_the_type_that_is_missing_is_named(form: EventSerializer) -> None:
     with pytest.raises(StateVersion) as found:
         form.read(OTHER_RELEASE["unknown type inside"])
     assert found.value.missing == "unreadable-tests.New"
@@ -92,7 +94,7 @@ def test_the_type_that_is_missing_is_named(form: EventForm) -> None:
     assert shown.type_name == "unreadable-tests.New"
 
 
-def test_large_values_that_json_lacks_are_read(form: EventForm) -> None:
+def test_large_values_that_json_lacks_are_read(form: EventSerializer) -> None:
     value = {str(number) for number in range(30_000)}
     assert form.read(form.write({"a": value})) == {"a": value}
 
@@ -221,7 +223,7 @@ def test_an_event_of_another_release_is_a_version_for_entities_and_journals(
 
 #: What reads stored values: each is tried above.
 READERS = {
-    "entity/applying.py", "entity/cell.py", "entity/form.py", "entity/journal/entry.py",
+    "entity/replay.py", "entity/cell.py", "entity/event_json.py", "entity/journal/entry.py",
     "entity/queue/work_queue.py",
 }  # fmt: skip
 

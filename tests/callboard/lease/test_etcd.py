@@ -10,14 +10,14 @@ import pytest
 
 from callboard import Entity, Node, handler
 from callboard.actors.errors import WrongValue
-from callboard.entity.state.opening import open_leases, open_state
+from callboard.entity.state.backends import open_leases, open_state
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,
     StateCorrupt,
     StateUnavailable,
 )
-from callboard.lease.register import LeaseValue
+from callboard.lease.leases import LeaseValue
 from tests.callboard.lease.etcd_server import EtcdServer, new_etcd, running_etcd
 from tests.polling import eventually
 

@@ -7,6 +7,7 @@ import pytest
 
 from callboard.lease.driver import LeaseDriver, LeaseNews, LeaseThread
 from callboard.lease.errors import LeaseLost, StateUnavailable
+from callboard.lease.leases import LeaseValue, MemoryLeases, Versioned
 from callboard.lease.machine.lease_machine import (
     Effect,
     HolderGone,
@@ -17,7 +18,6 @@ from callboard.lease.machine.lease_machine import (
     ReadLease,
     WriteLease,
 )
-from callboard.lease.register import LeaseValue, MemoryLeases, Versioned
 from tests.polling import eventually
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from callboard.entity.machine.table import Table, TableMember
-from callboard.entity.state.opening import open_leases
+from callboard.entity.state.backends import open_leases
 from callboard.lease.errors import OutcomeUnknown, StateUnavailable
 from callboard.lease.etcd import EtcdLeases
+from callboard.lease.leases import Leases, LeaseValue, MemoryLeases
 from callboard.lease.postgresql import PostgresqlLeases
-from callboard.lease.register import Leases, LeaseValue, MemoryLeases
 from callboard.lease.sqlite import SqliteLeases
 from tests.callboard.entity.state.postgresql_server import running_server
 from tests.callboard.lease.etcd_server import running_etcd
@@ -110,7 +110,7 @@ def test_of_writers_at_once_one_wins_each_version(open_one: OpenLeases) -> None:
 def test_a_killed_process_is_gone_for_certain(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/a.db"
     program = (
-        "import sys; from callboard.entity.state.opening import open_leases;"
+        "import sys; from callboard.entity.state.backends import open_leases;"
         f"leases = open_leases({url!r}, 'b'); print('open', flush=True); sys.stdin.read()"
     )
     leases = open_leases(url, "a")

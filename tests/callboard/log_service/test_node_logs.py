@@ -10,7 +10,7 @@ from callboard import Node, Rights, errors
 from callboard.basp.header import LOG_SERVICE
 from callboard.commitlog import CommitLog, LogFailed, LogReader, Retention
 from callboard.commitlog.verify import verify
-from callboard.log_service import desk, log_service, node_disk
+from callboard.log_service import log_service, node_disk, read_scheduler
 from callboard.log_service.messages import AwaitLogGrowth, ListLogFiles, ListLogs, ReadLogFile
 from callboard.operation.metrics import node_metrics
 from callboard.proxies.events import PermissionRefused
@@ -343,7 +343,7 @@ def test_who_takes_nothing_gets_no_more_lists(monkeypatch, peer):
 
 
 def test_readers_beyond_a_limit_look_now_and_then(monkeypatch, shop, log, peer):
-    monkeypatch.setattr(desk, "WAITS_PER_PEER", 0)
+    monkeypatch.setattr(read_scheduler, "WAITS_PER_PEER", 0)
     with pytest.raises(errors.MailboxFull, match="wait for growth already"):
         peer(AwaitLogGrowth("cpu", *peer(AwaitLogGrowth("cpu")).result(20))).result(20)
     follower = LogReader(shop.address + "/cpu").follow(timeout=20)

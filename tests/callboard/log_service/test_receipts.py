@@ -28,8 +28,8 @@ from callboard.log_service.append import (
     group_of,
     pack_append,
 )
-from callboard.log_service.carrier import AppendCarrier
-from callboard.log_service.intake import LogIntake
+from callboard.log_service.append_batcher import AppendBatcher
+from callboard.log_service.append_server import AppendServer
 from callboard.log_service.log_writer import LogWriter
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.events import PermissionRefused
@@ -160,9 +160,9 @@ def test_producers_share_syncs_in_order(shop, log, monkeypatch):
 @pytest.fixture
 def questions(monkeypatch):
     """What intakes are asked to append."""
-    asked, append = [], LogIntake._append
+    asked, append = [], AppendServer._append
     monkeypatch.setattr(
-        LogIntake, "_append", lambda intake, it: (asked.append(it), append(intake, it))[1]
+        AppendServer, "_append", lambda intake, it: (asked.append(it), append(intake, it))[1]
     )
     return asked
 
@@ -272,7 +272,7 @@ class FullAtFirst:
 
 
 def test_nobody_waits_for_a_writer_that_does_not_append_again(writers, held, monkeypatch):
-    monkeypatch.setattr(AppendCarrier, "_answered", _patient(AppendCarrier._answered))
+    monkeypatch.setattr(AppendBatcher, "_answered", _patient(AppendBatcher._answered))
     held.set()
     for each in [writer.append_soon("/t", 0) for writer in writers]:
         each.result(20)

@@ -3,7 +3,7 @@
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.access.auth import AuthGate
 from callboard.mqtt.port.limits import NetworkLimits
-from callboard.mqtt.port.remote_link import Door, RemoteLink
+from callboard.mqtt.port.remote_link import ClientConnections, RemoteLink
 from callboard.mqtt.router.link import ConnectRequested as ConnectEvent
 from callboard.mqtt.router.link import DeviceData, Disconnected, DisconnectRequested, Ready
 from callboard.mqtt.wire.codec import encode
@@ -76,7 +76,9 @@ class Edge:
         self.now = 0.0
         self.router = FakeRouter()
         network = NetworkLimits(**limits)
-        self.door = Door(self.router, lambda: self.now, network, gate or AuthGate())
+        self.door = ClientConnections(
+            self.router, lambda: self.now, network, gate or AuthGate()
+        )
         self.door.make_screen = make_screen
         self.wire = FakeWire()
         self.remote = RemoteLink(self.door, self.wire, Peer("192.0.2.1:7", "192.0.2.1"))

@@ -13,10 +13,10 @@ from callboard.actors.future import Future
 from callboard.commitlog import CommitLog
 from callboard.commitlog.columns import Cbor
 from callboard.endpoint.message_queue import MessageQueue
-from callboard.pipeline import InvalidSetting, outlet
+from callboard.pipeline import InvalidSetting, result_publisher
 from callboard.pipeline import bridge as module
 from callboard.pipeline.bridge import Bridge
-from callboard.pipeline.outlet import UnderWay
+from callboard.pipeline.result_publisher import InFlight
 from tests.polling import eventually
 
 
@@ -219,7 +219,7 @@ def test_what_nobody_takes_is_unheard_and_all_adds_up(fill, folder):
 
 
 def test_results_wait_until_all_are_taken(fill, folder, monkeypatch):
-    monkeypatch.setattr(outlet, "_LOOK", 0.001)
+    monkeypatch.setattr(result_publisher, "_LOOK", 0.001)
     fill([1, 2], topic=["/a", "/b"])
     hub, said = Listeners("/a"), []
 
@@ -236,7 +236,7 @@ def test_results_wait_until_all_are_taken(fill, folder, monkeypatch):
 
 
 def test_waiting_is_bounded_and_then_what_nobody_takes_is_unheard(fill, folder, monkeypatch):
-    monkeypatch.setattr(outlet, "_LOOK", 0.001)
+    monkeypatch.setattr(result_publisher, "_LOOK", 0.001)
     fill([1, 2], topic=["/a", "/b"])
     hub, said = Listeners("/a"), []
 
@@ -263,7 +263,7 @@ def test_a_bridge_that_is_left_keeps_its_results_for_the_next_one(fill, folder):
 
 
 def test_subscribers_of_another_node_are_waited_for_and_counted(fill, folder, monkeypatch):
-    monkeypatch.setattr(outlet, "_LOOK", 0.001)
+    monkeypatch.setattr(result_publisher, "_LOOK", 0.001)
     fill(range(3000), topic=[f"/n/{number % 3}" for number in range(3000)])
     with Endpoint() as there, Endpoint() as here:
         assert there.peer("127.0.0.1", here.listen("127.0.0.1", 0))
@@ -334,7 +334,7 @@ class Links:
 
 def test_what_is_handed_is_under_way_until_every_node_has_confirmed_it():
     links = Links()
-    way = UnderWay(links)
+    way = InFlight(links)
 
     way.add(3)
     links.told = {b"a": Account(10, 5, 2), b"b": Account(1, 0, 0)}
@@ -350,7 +350,7 @@ def test_what_is_handed_is_under_way_until_every_node_has_confirmed_it():
 
 def test_what_a_broken_link_has_lost_is_never_taken_and_what_follows_is():
     links = Links()
-    way = UnderWay(links)
+    way = InFlight(links)
     for size, sent in ((3, 10), (2, 12), (4, 16)):
         way.add(size)
         links.told = {b"a": Account(sent, 5, 2)}

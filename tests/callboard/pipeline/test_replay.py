@@ -13,9 +13,9 @@ from callboard.cli import main
 from callboard.commitlog import CommitLog, LogReader
 from callboard.commitlog.columns import Cbor
 from callboard.pipeline import InvalidSetting
-from callboard.pipeline.outlet import Outlet
 from callboard.pipeline.pace import EventPace, event_time, parse_speed
 from callboard.pipeline.replay import Replay
+from callboard.pipeline.result_publisher import Outlet
 
 SECOND = 10**9
 

@@ -30,8 +30,8 @@ from callboard.simulation import (
     swarm,
 )
 from callboard.simulation.cluster_test import ClusterTest, enough
-from callboard.simulation.faults import KINDS, Unrest
-from callboard.simulation.marks import always, marks_in
+from callboard.simulation.current_run import always, marks_in
+from callboard.simulation.faults import KINDS, FaultInjector
 from callboard.simulation.runs.shrinking import shrink
 from callboard.simulation.runs.tries import Tries
 
@@ -203,7 +203,7 @@ def test_each_kind_begins_and_ends_and_its_text_makes_it_again(kind):
 
     cluster = Cluster(7)
     try:
-        Unrest(cluster, [fault])
+        FaultInjector(cluster, [fault])
         nodes = cluster(3, topology="mesh")
         restarted = []
         cluster.restarted = restarted.append
@@ -243,7 +243,7 @@ def test_a_fault_of_another_form_says_what_is_right(call):
 def test_of_two_partitions_the_later_end_counts():
     cluster = Cluster(7)
     try:
-        Unrest(cluster, [partition(0, 1, at=1, lasts=5), one_way(1, 0, at=2, lasts=1)])
+        FaultInjector(cluster, [partition(0, 1, at=1, lasts=5), one_way(1, 0, at=2, lasts=1)])
         a, b = cluster(2)
         way = cluster.network.way(cluster._hosts[a], cluster._hosts[b])
         cluster.run_until(lambda: cluster.now >= 4, 5)
@@ -257,7 +257,7 @@ def test_of_two_partitions_the_later_end_counts():
 def test_without_a_way_to_start_it_again_the_last_node_stays():
     cluster = Cluster(7)
     try:
-        Unrest(cluster, [kill(0, at=1), crash(1, at=2), kill(2, at=3), crash(3, at=4)])
+        FaultInjector(cluster, [kill(0, at=1), crash(1, at=2), kill(2, at=3), crash(3, at=4)])
         cluster(3)
         cluster.advance(10)
         assert sum(map(cluster.is_running, cluster.machines())) == 1
@@ -268,7 +268,7 @@ def test_without_a_way_to_start_it_again_the_last_node_stays():
 def test_a_full_disk_takes_nothing_and_then_again():
     cluster = Cluster(7)
     try:
-        Unrest(cluster, [full_disk(0, at=1, lasts=2)])
+        FaultInjector(cluster, [full_disk(0, at=1, lasts=2)])
         (node,) = cluster(1)
         disk = cluster.disk(node)
         file = disk.open("a", append=True)

@@ -28,7 +28,7 @@ from callboard.simulation import (
     split,
 )
 from callboard.simulation.clock import EPOCH
-from callboard.simulation.faults import KINDS, Unrest
+from callboard.simulation.faults import KINDS, FaultInjector
 from callboard.simulation.network import FIRST_RETRANSMISSION
 from callboard.simulation.runner import runner_of
 
@@ -262,7 +262,7 @@ def date(cluster, clerk):
 
 
 def test_a_slow_disk_holds_up_whoever_writes(cluster, pair, clerk):
-    Unrest(cluster, [slow_disk(1, at=0.0, lasts=10.0, seconds=0.25)])
+    FaultInjector(cluster, [slow_disk(1, at=0.0, lasts=10.0, seconds=0.25)])
     cluster.advance(0.1)
 
     assert took(cluster, lambda: clerk.ask(b"x", 5.0).result(5)) == pytest.approx(0.5, abs=0.01)
@@ -290,7 +290,7 @@ def test_a_step_moves_the_date_and_no_timer(cluster, pair, clerk):
     b = pair[1]
     sleeper = pair[0].ref(str(b.spawn(Sleeper)))
     assert date(cluster, clerk) == pytest.approx(0.0, abs=0.01)
-    Unrest(cluster, [clock_step(1, at=2.0, lasts=6.0, seconds=-3600.0)])
+    FaultInjector(cluster, [clock_step(1, at=2.0, lasts=6.0, seconds=-3600.0)])
 
     assert took(cluster, lambda: sleeper.ask(5.0).result(30)) == pytest.approx(5.0, abs=0.01)
     assert date(cluster, clerk) == pytest.approx(-3600.0, abs=0.01)
@@ -359,7 +359,7 @@ def test_a_step_that_is_none_is_refused(cluster, pair, seconds):
 def test_what_got_no_answer_arrived_and_is_said_twice(cluster, pair, clerk):
     a = pair[0]
     cluster.advance(0.5)  # all is said and known
-    Unrest(cluster, [doubling(0, 1, at=0.0, lasts=5.0, part=1.0)])
+    FaultInjector(cluster, [doubling(0, 1, at=0.0, lasts=5.0, part=1.0)])
     cluster.advance(0.001)
 
     with pytest.raises(NodeUnreachable):
@@ -383,7 +383,7 @@ def test_a_machine_keeps_its_faults_when_its_node_starts_again(cluster, pair):
         kill(1, at=1.0, lasts=1.0),
     ]
     cluster.restarted = lambda node: None
-    Unrest(cluster, faults)
+    FaultInjector(cluster, faults)
     cluster.advance(3.0)
 
     again = cluster.machines()[1]
@@ -398,7 +398,7 @@ def test_a_machine_keeps_its_faults_when_its_node_starts_again(cluster, pair):
 def test_nothing_passes_one_way_only(cluster, pair):
     a, b, echo = pair
     there, back = a.ref(str(b.spawn(Echo))), b.ref(str(a.spawn(Echo)))
-    Unrest(cluster, [one_way(0, 1, at=0.0, lasts=1.0)])
+    FaultInjector(cluster, [one_way(0, 1, at=0.0, lasts=1.0)])
     cluster.advance(0.1)
     ways = (
         cluster.network.way("10.0.0.0", "10.0.0.1"),
@@ -416,7 +416,7 @@ def test_nothing_passes_one_way_only(cluster, pair):
 def test_a_break_happens_once(cluster, pair):
     a, b, _ = pair
     faults = [delay(0, 1, at=0.5, lasts=5.0, seconds=0.01), cut(0, 1, at=1.0, lasts=8.0)]
-    Unrest(cluster, faults)
+    FaultInjector(cluster, faults)
     cluster.advance(4.0)
     before = a.links()[0].frames_sent
     cluster.advance(5.0)
@@ -435,7 +435,7 @@ def test_a_crash_loses_what_was_not_synced(cluster):
             file.write(b"kept")
             file.fsync()
             file.write(b" or not")
-            Unrest(each, [crash(0, at=0.0)])
+            FaultInjector(each, [crash(0, at=0.0)])
             each.advance(0.1)
             assert disk.open("a").pread(4, 0) == b"kept"
             lost += disk.open("a").size() < 11
@@ -459,7 +459,7 @@ def test_a_test_may_end_all_faults_and_is_told_of_each(cluster):
         (fault.kind, [node.name for node in nodes], begins)
     )
     faults = [isolate(0, at=1.0, lasts=90.0), kill(2, at=2.0, lasts=90.0), cut(0, 1, at=50.0)]
-    Unrest(cluster, faults)
+    FaultInjector(cluster, faults)
     cluster.advance(3.0)
     assert cluster.run_until(lambda: not nodes[1].nodes(), 10.0), "it is not alone"
 
@@ -480,7 +480,7 @@ def test_a_test_may_end_all_faults_and_is_told_of_each(cluster):
 def test_a_partition_outlives_the_isolation_of_one_of_its_machines(cluster, pair):
     a, _, echo = pair
     faults = [partition(0, 1, at=0.0, lasts=20.0), isolate(1, at=1.0, lasts=5.0)]
-    Unrest(cluster, faults)
+    FaultInjector(cluster, faults)
     cluster.advance(12.0)
     assert a.links() == []
     assert cluster.run_until(lambda: bool(a.links()), 30.0)
@@ -491,7 +491,7 @@ def test_jitter_lets_one_connection_overtake_another(cluster):
     a, b, c = cluster(3, topology="star")
     got = []
     refs = [node.ref(str(a.spawn(Echo))) for node in (b, c)]
-    Unrest(cluster, [jitter(at=0.0, lasts=20.0, seconds=0.5)])
+    FaultInjector(cluster, [jitter(at=0.0, lasts=20.0, seconds=0.5)])
     cluster.advance(0.1)
     for _ in range(20):
         for place, ref in enumerate(refs):
@@ -524,7 +524,7 @@ def test_a_machine_is_split_from_others_and_clients_reach_it(cluster):
 
     one, other = (cluster.host(name, server) for name in ("one", "other"))
     client = cluster.host("client", asyncio.Event().wait, mortal=False)
-    Unrest(cluster, [split(0, at=0.0, lasts=20.0)])
+    FaultInjector(cluster, [split(0, at=0.0, lasts=20.0)])
     cluster.advance(1.0)
 
     assert client.run(ask, "one").result(5) == client.run(ask, "other").result(5) == b"x\n"
@@ -538,7 +538,7 @@ def test_a_machine_is_split_from_others_and_clients_reach_it(cluster):
 def test_a_node_that_the_test_starts_again_is_not_started_twice(cluster, pair):
     b = pair[1]
     cluster.restarted = lambda node: None
-    Unrest(cluster, [kill(1, at=0.0, lasts=5.0)])
+    FaultInjector(cluster, [kill(1, at=0.0, lasts=5.0)])
     cluster.advance(1.0)
     again = cluster.restart(b)
     cluster.advance(10.0)
@@ -602,7 +602,7 @@ def test_a_kind_with_other_bounds_is_the_same_kind(cluster):
     assert len({kind, kill}) == 1
     nodes, told = cluster(2), []
     cluster.restarted = told.append
-    Unrest(cluster, [kind(1, at=1.0, lasts=2.0)])
+    FaultInjector(cluster, [kind(1, at=1.0, lasts=2.0)])
 
     cluster.advance(cluster.now + 4.0)
 

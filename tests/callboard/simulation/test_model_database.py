@@ -13,7 +13,7 @@ from callboard.lease.errors import (
     StateBusy,
     StateUnavailable,
 )
-from callboard.lease.register import Leases, LeaseValue
+from callboard.lease.leases import Leases, LeaseValue
 from callboard.simulation.clock import Clock
 from callboard.simulation.cluster import Cluster
 from callboard.simulation.databases.model_database import ModelDatabase

@@ -18,7 +18,7 @@ from callboard.simulation import (
     runner,
 )
 from callboard.simulation.cluster_test import ClusterTest
-from callboard.simulation.faults import Unrest
+from callboard.simulation.faults import FaultInjector
 
 
 class Writer(Actor):
@@ -53,7 +53,7 @@ def test_a_fault_stops_a_handler_between_two_changes_of_the_disk(kind):
         disk = cluster.disk(b)
         writer = a.ref(str(b.spawn(Writer, disk)))
         cluster.advance(0.1)
-        Unrest(cluster, [kind(1, on="disk", skip=1)])  # after the fsync
+        FaultInjector(cluster, [kind(1, on="disk", skip=1)])  # after the fsync
         cluster.advance(0.0)
 
         answer = writer.ask("kept", timeout=10)
@@ -71,7 +71,7 @@ def test_what_was_done_is_kept_when_the_answer_is_not_sent():
         writer = a.ref(str(b.spawn(Writer, disk)))
         cluster.advance(0.1)
         answer = writer.ask("kept", timeout=10)
-        Unrest(cluster, [kill(1, on="send")])
+        FaultInjector(cluster, [kill(1, on="send")])
         cluster.advance(20)
 
         assert answer.exception() is not None
@@ -134,7 +134,7 @@ def test_steps_are_made_fewer():
 def test_after_calm_nothing_goes_wrong():
     with closing(Cluster(3)) as cluster:
         later = [pause(0, at=1, lasts=90), crash(1, at=1, lasts=90), kill(1, at=50)]
-        Unrest(cluster, later)
+        FaultInjector(cluster, later)
         cluster(2)
         cluster.restarted = lambda node: None
         cluster.advance(5.0)
@@ -162,7 +162,9 @@ def test_a_fault_strikes_whichever_machine_comes_to_a_moment():
     with closing(Cluster(3)) as cluster:
         nodes = cluster(3, topology="mesh")
         writers = [node.spawn(Writer, cluster.disk(node)) for node in nodes]
-        struck = Unrest(cluster, [pause("doer", at=1, on="disk", after=0.25, lasts=9)]).struck
+        struck = FaultInjector(
+            cluster, [pause("doer", at=1, on="disk", after=0.25, lasts=9)]
+        ).struck
         cluster.advance(2.0)
         writers[2].tell("one")
         cluster.advance(0.2)
@@ -181,7 +183,7 @@ def test_a_machine_ends_again_soon_after_its_start():
         starts = []
         cluster.restarted = lambda node: starts.append(cluster.now)
         again = crash("doer", on="start", after=0.5, lasts=2)
-        Unrest(cluster, [kill(1, at=1, lasts=1), again])
+        FaultInjector(cluster, [kill(1, at=1, lasts=1), again])
         cluster.advance(10.0)
 
         first, second = starts
@@ -193,7 +195,7 @@ def test_a_fault_begins_when_a_client_has_its_answer():
         a, b = cluster(2)
         history = cluster.history()
         writer = a.ref(str(b.spawn(Writer, cluster.disk(b))))
-        Unrest(cluster, [kill(1, on="answer", skip=1)])
+        FaultInjector(cluster, [kill(1, on="answer", skip=1)])
         for text in ("one", "two", "three"):
             history.ask(writer, text, timeout=1.0)
             cluster.advance(2.0)
@@ -251,7 +253,7 @@ def test_a_node_that_dies_while_it_starts_starts_again():
             node.spawn(Slow).ask("ready?", timeout=5.0).result(5.0)
 
         cluster.restarted = start
-        Unrest(cluster, [kill(0, at=1, lasts=0.5), kill(0, at=2, lasts=0.5)])
+        FaultInjector(cluster, [kill(0, at=1, lasts=0.5), kill(0, at=2, lasts=0.5)])
         cluster.advance(30.0)
 
         assert cluster.is_running(cluster.machines()[0])
@@ -269,14 +271,14 @@ def test_a_node_that_its_disk_does_not_let_start_starts_again_later():
                 raise OSError("the disk is full")
 
         cluster.restarted = start
-        Unrest(cluster, [full_disk(0, at=0.5, lasts=5), kill(0, at=1, lasts=0.5)])
+        FaultInjector(cluster, [full_disk(0, at=0.5, lasts=5), kill(0, at=1, lasts=0.5)])
         cluster.advance(30.0)
 
         assert cluster.is_running(cluster.machines()[0])
         assert rooms[0] is False
         assert rooms[-1] is True
         cluster.disk(cluster.machines()[0]).faults.capacity = 0
-        Unrest(cluster, [kill(0, at=1, lasts=0.5)])
+        FaultInjector(cluster, [kill(0, at=1, lasts=0.5)])
         with pytest.raises(OSError, match="full"):  # no fault of a swarm is why
             cluster.advance(5.0)
 
@@ -298,7 +300,7 @@ def test_what_a_machine_was_about_to_send_waits_until_a_pause_is_over():
         await asyncio.Event().wait()
 
     with closing(Cluster(3)) as cluster:
-        Unrest(cluster, [pause(1, at=0.5, on="send", lasts=3.0)])
+        FaultInjector(cluster, [pause(1, at=0.5, on="send", lasts=3.0)])
         cluster.host("listener", listener)
         cluster.host("caller", caller)
 
@@ -331,7 +333,7 @@ def test_a_machine_that_is_killed_in_a_pause_says_no_more_what_it_was_about_to_s
         cluster.host("listener", listener)
         host = cluster.host("caller", caller)
         cluster.advance(0.5)
-        Unrest(cluster, [pause(1, on="send", lasts=3.0)])
+        FaultInjector(cluster, [pause(1, on="send", lasts=3.0)])
         cluster.advance(1.0)
 
         cluster.kill(host)
@@ -345,7 +347,7 @@ def test_nothing_goes_wrong_while_a_test_still_sets_its_nodes_up():
         begun = []
         cluster.on_fault = lambda fault, nodes, begins: begins and begun.append(cluster.now)
         (a,) = cluster(1)
-        Unrest(cluster, [crash(0, at=0.01)])
+        FaultInjector(cluster, [crash(0, at=0.01)])
         cluster.restarted = lambda node: None
 
         a.host(Kept, state="postgresql://db/kept")
@@ -358,7 +360,7 @@ def test_nothing_goes_wrong_while_a_test_still_sets_its_nodes_up():
 
 def test_a_node_that_ends_while_it_is_started_keeps_nobody_waiting():
     with closing(Cluster(3)) as cluster:
-        Unrest(cluster, [crash(0, at=1.0, lasts=1.0), crash(0, at=2.001, lasts=1.0)])
+        FaultInjector(cluster, [crash(0, at=1.0, lasts=1.0), crash(0, at=2.001, lasts=1.0)])
         (a,) = cluster(1)
         a.host(Kept, state="postgresql://db/kept")
         cluster.restarted = lambda node: node.host(Kept, state="postgresql://db/kept")

@@ -9,11 +9,11 @@ from callboard.store.machine.command import Command, EntityId
 from callboard.store.machine.master import Master
 from callboard.store.machine.step import (
     Answer,
-    Occasion,
     Persist,
     ReportChanges,
     ReportRefused,
     SendRun,
+    StoreSignal,
 )
 
 
@@ -66,7 +66,7 @@ class Net:
             self.now += 0.1
             for machine in (self.master, *self.clones):
                 if machine is not None:
-                    self.do(machine.step(Occasion.TICK, self.now))
+                    self.do(machine.step(StoreSignal.TICK, self.now))
 
     def put(self, where: Any, **entries: Any) -> None:
         self.do(where.local([(Command.PUT, k, v, None) for k, v in entries.items()], self.now))
@@ -75,7 +75,7 @@ class Net:
         """Wait on all, as frontends do: whoever waits asks for acknowledgements."""
         for machine in (*self.clones, self.master):
             assert machine is not None
-            self.do(machine.step(Occasion.HASTEN, self.now))
+            self.do(machine.step(StoreSignal.HASTEN, self.now))
         assert self.master is not None
         return self.master.is_idle and all(clone.is_idle for clone in self.clones)
 

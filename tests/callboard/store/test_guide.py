@@ -10,7 +10,7 @@ from callboard.channel import Consumer, Handshake, Producer
 from callboard.endpoint.hub import Hub
 from callboard.store import Store, attach_clone, attach_master
 from callboard.store.machine.command import Command, CommandRun
-from callboard.store.machine.step import Occasion, SendRun
+from callboard.store.machine.step import SendRun, StoreSignal
 from tests.callboard.store.net import Net
 
 
@@ -91,7 +91,7 @@ def test_7_6_1_a_master_is_idle_when_all_clones_acknowledged_the_latest_command(
 ) -> None:
     net.loses = lambda run: run.sender == net.clones[1].reader
     net.put(net.master, k=1)
-    net.do(net.master.step(Occasion.HASTEN, net.now))
+    net.do(net.master.step(StoreSignal.HASTEN, net.now))
     assert not net.master.is_idle
 
     net.loses = lambda _run: False
@@ -114,12 +114,12 @@ def test_7_6_1_a_master_is_idle_when_no_command_of_a_writer_is_buffered(net: Net
     assert not net.master.is_idle
 
     net.do(net.master.receive(early, net.now))
-    net.do(net.master.step(Occasion.HASTEN, net.now))
+    net.do(net.master.step(StoreSignal.HASTEN, net.now))
     assert net.master.is_idle
 
 
 def _acknowledged(net: Net) -> list[Any]:
-    effects = net.master.step(Occasion.HASTEN, net.now)
+    effects = net.master.step(StoreSignal.HASTEN, net.now)
     return [effect for effect in effects if isinstance(effect, SendRun)]
 
 

@@ -17,7 +17,7 @@ from callboard.store.machine.snapshot import (
     SnapshotChunk,
     SnapshotIntake,
 )
-from callboard.store.machine.step import EndpointLost, Occasion, Persist, Resign, SendRun
+from callboard.store.machine.step import EndpointLost, Persist, Resign, SendRun, StoreSignal
 from callboard.store.options import ACK_AFTER, StoreOptions
 from tests.callboard.store.net import Net
 
@@ -46,10 +46,10 @@ def test_acknowledgements_of_few_commands_come_when_asked_for_or_with_a_tick(net
     net.put(net.master, a=1)
     assert [run.sender for run in sent] == [net.master.entity]
 
-    net.do(net.master.step(Occasion.HASTEN, net.now))
+    net.do(net.master.step(StoreSignal.HASTEN, net.now))
     assert net.master.is_idle
     asked = len(sent)
-    net.do(net.master.step(Occasion.HASTEN, net.now))
+    net.do(net.master.step(StoreSignal.HASTEN, net.now))
     assert len(sent) == asked
 
     net.put(net.master, b=1)
@@ -151,7 +151,7 @@ def test_a_question_is_answered_once_more_after_a_resync(net: Net) -> None:
     net.loses = lambda run: run.sender == net.master.entity
     net.do(clone.local([(Command.PUT_UNIQUE, "k", 1, None, who, 7)], net.now))
     net.loses = lambda _run: False
-    net.do(net.master.step(Occasion.LEAVE, net.now))
+    net.do(net.master.step(StoreSignal.LEAVE, net.now))
     net.tick(30)
 
     assert {(answer.request, answer.value) for answer in net.answers} == {(7, True)}
@@ -239,9 +239,9 @@ def test_keys_expire_in_their_order_and_clones_are_told(net: Net) -> None:
     net.do(net.master.local(puts, 10.0))
 
     assert net.master.next_expiry == 11.0
-    net.do(net.master.step(Occasion.KEY_EXPIRES, 11.0))
+    net.do(net.master.step(StoreSignal.KEY_EXPIRES, 11.0))
     assert net.master.next_expiry == 12.0
-    net.do(net.master.step(Occasion.KEY_EXPIRES, 12.5))
+    net.do(net.master.step(StoreSignal.KEY_EXPIRES, 12.5))
 
     assert net.entries() == [{"c": 2}] * 3
     assert net.master.next_expiry is None
@@ -252,7 +252,7 @@ def test_keys_expire_in_their_order_and_clones_are_told(net: Net) -> None:
 
 def test_two_masters_hear_of_each_other(net: Net) -> None:
     other = Master(EntityId(UUID(int=5), 1))
-    hails = [effect.run for effect in other.step(Occasion.ENDPOINT_FOUND, 0.0)]
+    hails = [effect.run for effect in other.step(StoreSignal.ENDPOINT_FOUND, 0.0)]
 
     effects = [effect for run in hails for effect in net.master.receive(run, 0.0)]
 

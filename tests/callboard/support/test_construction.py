@@ -15,7 +15,7 @@ from callboard.basp import MessageRegistry, PayloadCodec
 from callboard.basp.errors import MessageRefused
 from callboard.basp.payload import read_flat_record
 from callboard.basp.registry import RecordType
-from callboard.entity.form import EventForm
+from callboard.entity.event_json import EventSerializer
 from callboard.model.scalar import Count
 from callboard.support.construction import Restoring, constructor_of, has_own_code
 from callboard.support.dataclass import dataclass as lazy_dataclass
@@ -159,7 +159,7 @@ def _flat(codec: PayloadCodec, value: Any) -> Any:
 
 def _event(codec: PayloadCodec, value: Any) -> Any:
     """As recovery and journals make a stored event."""
-    form = EventForm(codec)
+    form = EventSerializer(codec)
     kind = form.kind_of(value)
     return kind.build(form.read(form.write_fields(kind, value)))
 
@@ -171,13 +171,13 @@ DECODERS: dict[str, Callable[[PayloadCodec, Any], Any]] = {
     "in pieces": _in_pieces,
     "flat": _flat,
     "event": _event,
-    "state, job or reminder": lambda codec, value: EventForm(codec).read(
-        EventForm(codec).write(value)
+    "state, job or reminder": lambda codec, value: EventSerializer(codec).read(
+        EventSerializer(codec).write(value)
     ),
-    "in stored state": lambda codec, value: EventForm(codec).read(
-        EventForm(codec).write({"a": [value]})
+    "in stored state": lambda codec, value: EventSerializer(codec).read(
+        EventSerializer(codec).write({"a": [value]})
     )["a"][0],
-    "copy for an outbox": lambda codec, value: EventForm(codec).copy(value),
+    "copy for an outbox": lambda codec, value: EventSerializer(codec).copy(value),
 }
 
 

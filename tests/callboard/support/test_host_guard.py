@@ -131,7 +131,7 @@ SERVERS = {
     "callboard/gateway/modules/http.py": "gateway",
     "callboard/dashboard/server.py": "dashboard",
     "callboard/dashboard/port.py": "dashboard",
-    "callboard/cli/work/window.py": "dashboard",
+    "callboard/cli/work/dashboard.py": "dashboard",
     "callboard/demo/page.py": "dashboard",
     "callboard/mqtt/port/websocket.py": "mqtt",
     "callboard/zeek/web_socket.py": "zeek",

@@ -21,7 +21,7 @@ from callboard.gateway.modules import topic as topic_module
 from callboard.gateway.modules.map import MapArguments, MapModule
 from callboard.gateway.wire.message import message_of
 from callboard.model.errors import UnsupportedData
-from callboard.mqtt.service import hub_door
+from callboard.mqtt.service import topic_bridge
 from callboard.operation.logs import JsonFormatter
 from callboard.pages import json_page
 from callboard.support.json_form import NUMBERS, json_of
@@ -88,7 +88,7 @@ EDGES: dict[str, Callable[[Any], Any]] = {
     "topic to gateway": lambda value: json_of(topic_module._plain(value)),
     "map of a gateway": _mapped,
     "line to gateway": lambda value: message_of({"content": value}).content,
-    "topic to MQTT": hub_door._payload,
+    "topic to MQTT": topic_bridge._payload,
     "log record": _formatted,
     "WebSocket of Zeek": lambda value: message_to_json("/t", value),
 }

@@ -43,7 +43,7 @@ OWN_CBOR = {
 
 #: Modules that may call `json.loads` themselves: they read what this project wrote.
 OWN_JSON = {
-    "cli/log.py", "cli/pipeline.py", "cli/work/entity_past.py", "commitlog/fields/declared.py",
+    "cli/log.py", "cli/pipeline.py", "cli/work/entity_at.py", "commitlog/fields/declared.py",
     "commitlog/folder.py", "commitlog/following/named.py", "commitlog/objects/archive.py",
     "commitlog/objects/manifest.py", "commitlog/objects/store.py", "configuration/reading.py",
     "entity/machine/job_queue.py",  # one text

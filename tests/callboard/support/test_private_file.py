@@ -11,7 +11,7 @@ import callboard
 from callboard import Node
 from callboard.actors.errors import WrongValue
 from callboard.commitlog import CommitLog
-from callboard.entity.state.opening import open_leases, open_state, open_view
+from callboard.entity.state.backends import open_leases, open_state, open_view
 from callboard.entity.state.sqlite import SqliteState
 from callboard.flow.record_file import RecordFile
 from callboard.gateway.spool import Spool

@@ -15,7 +15,7 @@ import pytest
 import callboard
 from callboard.commitlog import LogReader
 from callboard.configuration import reading
-from callboard.entity.state.opening import open_state
+from callboard.entity.state.backends import open_state
 from callboard.gateway.modules.http import HttpArguments
 from callboard.lease.errors import StorageError
 from callboard.mqtt import BridgeSettings, Credentials, ListenerSettings
@@ -119,7 +119,7 @@ PLAIN = {
     ("cli.mqtt", "PasswordOptions", "scram"): "whether",
     ("entity.machine.job_queue", "JobQueue", "_tokens"): "numbers of attempts",
     ("entity.machine.job_queue", "_Held", "token"): "the number of an attempt",
-    ("entity.machine.job_queue", "Taker", "token"): "the number of an attempt",
+    ("entity.machine.job_queue", "JobConsumer", "token"): "the number of an attempt",
     ("entity.queue.messages", "ExtendJob", "token"): "the number of an attempt",
     ("entity.queue.messages", "GiveBackJob", "token"): "the number of an attempt",
     ("entity.queue.messages", "RefuseJob", "token"): "the number of an attempt",

@@ -22,7 +22,7 @@ from callboard.mqtt.router.limits import Limits as RouterLimits
 from callboard.mqtt.service.config import RouterConfig
 from callboard.proxies.messages import DrainNode
 from callboard.store.options import CloneOptions, StoreOptions
-from callboard.support.seconds import LONGEST, checked_seconds
+from callboard.support.seconds import MAX_SECONDS, checked_seconds
 from tests.polling import eventually
 
 #: No times at all.
@@ -44,8 +44,8 @@ def test_a_time_is_a_number_from_0_to_the_longest_or_refused(value):
         )
         return
     assert type(made) is float
-    assert 0.0 <= made <= LONGEST
-    assert limit(value) == (None if made == LONGEST else made)
+    assert 0.0 <= made <= MAX_SECONDS
+    assert limit(value) == (None if made == MAX_SECONDS else made)
     if made == 0.0:
         with pytest.raises(InvalidSeconds):
             period(0.0)

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from callboard.support.text import (
     TEXT_LIMIT,
     describe,
+    error_text,
     logged,
     printable,
-    said,
+    safe_repr,
     sendable,
-    shown,
     trace_of,
 )
 
@@ -41,18 +41,18 @@ RAISED = [
 def test_a_text_that_raises_is_replaced(raised):
     error = Speechless(raised)
 
-    assert said(error) == "<its text could not be made>"
+    assert error_text(error) == "<its text could not be made>"
     assert describe(error) == "Speechless: <its text could not be made>"
-    assert shown(error) == "<a Speechless without a repr>"
+    assert safe_repr(error) == "<a Speechless without a repr>"
     assert "Speechless" in trace_of(error)
 
 
 def test_texts_are_bounded():
     error = ValueError("x" * 10_000_000)
 
-    assert len(said(error)) == TEXT_LIMIT
+    assert len(error_text(error)) == TEXT_LIMIT
     assert len(trace_of(error)) <= TEXT_LIMIT
-    assert len(shown("y" * 10_000_000)) == 500
+    assert len(safe_repr("y" * 10_000_000)) == 500
     assert describe(ValueError()) == "ValueError"
     assert describe(ValueError("why")) == "ValueError: why"
 
@@ -93,7 +93,13 @@ def test_what_a_terminal_would_obey_is_escaped(text, made):
 def test_texts_of_errors_and_values_can_be_sent(text):
     error = ValueError(text)
 
-    for made in (said(error), describe(error), trace_of(error), shown(text), sendable(text)):
+    for made in (
+        error_text(error),
+        describe(error),
+        trace_of(error),
+        safe_repr(text),
+        sendable(text),
+    ):
         made.encode()
     assert sendable("naïve") == "naïve"
     assert sendable("caf\udce9") == r"caf\udce9"

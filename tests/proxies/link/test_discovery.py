@@ -9,9 +9,9 @@ import pytest
 from callboard import Node, errors
 from callboard.events import AddressesChanged, LookUpFailed
 from callboard.proxies.address import NodeSource, parse_seed
+from callboard.proxies.environment import NodeEnvironment, Runner, new_node_id
 from callboard.proxies.link import discovery
 from callboard.proxies.link.network import MachineNetwork
-from callboard.proxies.surroundings import Runner, Surroundings, new_node_id
 from tests.polling import eventually
 
 
@@ -46,7 +46,7 @@ def names(monkeypatch):
 
 
 def make(names, **options):
-    around = Surroundings(Runner, names, new_node_id)
+    around = NodeEnvironment(Runner, names, new_node_id)
     return Node(surroundings=around, **options)
 
 

@@ -14,7 +14,7 @@ from callboard.basp.handshake import VERSION, LinkConfig
 from callboard.basp.header import Operation
 from callboard.proxies.errors import MessageTooLarge
 from callboard.proxies.events import ConnectionsRefused
-from callboard.proxies.link.limits import Gate, source_of
+from callboard.proxies.link.limits import AcceptLimiter, source_of
 from tests.proxies.cast import Big, Echo, eventually, recorded
 
 
@@ -38,7 +38,7 @@ HERE = "10.0.0.1"
 
 
 def test_strangers_are_counted_by_the_second():
-    gate = Gate(Limits(strangers_per_second=2))
+    gate = AcceptLimiter(Limits(strangers_per_second=2))
 
     refusals = [bool(gate.refusal(HERE, 0, 10.0)) for _ in range(4)]
     assert refusals == [False, False, True, True]
@@ -48,7 +48,7 @@ def test_strangers_are_counted_by_the_second():
 
 
 def test_who_proves_to_be_a_node_gives_its_place_back():
-    gate = Gate(Limits(strangers_per_second=1, handshakes=1))
+    gate = AcceptLimiter(Limits(strangers_per_second=1, handshakes=1))
     for wire in range(100):
         assert gate.refusal(HERE, 0, 10.0) == ""
         gate.begun(wire, HERE)
@@ -61,7 +61,7 @@ def test_who_proves_to_be_a_node_gives_its_place_back():
 
 
 def test_handshakes_and_links_are_counted():
-    gate = Gate(Limits(handshakes=1, links=5))
+    gate = AcceptLimiter(Limits(handshakes=1, links=5))
     gate.begun("one", HERE)
 
     assert "1 handshakes" in gate.refusal(HERE, 0, 1.0)
@@ -72,7 +72,7 @@ def test_handshakes_and_links_are_counted():
 
 
 def test_one_address_has_limits_of_its_own():
-    gate = Gate(Limits(links_per_address=3, handshakes_per_address=2))
+    gate = AcceptLimiter(Limits(links_per_address=3, handshakes_per_address=2))
     for wire in range(2):
         gate.begun(wire, HERE)
     assert "2 handshakes from 10.0.0.1" in gate.refusal(HERE, 2, 1.0)
@@ -92,7 +92,7 @@ def test_one_address_has_limits_of_its_own():
 
 @given(st.lists(st.tuples(st.sampled_from(["begun", "proven", "ended"]), st.integers(0, 5))))
 def test_nothing_is_kept_of_connections_that_are_gone(steps):
-    gate = Gate(Limits())
+    gate = AcceptLimiter(Limits())
     alive: set[int] = set()
     for step, wire in steps:
         if step == "begun" and wire not in alive:

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from callboard.actors.runner.patience import Patience
 from callboard.actors.runner.runner import Runner
+from callboard.actors.runner.spinning import AdaptivePoll
 from callboard.basp.handshake import LinkConfig
 from callboard.basp.link import Closed, Link, LinkPairs, Transmit
 from callboard.basp.node_id import NodeId
@@ -208,7 +208,7 @@ def test_a_turn_writes_early_and_then_in_ever_larger_portions(bench):
     "send", [lambda to: to.write(b"x", at_once=True), lambda to: to.write_run([b"x"])]
 )
 def test_who_sends_waits_longer_for_what_comes_next(bench, send):
-    bench.stream._patience = patience = Patience(bench.runner.now)  # which no poll uses up
+    bench.stream._patience = patience = AdaptivePoll(bench.runner.now)  # which no poll uses up
 
     send(bench.stream)
 

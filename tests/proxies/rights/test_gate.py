@@ -44,7 +44,7 @@ from callboard.proxies.messages import (
 )
 from callboard.proxies.rights import gate as gates
 from callboard.proxies.rights.gate import LeafGate
-from callboard.proxies.rights.permissions import Standing
+from callboard.proxies.rights.permissions import Principal
 from callboard.proxies.rights.rights import Rights
 
 ME, LEAF, NEAR, FAR = (bytes([n]) * 18 for n in (1, 2, 3, 4))
@@ -140,7 +140,7 @@ class HostileLeaf(RuleBasedStateMachine):
     )
     def begin(self, rights):
         self.rights = rights
-        self.gate = LeafGate(Host(), ME, LEAF, Standing("sensor", Rights(**rights)))
+        self.gate = LeafGate(Host(), ME, LEAF, Principal("sensor", Rights(**rights)))
         self.given, self.told = {}, set()
         self.count = 0
 
@@ -236,10 +236,10 @@ class HostileLeaf(RuleBasedStateMachine):
         self.gate.unwatched.clear()
         passed = self.gate.admit([frame(3, 1, *key)])
 
-        is_told = self.has_for("monitor", key) or self.has_for("link", key)
-        may = self.reaches(key[0]) and (is_told or key in self.given or key in self.told)
+        has_sender = self.has_for("monitor", key) or self.has_for("link", key)
+        may = self.reaches(key[0]) and (has_sender or key in self.given or key in self.told)
         assert bool(passed) == may
-        if may and is_told:
+        if may and has_sender:
             self.told.add(key)
         is_unwatched = self.reaches(key[0]) and key not in self.told
         assert self.gate.unwatched == ([key] if is_unwatched else [])
@@ -287,7 +287,7 @@ TestHostileLeaf.settings = settings(max_examples=100, stateful_step_count=40, de
 
 
 def gate_of(**rights):
-    return LeafGate(Host(), ME, LEAF, Standing("sensor", Rights(**rights)))
+    return LeafGate(Host(), ME, LEAF, Principal("sensor", Rights(**rights)))
 
 
 def test_a_node_that_may_not_be_reached_is_answered_in_order_and_its_account_ends():

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from callboard import Node, errors
+from callboard.proxies.environment import real_surroundings
 from callboard.proxies.events import LinkRefused
 from callboard.proxies.rights.permissions import LinkAccess, Permissions
 from callboard.proxies.rights.rights import Rights
-from callboard.proxies.surroundings import real_surroundings
 from tests.polling import eventually
 
 MEMBER = Rights.member()

@@ -17,7 +17,7 @@ from callboard.actors.errors import (
 from callboard.basp.frame import pack_frame
 from callboard.basp.header import Operation
 from callboard.proxies.events import FramesRefused, LinkDown
-from callboard.proxies.traffic import doubts
+from callboard.proxies.traffic import unverified
 from tests.proxies.cast import (
     Blocker,
     Echo,
@@ -219,7 +219,7 @@ def test_a_constructor_that_raises_at_the_receiver_fails_the_ask_and_no_link(
 
 @pytest.mark.slow
 def test_frames_of_sources_that_no_path_leads_to_are_refused(make_node, monkeypatch):
-    monkeypatch.setattr(doubts, "DOUBTED_LIMIT", 20 * 1024)
+    monkeypatch.setattr(unverified, "DOUBTED_LIMIT", 20 * 1024)
     a, b = make_node("a"), make_node("b")
     line(a, b)
     sink = b.spawn(Sink)

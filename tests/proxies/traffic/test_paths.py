@@ -7,7 +7,7 @@ from callboard.actors.errors import (
 )
 from callboard.basp.routing.update import NAME_LIMIT
 from callboard.proxies.events import NodeDown
-from callboard.proxies.ledger import departed
+from callboard.proxies.ledger import tombstones
 from tests.proxies.cast import (
     Echo,
     Later,
@@ -114,8 +114,8 @@ def test_a_text_whose_address_is_now_another_nodes_is_unreachable(make_node):
 
 
 def test_a_node_that_stays_away_is_forgotten_and_the_law_holds(make_node, monkeypatch):
-    monkeypatch.setattr(departed, "ARRIVALS_KEPT", 0.0)
-    monkeypatch.setattr(departed, "ACCOUNTS_KEPT", 0.0)
+    monkeypatch.setattr(tombstones, "ARRIVALS_KEPT", 0.0)
+    monkeypatch.setattr(tombstones, "ACCOUNTS_KEPT", 0.0)
     a, b, c = make_node("a"), make_node("b"), make_node("c")
     line(a, b, c)
     c.listen()
@@ -146,8 +146,8 @@ def test_a_node_that_stays_away_is_forgotten_and_the_law_holds(make_node, monkey
 
 def test_a_node_that_was_forgotten_is_as_good_as_a_new_one(make_node, monkeypatch):
     """Its sender begins with epoch 0 again, which its receiver takes because it forgot, too."""
-    monkeypatch.setattr(departed, "ARRIVALS_KEPT", 0.0)
-    monkeypatch.setattr(departed, "ACCOUNTS_KEPT", 0.0)
+    monkeypatch.setattr(tombstones, "ARRIVALS_KEPT", 0.0)
+    monkeypatch.setattr(tombstones, "ACCOUNTS_KEPT", 0.0)
     a, b = make_node("a"), make_node("b")
     line(a, b)
     sink = b.spawn(Sink)

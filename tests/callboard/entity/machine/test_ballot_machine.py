@@ -9,7 +9,7 @@ from callboard.entity.machine.ballot_machine import (
     AskVotes,
     BallotMachine,
     BallotSubject,
-    VotedOut,
+    Suspected,
 )
 
 SUBJECT = BallotSubject("x", 3)
@@ -32,7 +32,7 @@ def test_more_than_half_of_the_voters_have_to_agree() -> None:
     machine, ballot = begun()
     assert machine.voted(ballot, "b", 0.1, is_out_of_reach=True) == []
     assert machine.voted(ballot, "b", 0.1, is_out_of_reach=True) == []
-    assert machine.voted(ballot, "c", 0.2, is_out_of_reach=True) == [VotedOut(SUBJECT)]
+    assert machine.voted(ballot, "c", 0.2, is_out_of_reach=True) == [Suspected(SUBJECT)]
 
 
 @pytest.mark.parametrize("voters", ["ax", "ab", "a", "bcx"])
@@ -43,7 +43,7 @@ def test_with_fewer_than_three_voters_nobody_is_voted_out(voters: str) -> None:
 def test_three_voters_are_enough_and_the_subject_is_one_of_them() -> None:
     machine, ballot = begun("abx")
     assert machine.voted(ballot, "x", 0.1, is_out_of_reach=True) == []
-    assert machine.voted(ballot, "b", 0.1, is_out_of_reach=True) == [VotedOut(SUBJECT)]
+    assert machine.voted(ballot, "b", 0.1, is_out_of_reach=True) == [Suspected(SUBJECT)]
 
 
 def test_a_vote_of_an_earlier_ballot_does_not_count() -> None:
@@ -52,7 +52,7 @@ def test_a_vote_of_an_earlier_ballot_does_not_count() -> None:
     assert machine.voted(ballot, "b", 0.1, is_out_of_reach=True) == []
     machine.lost(SUBJECT, set("abx"), 0.2)
     assert machine.voted(ballot, "b", 0.3, is_out_of_reach=True) == []
-    assert machine.voted(ballot + 1, "b", 0.3, is_out_of_reach=True) == [VotedOut(SUBJECT)]
+    assert machine.voted(ballot + 1, "b", 0.3, is_out_of_reach=True) == [Suspected(SUBJECT)]
 
 
 def test_a_late_vote_does_not_count() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from callboard.entity.machine import job_queue
-from callboard.entity.machine.job_queue import JobQueue, Taker, node_of
+from callboard.entity.machine.job_queue import JobConsumer, JobQueue, node_of
 from callboard.entity.state.interface import JobStatus, RowChanges
 from callboard.entity.state.memory import MemoryState, MemoryTables
 from tests.callboard.entity.state.test_conformance import of_slot
@@ -103,7 +103,7 @@ class QueueRules(RuleBasedStateMachine):
         token = f"{node}/{self.token}"
         self.visible[token] = visible
         self.waiting.append(token)
-        assert self.jobs.take(Taker(token, visible, None))
+        assert self.jobs.take(JobConsumer(token, visible, None))
         self.settle()
 
     @rule(data=st.data())
@@ -235,7 +235,7 @@ class Readers:
         self.token += 1
         token = f"{node}/{self.token}"
         self.waiting.append(token)
-        assert self.jobs.take(Taker(token, 5.0, None))
+        assert self.jobs.take(JobConsumer(token, 5.0, None))
 
     def write(self) -> None:
         changes, self.jobs.changes = self.jobs.changes, RowChanges()
@@ -349,13 +349,13 @@ def test_a_job_that_alone_cannot_be_read_costs_a_node_no_other_job() -> None:
     readers = Readers()
     for _ in range(2):
         readers.put(0)
-    readers.jobs.take(Taker("new/1", 5.0, None))
-    readers.jobs.take(Taker("new/2", 5.0, None))
+    readers.jobs.take(JobConsumer("new/1", 5.0, None))
+    readers.jobs.take(JobConsumer("new/2", 5.0, None))
     first, second = readers.jobs.match()
     assert readers.jobs.refuse(first.number, "new/1", [], 0.0)
     assert readers.jobs.give_back(second.number, "new/2")
-    readers.jobs.take(Taker("new/3", 5.0, None))
+    readers.jobs.take(JobConsumer("new/3", 5.0, None))
     assert [each.number for each in readers.jobs.match()] == [second.number]
-    readers.jobs.take(Taker("old/1", 5.0, None))
+    readers.jobs.take(JobConsumer("old/1", 5.0, None))
     assert [(each.number, each.attempt) for each in readers.jobs.match()] == [(1, 1)]
     assert not readers.jobs.refuse(1, "new/1", [], 0.0), "it is another's"

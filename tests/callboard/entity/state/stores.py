@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from callboard.entity.state.backends import open_state
 from callboard.entity.state.interface import (
     Committed,
     EntitySnapshot,
@@ -17,7 +18,6 @@ from callboard.entity.state.interface import (
     SlotBatch,
 )
 from callboard.entity.state.memory import MemoryState, MemoryTables
-from callboard.entity.state.opening import open_state
 from callboard.simulation.clock import Clock
 from callboard.simulation.databases.model_database import ModelDatabase
 from tests.callboard.entity.state.postgresql_server import running_server

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from callboard.entity.state import client as state_client
 from callboard.entity.state import schema
 from callboard.entity.state import sqlite as state_sqlite
+from callboard.entity.state.backends import open_view
 from callboard.entity.state.client import ThreadedStateClient
 from callboard.entity.state.interface import (
     Committed,
@@ -28,7 +29,6 @@ from callboard.entity.state.interface import (
     SlotBatch,
 )
 from callboard.entity.state.memory import MemoryState
-from callboard.entity.state.opening import open_view
 from callboard.entity.state.sqlite import SqliteState
 from callboard.lease.errors import StateCorrupt
 from tests.polling import eventually

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from callboard.entity.state.backends import open_view
 from callboard.entity.state.interface import Fence, RowChanges, SlotBatch, StoredReminder
-from callboard.entity.state.opening import open_view
 from callboard.lease.errors import (
     DatabaseReplaced,
     OutcomeUnknown,

@@ -16,6 +16,7 @@ import pytest
 from callboard.actors.errors import WrongValue
 from callboard.entity.state import schema, wal_index
 from callboard.entity.state import sqlite as state_sqlite
+from callboard.entity.state.backends import open_leases, open_state, open_view
 from callboard.entity.state.client import ThreadedStateClient
 from callboard.entity.state.interface import (
     NO_FENCE,
@@ -24,7 +25,6 @@ from callboard.entity.state.interface import (
     SlotBatch,
     StoredReminder,
 )
-from callboard.entity.state.opening import open_leases, open_state, open_view
 from callboard.entity.state.sqlite import SqliteState
 from callboard.lease import sqlite as lease_sqlite
 from callboard.lease.errors import (

@@ -19,7 +19,7 @@ from callboard.mqtt.service.cluster import (
     RetainedQuestion,
     RetainedWrite,
 )
-from callboard.mqtt.service.hub_door import TopicMap
+from callboard.mqtt.service.topic_bridge import TopicMap
 from callboard.mqtt.wire.packet import V5, Publish, Subscribe, Subscription
 from callboard.mqtt.wire.properties import Properties
 from tests.callboard.mqtt.caller import Caller

@@ -17,7 +17,7 @@ from callboard.mqtt.service.config_file import (
     make_security,
     read_config_file,
 )
-from callboard.mqtt.service.hub_door import TopicMap
+from callboard.mqtt.service.topic_bridge import TopicMap
 
 HASH = hash_password(b"secret", cost=2)
 WHOLE = f"""

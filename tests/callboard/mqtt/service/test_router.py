@@ -10,7 +10,7 @@ from callboard import Node
 from callboard.commitlog import LogFailed
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.journal.journal import RouterJournal
-from callboard.mqtt.port.edge import Edge
+from callboard.mqtt.port.network import RouterNetwork
 from callboard.mqtt.router.datalog import CursorJump
 from callboard.mqtt.router.ingress import Ingress
 from callboard.mqtt.router.limits import Limits
@@ -217,13 +217,13 @@ def test_broker_builds_the_router_before_its_listeners(tmp_path, monkeypatch) ->
     with Router(config) as router, router.link("keeper", session_expiry=100) as link:
         link.subscribe("t", qos=1).result(5)
     found = []
-    opening = Edge.open
+    opening = RouterNetwork.open
 
-    async def noted(edge: Edge, listeners) -> None:
+    async def noted(edge: RouterNetwork, listeners) -> None:
         found.append(list(again.call(lambda: again.machine.sessions.graveyard)))
         await opening(edge, listeners)
 
-    monkeypatch.setattr(Edge, "open", noted)
+    monkeypatch.setattr(RouterNetwork, "open", noted)
     again = Router(config)
     with again:
         assert found == [["keeper"]]

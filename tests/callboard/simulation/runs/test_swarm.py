@@ -7,8 +7,8 @@ import pytest
 from callboard import Actor, handler
 from callboard.simulation import Cluster, crash, cut, delay, partition, pause, swarm
 from callboard.simulation.cluster_test import ClusterTest
-from callboard.simulation.faults import DOER, KINDS, MOMENTS, OWN_MOMENTS, Unrest
-from callboard.simulation.runs.swarm import MomentRecorder, Rhythm, Swarm
+from callboard.simulation.faults import DOER, KINDS, MOMENTS, OWN_MOMENTS, FaultInjector
+from callboard.simulation.runs.swarm import ActivityProfile, MomentRecorder, Swarm
 
 NAMES = {kind.name: kind for kind in KINDS}
 
@@ -41,7 +41,7 @@ def test_a_fault_that_is_drawn_is_printed_as_the_call_that_makes_it():
 
 
 def test_the_same_seed_draws_the_same():
-    rhythm = Rhythm(4.0, {"send": 8})
+    rhythm = ActivityProfile(4.0, {"send": 8})
     draws = [Swarm((), 20.0, 12).draw(77, rhythm) for _ in range(2)]
     assert draws[0] == draws[1] != swarm().draw(78, rhythm)
 
@@ -55,7 +55,7 @@ def test_only_machines_that_do_something_are_whoever_does_it():
 
 
 def test_faults_wait_for_what_a_test_has_and_begin_while_it_is_busy():
-    rhythm = Rhythm(2.0, {"disk": 16})
+    rhythm = ActivityProfile(2.0, {"disk": 16})
     draws = [swarm(crash, cut).draw(seed, rhythm) for seed in range(300)]
     faults = [fault for drawn in draws for fault in drawn]
     assert {fault.on for fault in faults} == {"", "disk", "start"}
@@ -71,24 +71,24 @@ def test_nothing_waits_for_a_start_where_nothing_ends():
 
 def test_a_test_is_listened_to_until_it_is_calm():
     with closing(Cluster(1)) as cluster:
-        Unrest(cluster, [])
+        FaultInjector(cluster, [])
         listener = MomentRecorder(cluster)
         writes(cluster)
 
-    rhythm = Rhythm.of(listener.times)
+    rhythm = ActivityProfile.of(listener.times)
     assert len(listener.times["disk"]) == 5
     assert rhythm.moments["disk"] == 6
     assert 1.0 <= rhythm.busy <= 2.0
     assert "mark" not in rhythm.moments
-    assert Rhythm.of({"send": []}) == Rhythm()
+    assert ActivityProfile.of({"send": []}) == ActivityProfile()
 
 
 def test_a_small_change_of_a_test_leaves_its_rhythm():
     times = [0.1 * number for number in range(110)]
     assert (
-        Rhythm.of({"send": times})
-        == Rhythm.of({"send": times[:-5]})
-        == Rhythm(16.0, {"send": 128})
+        ActivityProfile.of({"send": times})
+        == ActivityProfile.of({"send": times[:-5]})
+        == ActivityProfile(16.0, {"send": 128})
     )
 
 
@@ -115,7 +115,7 @@ def test_a_replay_draws_what_the_run_drew():
 
 
 def test_all_machines_that_faults_may_end_lose_their_power_at_one_moment():
-    rhythm = Rhythm(4.0, {"answer": 12}, machines=5, mortal=(1, 2, 4))
+    rhythm = ActivityProfile(4.0, {"answer": 12}, machines=5, mortal=(1, 2, 4))
     draws = [swarm(crash).draw(seed, rhythm) for seed in range(300)]
     moments = [
         {(fault.at, fault.on, fault.skip, fault.after) for fault in one} for one in draws
@@ -130,7 +130,7 @@ def test_all_machines_that_faults_may_end_lose_their_power_at_one_moment():
 
 
 def test_partitions_divide_a_whole_cluster():
-    rhythm = Rhythm(4.0, {"answer": 12}, machines=4, mortal=(0, 1, 2, 3))
+    rhythm = ActivityProfile(4.0, {"answer": 12}, machines=4, mortal=(0, 1, 2, 3))
     whole = [
         faults
         for faults in (swarm(partition).draw(seed, rhythm) for seed in range(300))
@@ -142,7 +142,7 @@ def test_partitions_divide_a_whole_cluster():
 
 
 def test_one_machine_after_the_other_is_away():
-    draws = [swarm(pause).draw(seed, Rhythm(16.0)) for seed in range(300)]
+    draws = [swarm(pause).draw(seed, ActivityProfile(16.0)) for seed in range(300)]
     relays = [
         faults
         for faults in draws
@@ -156,6 +156,6 @@ def test_one_machine_after_the_other_is_away():
 
 
 def test_faults_that_end_machines_strike_none_that_they_may_not_end():
-    rhythm = Rhythm(4.0, {"send": 12}, machines=5, mortal=(1, 3))
+    rhythm = ActivityProfile(4.0, {"send": 12}, machines=5, mortal=(1, 3))
     faults = [fault for seed in range(100) for fault in swarm(crash).draw(seed, rhythm)]
     assert {fault.machines for fault in faults} == {(DOER,), (1,), (3,)}

@@ -1,0 +1,142 @@
+"""How what was stored becomes an entity again: its snapshot, then the events behind it."""
+
+from collections.abc import Iterable
+from typing import Any, NoReturn, Protocol
+
+from callboard.entity.entity import Entity, EntityType
+from callboard.entity.errors import NotPersistable
+from callboard.entity.event_json import EventSerializer
+from callboard.entity.state.interface import EntitySnapshot, PastEvent
+from callboard.lease.errors import StateVersion
+
+
+def restore(
+    form: EventSerializer, kind: EntityType, actor: Entity, snapshot: EntitySnapshot
+) -> None:
+    """Give an entity the state of a snapshot."""
+    if not kind.appliers:
+        actor.state = _saved_state(form, kind, actor, snapshot)  # type: ignore[attr-defined]
+        return
+    found = form.read(snapshot.body)
+    for name, value in found.items():
+        setattr(actor, name, value)
+
+
+def _saved_state(
+    form: EventSerializer, kind: EntityType, actor: Entity, snapshot: EntitySnapshot
+) -> object:
+    """Return a state that `save()` stored, as its class is now.
+
+    Raises:
+        StateVersion: a newer program wrote it.
+    """
+    record, fields = form.read_record(snapshot.body)
+    latest, version = kind.version_of(*record.names), snapshot.version or 1
+    if version > latest:
+        msg = (
+            f"a state {record.name} of version {version} was stored, and this program has "
+            f"version {latest}; upgrade it"
+        )
+        raise StateVersion(msg)
+    if version < latest:
+        fields = kind.upcast(actor, record.names, version, fields)
+    return form.build(record, fields)
+
+
+class ReplayTarget(Protocol):
+    """What events are applied to: it knows the number of the last one."""
+
+    written: int
+
+
+def apply_all(
+    form: EventSerializer,
+    kind: EntityType,
+    applied: ReplayTarget,
+    actor: Entity,
+    events: Iterable[PastEvent],
+) -> None:
+    """Apply stored events to an entity.
+
+    Raises:
+        StateVersion: a newer version of the class wrote one, or one that knew more events.
+    """
+    builders, appliers, read = kind.builders, kind.appliers, form.read
+    dropped = form.note_dropped
+    for number, name, version, body in events:
+        known = builders.get(name)
+        if known is not None and known[0] == version:
+            event = known[1](read(body), dropped)
+        else:
+            event = _first_of_kind(form, kind, actor, PastEvent(number, name, version, body))
+        (appliers.get(event.__class__) or kind.applier(event))(actor, event)
+        applied.written = number
+
+
+def _first_of_kind(
+    form: EventSerializer, kind: EntityType, actor: Entity, stored: PastEvent
+) -> object:
+    """Return a stored event of a kind that this program did not read yet, or an old one.
+
+    Raises:
+        StateVersion: a newer version of the class wrote it, or one that knew more events.
+    """
+    registered = form.kind_named(stored.kind)
+    names = (stored.kind,) if registered is None else registered.names
+    latest = kind.version_of(*names)
+    if registered is None or stored.version > latest:
+        msg = (
+            f"{stored.kind} of version {stored.version} was stored, and this program has "
+            f"{f'version {latest}' if registered else 'no such message'}; upgrade it"
+        )
+        raise StateVersion(msg)
+    fields = form.read(stored.body)
+    if stored.version < latest:
+        fields = kind.upcast(actor, names, stored.version, fields)
+    event = form.build(registered, fields)
+    kind.builders[stored.kind] = latest, registered.build
+    return event
+
+
+def public_state(actor: Entity) -> dict[str, Any]:
+    """Return the attributes of an entity that are its state: those without an underscore."""
+    public = {name: value for name, value in vars(actor).items() if name[0] != "_"}
+    public.pop("context", None)
+    return public
+
+
+class _Past:
+    """The context of an entity that is only looked at."""
+
+    def __init__(self, kind: EntityType, key: str) -> None:
+        self.type, self.key, self.written = kind, key, 0
+
+    def persist(self, _: object = None) -> NoReturn:
+        """Refuse: it is the past."""
+        msg = f"{self.type.name}/{self.key} is replayed to be looked at, and persists nothing"
+        raise NotPersistable(msg)
+
+    save = persist
+
+
+def replay(
+    form: EventSerializer,
+    kind: EntityType,
+    key: str,
+    snapshot: EntitySnapshot | None,
+    events: Iterable[PastEvent],
+) -> dict[str, Any]:
+    """Return the public attributes of an entity as it was, without hosting it.
+
+    Its `__init__` is called without arguments, then its `@event` methods; no handler is.
+
+    Raises:
+        StateVersion: its class does not read them.
+        Exception: whatever the class raises.
+    """
+    cell: Any = _Past(kind, key)
+    actor = kind.cls.attach(cell, (), {})
+    if snapshot is not None:
+        restore(form, kind, actor, snapshot)
+    apply_all(form, kind, cell, actor, events)
+    return public_state(actor)

@@ -1,0 +1,134 @@
+"""The network side of a router: its listeners, its client connections, and a shared timer."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import InitVar
+from functools import partial
+from typing import Final
+
+from callboard.kernel.tls import is_loopback
+from callboard.kernel.wire import Runner
+from callboard.mqtt.access.acl import Ruled
+from callboard.mqtt.access.auth import AuthGate, Security
+from callboard.mqtt.port.hooks import Hooks, HookScreen
+from callboard.mqtt.port.limits import NetworkLimits
+from callboard.mqtt.port.listener import Listener, ListenerSettings, listen
+from callboard.mqtt.port.remote_link import ClientConnections
+from callboard.mqtt.router.link import Mailbox
+from callboard.mqtt.wire.errors import ListenError
+from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.support.dataclass import dataclass
+from callboard.support.redaction import redacted
+
+#: Seconds between two checks for silent connections.
+CHECK_INTERVAL: Final = 1.0
+#: Seconds for clients to read their last bytes, and to close, when the router ends.
+FAREWELL: Final = 2.0
+
+
+@dataclass(eq=False, repr=False)
+class RouterNetwork:
+    """All sockets of a router; used only on the thread of its loop."""
+
+    mailbox: InitVar[Mailbox]
+    _runner: Runner
+    limits: InitVar[NetworkLimits]
+    gate: AuthGate
+    hooks: InitVar[Hooks]
+
+    def __post_init__(self, mailbox: Mailbox, limits: NetworkLimits, hooks: Hooks) -> None:
+        self.door = ClientConnections(mailbox, self._runner.now, limits, self.gate)
+        self.door.authenticate = self.gate.authenticate
+        self.door.is_unguarded = lambda: not any(self._guards())
+        if hooks.publish or hooks.deliver:
+            self.door.make_screen = partial(HookScreen, hooks)
+        self.listeners: list[Listener] = []
+        self.loop = self._runner.loop
+        #: Called after each check for silent connections.
+        self.looked: Callable[[], object] = int
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
+
+    async def open(self, listeners: Iterable[ListenerSettings]) -> None:
+        """Open ports, all or none.
+
+        Raises:
+            ListenError: a port cannot be opened; or it is open to other machines, and no
+                setting says which clients are admitted.
+            TlsError: a TLS file is unusable.
+        """
+        try:
+            for settings in listeners:
+                self._refuse_unguarded(settings)
+                self.listeners.append(await listen(self.door, settings, self._runner))
+        except BaseException:
+            self._close_ports()
+            raise
+
+    def _refuse_unguarded(self, settings: ListenerSettings) -> None:
+        """Refuse a port that other machines can reach without any authentication."""
+        scheme, host, _ = settings.parse()
+        has_certificates = settings.tls is not None and settings.tls.mutual
+        guards = (*self._guards(), has_certificates)
+        if scheme != "unix" and not any(guards) and not is_loopback(host):
+            message = (
+                f"{redacted(settings.address)}"
+                " is open to other machines, and every client may do "
+                "everything; set users, an authenticator or client certificates, or "
+                "anonymous = true to admit all clients"
+            )
+            raise ListenError(message)
+
+    def _guards(self) -> tuple[object, ...]:
+        """Return the settings that say which clients are admitted; true ones are set."""
+        gate = self.gate
+        return gate.authenticator, gate.is_guarded, gate.security.anonymous
+
+    def reload(self, security: Security) -> None:
+        """Apply other users, rules and bans, also to connected clients."""
+        self.gate.security = security
+        for remote in list(self.door.links):
+            link = remote.link
+            if link is None or not isinstance(link.access, Ruled):
+                continue
+            ruling = self.gate.review(link.connect, remote.peer, remote.proof)
+            if isinstance(ruling, ReasonCode):
+                # The will of a removed user is not published either.
+                remote.end(ruling, has_will=ruling is not ReasonCode.NOT_AUTHORIZED)
+            else:
+                link.access = ruling
+                link.access_changed()
+
+    async def close(self) -> None:
+        """Close the ports and disconnect the clients; cut off slow ones after `FAREWELL`."""
+        self._close_ports()
+        for remote in list(self.door.links):
+            remote.end(ReasonCode.SERVER_SHUTTING_DOWN)
+        if self.door.links:
+            emptied = asyncio.Event()
+            self.door.emptied = emptied.set
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(emptied.wait(), FAREWELL)
+        self.cut()
+
+    def cut(self) -> None:
+        """Close the ports and all connections without DISCONNECT packets. Idempotent."""
+        self._close_ports()
+        for remote in list(self.door.links):
+            remote.cut()
+        self.gate.close()
+
+    def _close_ports(self) -> None:
+        """Stop accepting clients."""
+        self._timer.cancel()
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            listener.close()
+
+    def _check(self) -> None:
+        """Check for silent connections and changed certificates, once a second."""
+        self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
+        self.door.check()
+        for listener in self.listeners:
+            listener.look()
+        self.looked()

@@ -1,0 +1,75 @@
+"""What a node stands on: its runner, its network, its identity.
+
+Real nodes stand on threads, TCP and this machine. The simulation puts others in their place,
+and the same code runs on them.
+"""
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from callboard.actors.runner.collector import relax
+from callboard.actors.runner.runner import Runner
+from callboard.basp.node_id import NodeId, make_node_id
+from callboard.basp.registry import DEFAULT_REGISTRY, MessageRegistry
+from callboard.proxies.link.network import MachineNetwork, Network
+from callboard.support.dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnvironment:
+    """Where a node gets its runner, its sockets, its id, and the types that may travel."""
+
+    make_runner: Callable[[str], Runner]
+    network: Network
+    make_node_id: Callable[[], NodeId]
+    registry: MessageRegistry = DEFAULT_REGISTRY
+
+
+def real_surroundings() -> NodeEnvironment:
+    """Return what nodes stand on outside of simulations; their process is made fit for it."""
+    relax()
+    return NodeEnvironment(Runner, MachineNetwork(), new_node_id)
+
+
+_STARTED_NS: Final = time.time_ns()
+_INDEX: Final = itertools.count()
+
+
+def new_node_id() -> NodeId:
+    """Return the id of the next node of this process; no two are ever equal."""
+    return make_node_id(_machine_facts(), _STARTED_NS, next(_INDEX), os.getpid())
+
+
+def _machine_facts() -> bytes:
+    """Return bytes that differ from machine to machine."""
+    facts = [*_network_addresses(), *_root_file_system()]
+    # A sandbox may hide both; chance does as well: a restarted process has another id.
+    return b"|".join(facts) if facts else os.urandom(16)
+
+
+def _network_addresses() -> list[bytes]:
+    """Return the hardware addresses of the network interfaces."""
+    found = []
+    for entry in sorted(Path("/sys/class/net").glob("*/address")):
+        try:
+            address = entry.read_bytes().strip()
+        except OSError:
+            continue
+        if address.strip(b"0:"):
+            found.append(address)
+    return found
+
+
+def _root_file_system() -> list[bytes]:
+    """Return the id of the root file system, if it has one."""
+    with suppress(OSError):
+        device = Path("/").stat().st_dev
+        for entry in Path("/dev/disk/by-uuid").iterdir():
+            if entry.stat().st_rdev == device:
+                return [entry.name.encode()]
+    return []

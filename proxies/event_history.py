@@ -1,0 +1,392 @@
+"""What happened lately on a node, kept for people who ask later: events, losses, restarts.
+
+All of it is bounded, and holds no message of a user: of those that were lost it tells the type
+and how many. Losses of one kind, receiver, type and sender are one row; as events they are told
+at most once a second.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import field, fields, replace
+from typing import Any, Final
+
+from callboard import locks
+from callboard.actors.cell import Cell
+from callboard.actors.envelope import Envelope, trace_id
+from callboard.actors.events import (
+    ActorFailed,
+    ActorRestarted,
+    ActorStarted,
+    ActorStopped,
+    DeadLetter,
+    Expired,
+    MailboxOverflow,
+    RestartsExhausted,
+    Unexpected,
+)
+from callboard.actors.reference import ActorRef, Down, Sender
+from callboard.actors.runtime import Runtime
+from callboard.proxies.events import MessagesLost, NodeDown
+from callboard.proxies.messages import frozen_message
+from callboard.support.dataclass import dataclass
+from callboard.support.text import class_name, sendable
+
+#: Events, rows of losses, failures, restarts and ended actors that are kept, the latest.
+EVENTS: Final = 1_000
+ROWS: Final = 500
+
+#: Seconds between two events about losses of one row.
+LOSS_INTERVAL: Final = 1.0
+
+#: Seconds for which starts and ends of actors are kept after a reader came: each is an event.
+FOLLOWED: Final = 10.0
+
+#: Characters of one text in an event.
+TEXT: Final = 500
+
+
+@frozen_message("callboard.EventInfo")
+class EventInfo:
+    """An event of a node: number, age in seconds, class, and its fields as texts.
+
+    One that belongs to a message with a trace context has the id of its trace as `trace`.
+    """
+
+    number: int
+    age: float
+    kind: str
+    values: dict[str, str] = field(default_factory=dict)
+
+
+@frozen_message("callboard.EventPage")
+class EventPage:
+    """Events of a node, in their order.
+
+    Attributes:
+        last: the number to go on behind.
+        missed: those behind the number that was asked for and are not kept any more.
+    """
+
+    events: list[EventInfo]
+    last: int
+    missed: int = 0
+
+
+@frozen_message("callboard.LossInfo")
+class LossInfo:
+    """Messages that nobody handled.
+
+    Attributes:
+        kind: `dead letter`, `overflow`, `expired` (an ask that was too late before its turn),
+            `no handler`, `lost or unconfirmed` (on the way to another node).
+        address: the text of the receiver's ref, or the name of its node.
+        actor_class: of the receiver, or `an actor of NODE`, or "" where that is not known.
+        name: what the receiver is or was registered as, or "".
+        message: the type of the messages, or "".
+        sender: the class of the actor that sent them, or its node, or "".
+        count: messages.
+        age: seconds since the latest.
+        end: why the receiver has ended, or "".
+    """
+
+    kind: str
+    address: str
+    actor_class: str
+    name: str
+    message: str
+    sender: str
+    count: int
+    age: float
+    end: str = ""
+
+
+@frozen_message("callboard.FailureInfo")
+class FailureInfo:
+    """An actor that failed, `age` seconds ago; `text` is that of the error."""
+
+    address: str
+    actor_class: str
+    name: str
+    text: str
+    age: float
+
+
+@frozen_message("callboard.RestartInfo")
+class RestartInfo:
+    """A child that its supervisor started again.
+
+    Attributes:
+        child: what its supervisor calls it.
+        address: of its latest incarnation, or "".
+        supervisor: the text of its ref.
+        restarts: how often, as far as it is kept.
+        reason: why it ended the last time.
+        age: seconds since then.
+        gave_up: whether the supervisor has given up.
+    """
+
+    child: str
+    address: str
+    supervisor: str
+    restarts: int
+    reason: str
+    age: float
+    gave_up: bool = False
+
+
+@dataclass(slots=True)
+class _Loss:
+    """A row of losses; `untold` of them are not told as an event yet."""
+
+    row: LossInfo
+    count: int = 0
+    at: float = 0.0
+    told_at: float = float("-inf")
+    untold: int = 0
+    #: Of the latest message.
+    trace: str = ""
+
+
+_KINDS: Final[dict[type, str]] = {Unexpected: "no handler", Expired: "expired"}
+
+
+@dataclass(eq=False, repr=False)
+class EventHistory:
+    """What is kept of one node. From any thread."""
+
+    _runtime: Runtime
+    #: What other nodes are called.
+    _node_names: Mapping[bytes, str]
+    #: Returns what an actor is registered as.
+    _names_of: Callable[[ActorRef[Any]], Collection[str]]
+
+    def __post_init__(self) -> None:
+        """Begin to take note."""
+        runtime = self._runtime
+        # A finalizer may lose a message in the midst.
+        self._lock = locks.lock("recent events of a node", 990, reentrant=True)
+        self._events: deque[tuple[int, float, str, dict[str, str]]] = deque(maxlen=EVENTS)
+        self._number = 0
+        self._losses: dict[tuple[Any, ...], _Loss] = {}
+        self._failures: deque[tuple[float, FailureInfo]] = deque(maxlen=ROWS)
+        self._restarts: dict[tuple[Any, str], tuple[float, RestartInfo]] = {}
+        #: Number, class, name and end of actors that have ended.
+        self._ended: deque[tuple[int, str, Collection[str], str]] = deque(maxlen=ROWS)
+        self._followed_until = 0.0
+        self._stop_following: Callable[[], None] = lambda: None
+        runtime.recorder = self.note
+        runtime.on_dead_letter.append(self._dead_letter)
+        runtime.on_end.append(self._note_end)
+
+    # --- taking note ---
+
+    def note(self, event: object) -> None:
+        """Keep an event."""
+        if isinstance(event, DeadLetter):  # it was kept before it was told
+            return
+        if isinstance(event, ActorStarted | ActorStopped):
+            if self._runtime.now() > self._followed_until:
+                return
+        elif isinstance(event, Unexpected | Expired):
+            self._lose(_KINDS[type(event)], event.ref, event.message, None)
+            return
+        elif isinstance(event, MailboxOverflow):
+            self._lose("overflow", event.ref, None, None, event.count)
+            return
+        elif isinstance(event, ActorFailed):
+            found = self._describe(event.ref)
+            failure = FailureInfo(*found[:3], event.detail[:TEXT], 0.0)
+            self._failures.append((self._runtime.now(), failure))
+        elif isinstance(event, ActorRestarted | RestartsExhausted):
+            self._note_restart(event)
+        elif isinstance(event, MessagesLost):
+            self._lose_on_the_way(event.node_id, event.count)
+        elif isinstance(event, NodeDown) and event.lost:
+            self._lose_on_the_way(event.node_id, event.lost)
+        values = {each.name: self._text(getattr(event, each.name)) for each in _fields(event)}
+        self._keep(type(event).__name__, values | _traced(trace_id()))
+
+    def _keep(self, kind: str, values: dict[str, str]) -> None:
+        with self._lock:
+            self._number += 1
+            self._events.append((self._number, self._runtime.now(), kind, values))
+
+    def _text(self, value: object) -> str:
+        """Return a field of an event as text."""
+        if isinstance(value, bytes):
+            return self._node_names.get(value) or value.hex()
+        if isinstance(value, str | int | float | ActorRef):
+            return sendable(str(value)[:TEXT])
+        if isinstance(value, tuple):
+            return ", ".join(map(self._text, value))[:TEXT]
+        return "" if value is None else class_name(value)
+
+    def _note_end(self, cell: Any, down: Down) -> None:
+        """Take note of what an actor was that has ended: messages may come to it yet."""
+        if cell.actor is not None:
+            names = self._names_of(down.ref)
+            self._ended.append((cell.number, type(cell.actor).__qualname__, names, down.reason))
+
+    def _dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
+        self._lose("dead letter", ref, message, sender)
+
+    def _lose(
+        self,
+        kind: str,
+        ref: ActorRef[Any],
+        message: Any,
+        sender: Sender | None,
+        count: int = 1,
+    ) -> None:
+        """Take note of messages that nobody handled."""
+        lost = message.message if type(message) is Envelope else message
+        what = "" if message is None else class_name(lost)
+        origin = self.origin_of(sender)
+        key = (kind, ref.node_id, ref.actor_id, what, origin)
+        with self._lock:
+            loss = self._losses.get(key)
+            if loss is None:
+                found = self._describe(ref)
+                row = LossInfo(kind, *found[:3], what, origin, 0, 0.0, found[3])
+                loss = self._add(key, _Loss(row))
+            self._count(loss, count)
+
+    def _lose_on_the_way(self, node: bytes, count: int) -> None:
+        with self._lock:
+            name = self._node_names.get(node, "")
+            row = LossInfo("lost or unconfirmed", name or node.hex(), "", name, "", "", 0, 0.0)
+            loss = self._losses.get((node,)) or self._add((node,), _Loss(row))
+            loss.count += count
+            loss.at = self._runtime.now()
+
+    def _add(self, key: tuple[Any, ...], loss: _Loss) -> _Loss:
+        if len(self._losses) >= ROWS:
+            del self._losses[next(iter(self._losses))]
+        self._losses[key] = loss
+        return loss
+
+    def _count(self, loss: _Loss, count: int) -> None:
+        """Count messages of a row, and tell it unless that was done a moment ago."""
+        loss.count += count
+        loss.untold += count
+        loss.at, loss.trace = self._runtime.now(), trace_id()
+        if loss.at - loss.told_at >= LOSS_INTERVAL:
+            self._tell(loss)
+
+    def _tell(self, loss: _Loss) -> None:
+        loss.told_at = loss.at
+        count, loss.untold = loss.untold, 0
+        told = ("address", "actor_class", "name", "message", "sender", "end")
+        values = {name: getattr(loss.row, name) for name in told if getattr(loss.row, name)}
+        values |= _traced(loss.trace)
+        kinds = {"dead letter": "DeadLetter", "overflow": "MailboxOverflow"}
+        kinds |= {name: kind.__name__ for kind, name in _KINDS.items()}
+        self._keep(kinds[loss.row.kind], values | {"count": str(count)})
+
+    def origin_of(self, sender: Any) -> str:
+        """Return who sent a message: the class of an actor here, or another node."""
+        if isinstance(sender, Cell):
+            return "" if sender.actor is None else type(sender.actor).__qualname__
+        node: bytes = b"" if sender is None else sender.node
+        if not node:
+            return ""
+        return f"node {self._node_names.get(node) or node.hex()}"
+
+    def _describe(self, ref: ActorRef[Any]) -> tuple[str, str, str, str]:
+        """Return what is known of an actor: address, class, name, and why it has ended."""
+        actor = getattr(ref.target, "actor", None)
+        if actor is not None:
+            return str(ref), type(actor).__qualname__, ", ".join(self._names_of(ref)), ""
+        if not ref.is_local:
+            node = self._node_names.get(ref.node_id) or ref.node_id.hex()[:12]
+            return str(ref), f"an actor of {node}", "", ""
+        for number, kind, names, reason in reversed(self._ended):
+            if number == ref.actor_id:
+                return str(ref), kind, ", ".join(names), str(reason)
+        return str(ref), "", "", ""
+
+    def _note_restart(self, event: ActorRestarted | RestartsExhausted) -> None:
+        """Take note of a restart, or that there will be none any more."""
+        key = (event.supervisor, event.child)
+        with self._lock:
+            before = self._restarts.pop(key, None)
+            row = None if before is None else before[1]
+            supervisor = "" if event.supervisor is None else str(event.supervisor)
+            if isinstance(event, RestartsExhausted):
+                reason = "" if row is None else row.reason
+                often = 0 if row is None else row.restarts
+                new = RestartInfo(event.child, "", supervisor, often, reason, 0.0, gave_up=True)
+            else:
+                reason = f"{event.reason}: {event.detail}" if event.detail else event.reason
+                address = str(event.ref)
+                new = RestartInfo(
+                    event.child, address, supervisor, event.restarts, reason[:TEXT], 0.0
+                )
+            if len(self._restarts) >= ROWS:
+                del self._restarts[next(iter(self._restarts))]
+            self._restarts[key] = (self._runtime.now(), new)
+
+    # --- telling ---
+
+    def follow(self) -> None:
+        """Keep starts and ends of actors, too, for a while."""
+        runtime = self._runtime
+        is_new = self._followed_until == 0.0
+        self._followed_until = runtime.now() + FOLLOWED
+        if is_new:
+            self._stop_following = runtime.listen(lambda _: None)
+            runtime.call_later(FOLLOWED, self._look_for_followers)
+
+    def _look_for_followers(self) -> None:
+        left = self._followed_until - self._runtime.now()
+        if left > 0.0:
+            self._runtime.call_later(left, self._look_for_followers)
+        else:
+            self._followed_until = 0.0
+            self._stop_following()
+
+    def events(self, after: int, limit: int) -> EventPage:
+        """Return the events behind a number, the latest ones if there are more."""
+        now = self._runtime.now()
+        with self._lock:
+            for loss in self._losses.values():
+                if loss.untold:
+                    self._tell(loss)
+            kept = [event for event in self._events if event[0] > after]
+            first = kept[0][0] if kept else self._number + 1
+            missed = max(0, first - 1 - max(after, 0)) if after >= 0 else 0
+            chosen = kept[len(kept) - min(limit, len(kept)) :]
+            missed += len(kept) - len(chosen) if after >= 0 else 0
+        told = [
+            EventInfo(number, now - at, kind, values) for number, at, kind, values in chosen
+        ]
+        return EventPage(told, self._number, missed)
+
+    def losses(self) -> list[LossInfo]:
+        """Return what was lost, the latest first."""
+        now = self._runtime.now()
+        with self._lock:
+            rows = sorted(self._losses.values(), key=lambda loss: -loss.at)
+            return [replace(loss.row, count=loss.count, age=now - loss.at) for loss in rows]
+
+    def failures(self) -> list[FailureInfo]:
+        """Return the actors that failed, the latest first."""
+        now, rows = self._runtime.now(), list(self._failures)
+        return [replace(each, age=now - at) for at, each in reversed(rows)]
+
+    def restarts(self) -> list[RestartInfo]:
+        """Return the children that were started again, the latest first."""
+        now = self._runtime.now()
+        with self._lock:
+            rows = list(self._restarts.values())
+        return [replace(each, age=now - at) for at, each in reversed(rows)]
+
+
+def _traced(trace: str) -> dict[str, str]:
+    """Return what an event says of its trace."""
+    return {"trace": trace} if trace else {}
+
+
+def _fields(event: object) -> tuple[Any, ...]:
+    """Return the fields of an event."""
+    return fields(event) if hasattr(event, "__dataclass_fields__") else ()  # type: ignore[arg-type]

@@ -1,0 +1,183 @@
+"""What rooms built on nodes may know of links and paths: topics look at both."""
+
+import ssl
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from callboard import locks
+from callboard.actors.future import Future
+from callboard.actors.runtime import Runtime
+from callboard.basp.node_id import NodeId
+from callboard.proxies.address import Endpoint
+from callboard.proxies.link.certificates import Certificates
+from callboard.proxies.link.connector import Connector
+from callboard.proxies.link.dialer import Dial
+from callboard.proxies.link.foreign import ForeignWires
+from callboard.proxies.rights.rights import Rights
+from callboard.proxies.route_table import RouteTable
+from callboard.support.dataclass import dataclass
+from callboard.support.inspection_tables import Source
+
+
+class LinkLoad(NamedTuple):
+    """How full a link is.
+
+    Attributes:
+        peer: the neighbor's node id.
+        waiting: bytes that it has not taken yet.
+        bytes_sent: bytes that it took since the link was established.
+    """
+
+    peer: bytes
+    waiting: int
+    bytes_sent: int
+
+
+class DialState(NamedTuple):
+    """A dial that goes on when its link is lost.
+
+    Attributes:
+        address: host and port, as the user gave them.
+        peer: who answered there last; None before anybody did.
+        retry: seconds between attempts at most.
+    """
+
+    address: Endpoint
+    peer: bytes | None
+    retry: float
+
+
+@dataclass(eq=False, repr=False)
+class Topology:
+    """The links and paths of one node. To be asked on the node's thread."""
+
+    _runtime: Runtime
+    _routes: RouteTable
+    _connector: Connector
+    #: Ports, dials and links of other wires than ours.
+    foreign: ForeignWires
+
+    def __post_init__(self) -> None:
+        """Begin without parts."""
+        #: What rooms above tell of themselves when the node is looked at, by name.
+        self.parts: dict[str, list[Source]] = {}
+
+    def add_table(self, name: str, source: Source) -> Callable[[], None]:
+        """Let a room tell rows of itself from here on; returns how to stop it."""
+        self.parts.setdefault(name, []).append(source)
+        return lambda: self.parts[name].remove(source)
+
+    def path(self, node_id: bytes) -> tuple[bytes, ...]:
+        """Return the nodes on the way to a node, itself last; empty when none leads there."""
+        return tuple(self._routes.router.path(NodeId(node_id)) or ())
+
+    def nodes(self) -> list[bytes]:
+        """Return all nodes in reach, tools included, nearest first."""
+        return [node.node_id for node in self._routes.nodes()]
+
+    @property
+    def leaves(self) -> Mapping[bytes, Rights]:
+        """What leaves may do here, by node, as it is at any time; see `RouteTable.rights`."""
+        return self._routes.rights
+
+    def rights(self, node_id: bytes) -> Rights | None:
+        """Return what a leaf may do here; None for all others, full members."""
+        return self._routes.rights.get(node_id)
+
+    def refused(self, node_id: bytes, right: str, name: str) -> None:
+        """Take note that a leaf was refused something here."""
+        self._routes.on_refused(node_id, right, name)
+
+    def link_towards(self, node_id: bytes) -> LinkLoad | None:
+        """Return the link that messages to a node take first; None without a path."""
+        wire = self._routes.wire_to(node_id)
+        if wire is None or wire.peer is None:
+            return None
+        return LinkLoad(wire.peer, wire.waiting, wire.bytes_sent)
+
+    def takes_at_once(self, node_id: bytes, limit: int) -> bool:
+        """Return whether what is sent to a node at once neither waits nor is put off.
+
+        From any thread. False as well while a thread sends: that may be a function further up
+        on this thread's stack, where a signal or a finalizer interrupted it.
+
+        Args:
+            node_id: the node.
+            limit: bytes that may wait on the link towards it.
+        """
+        wire = self._routes.wire_to(node_id)
+        if wire is None or wire.waiting >= limit:
+            return False
+        return not (locks.is_taken(self._routes.lock) or wire.is_busy)
+
+    def pause_reading(self, node_id: bytes, seconds: float) -> None:
+        """Read nothing for a time on the link towards a node: what it sends comes too fast."""
+        wire = self._routes.wire_to(node_id)
+        if wire is not None:
+            wire.pause_reading(seconds)
+
+    def links(self) -> list[LinkLoad]:
+        """Return all established links."""
+        return [
+            LinkLoad(peer, wire.waiting, wire.bytes_sent)
+            for peer, wire in self._routes.wires.items()
+        ]
+
+    def dial(
+        self, address: Endpoint, *, retry: float, on_failure: Callable[[str], object]
+    ) -> Future[Dial]:
+        """Link with who listens at an address and stay linked, until `unlink`.
+
+        The future is done when the link is there. It fails when the one attempt failed
+        (`retry` 0), or when the dial was given up.
+
+        Args:
+            address: host and port.
+            retry: seconds between attempts at most: the pauses begin at 0.1 s and double.
+            on_failure: told of each attempt that failed, with the reason.
+        """
+        waiter: Future[Dial] = Future()
+        self._connector.dialer.dial(address, waiter, retry=retry, on_failure=on_failure)
+        return waiter
+
+    def find_out_tls(self, context: ssl.SSLContext) -> None:
+        """Let dials of a node without TLS use it where a port speaks nothing else."""
+        self._connector.dialer.either = Certificates(context)
+
+    def unlink(self, address: Endpoint) -> bytes | None:
+        """Dial an address no more and end its link for good; returns who was linked.
+
+        Raises:
+            LookupError: neither a dial nor a link has this address.
+        """
+        return self._connector.unlink(address)
+
+    def dials(self) -> list[DialState]:
+        """Return the dials that go on when their link is lost."""
+        return [
+            DialState(dial.endpoint, dial.peer, dial.backoff.longest)
+            for dial in self._connector.dialer.kept()
+        ]
+
+    def address(self, peer: bytes) -> Endpoint | None:
+        """Return the address that was dialed for a neighbor, or where its dial came from."""
+        for dial in self.dials():
+            if dial.peer == peer:
+                return dial.address
+        wire = self._routes.wires.get(peer)
+        return None if wire is None else wire.remote
+
+    def is_dialed_here(self, peer: bytes) -> bool:
+        """Return whether this side made the connection with a neighbor."""
+        wire = self._routes.wires.get(peer)
+        return wire is not None and wire.endpoint is not None
+
+    def cut(self, peer: bytes, reason: str) -> None:
+        """End the link with a neighbor; the side that dialed it dials again."""
+        wire = self._routes.wires.get(peer)
+        if wire is not None:
+            wire.end(reason)
+
+    def listen(self, told: Callable[[object], None]) -> Callable[[], None]:
+        """Call `told(event)` for every event of the node; returns how to stop it."""
+        return self._runtime.listen(told)

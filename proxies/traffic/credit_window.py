@@ -1,0 +1,408 @@
+"""Credit at the sender: what is told to an actor with a bounded mailbox waits for its turn.
+
+A proxy begins here. When the actor's node says that there are no bounds, its messages go
+straight to `outgoing` from then on, as do those to parts of nodes and to nodes of an earlier
+release. With bounds, a message that there is no credit for (`callboard.proxies.ledger.credit`)
+waits in the proxy before it gets a position: order and path epochs know nothing of it.
+
+Who sends waits as for a full mailbox at home: a thread until the queue has room, and no longer
+than its ask; a handler never, its actor gets no turn for a while, and beyond twice the queue it
+gets `MailboxFull`. Code on an event loop outside of actors cannot wait in `tell` and `ask`: its
+messages wait in its stead, up to a bound that protects the process.
+
+Orders to kill, monitors, downs and answers need no credit. `stop` waits in the queue.
+"""
+
+from collections.abc import Iterable
+from dataclasses import field
+from functools import partial
+from typing import Any, Final
+
+from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
+from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, SendTurn, may_wait
+from callboard.actors.reference import AnySender, Sender, current_cell
+from callboard.actors.runtime import Runtime
+from callboard.basp.accounting import CreditLine
+from callboard.basp.control import pack_announce
+from callboard.basp.header import FIRST_ACTOR
+from callboard.basp.node_id import NodeId
+from callboard.proxies.errors import LinkFull
+from callboard.proxies.events import MessagesLost
+from callboard.proxies.ledger.credit import NO_BOUND, Credit
+from callboard.proxies.lifetime.lifetimes import Lifetimes
+from callboard.proxies.lifetime.proxy import Proxy, Queue
+from callboard.proxies.link.stream import WAITING_LIMIT
+from callboard.proxies.messages import AskCredit
+from callboard.proxies.route_table import RouteTable
+from callboard.proxies.traffic.outgoing import Outgoing
+from callboard.proxies.traffic.unrouted import Unrouted
+from callboard.support.dataclass import dataclass
+
+#: Bytes of memory that messages of threads may take while nobody knows whether there are
+#: bounds: some 1,000 small ones.
+UNKNOWN_LIMIT: Final = 256 * 1024
+
+#: Seconds from the first message that waits to the first question for credit; the pause to the
+#: next one is twice as long each time, up to a second.
+FIRST_LOOK: Final = 0.05
+LONGEST_LOOK: Final = 1.0
+
+#: Seconds that a node has to answer announces, while it reports messages: after that it is
+#: served as if there were no bounds.
+ANSWER_TIME: Final = 3.0
+
+#: Seconds that a handler which used the overdraft gets no turn, at most: the other actor may
+#: wait for this one, and neither node would know.
+LONGEST_HOLD: Final = 1.0
+
+
+@dataclass(eq=False, repr=False)
+class CreditSender:
+    """What a node sends to actors elsewhere that have bounds, or may have.
+
+    `dispatch` may be called from any thread; the rest runs on the runner, with its role.
+    """
+
+    _runtime: Runtime
+    _routes: RouteTable
+    _outgoing: Outgoing
+    _unrouted: Unrouted
+    #: The highest position that this node was granted.
+    _base: int = 0
+    #: The proxies of the node.
+    held: Lifetimes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lock = self._routes.lock
+        self._next_hops = self._routes.router.next_hops
+        self._unrouted.on_short = self._tend
+
+    def make(self, node: bytes, number: int, sightings: int) -> Proxy:
+        """Make a proxy; with the lock held."""
+        proxy = Proxy(self._outgoing, self._runtime, node, number, sightings)
+        if number >= FIRST_ACTOR and not self._is_unable(node):
+            self._begin(proxy)
+        return proxy
+
+    def _is_unable(self, node: bytes) -> bool:
+        """Return whether a node has said what it is able to, and credit is not among it."""
+        said = self._routes.abilities.get(node)
+        return said is not None and "credit" not in said
+
+    def _begin(self, proxy: Proxy) -> Credit:
+        """Let a proxy have credit; with the lock held."""
+        credit = proxy.credit = Credit(self._base, PARKED_MESSAGES, PARKED_OCTETS)
+        proxy.outbound = self
+        return credit
+
+    def announce(self, proxy: Proxy) -> None:
+        """Tell the host of an actor that this node has a proxy; it answers with credit."""
+        if proxy.number >= FIRST_ACTOR:
+            me, node = self._routes.node_id, proxy.node
+            self._routes.send_to(node, pack_announce(me, node, proxy.number, proxy.sightings))
+
+    # --- messages ---
+
+    def dispatch(
+        self,
+        proxy: Proxy,
+        message: Any,
+        sender: Sender | None,
+        payload: bytes | None = None,
+        *,
+        at_once: bool = False,
+        has_waited: bool = False,
+        is_handed: bool = False,
+    ) -> None:
+        """Send a message to a proxy's actor, or let it wait for credit.
+
+        `is_handed`: it was handed over by a call inside this one, and its turn has come.
+
+        Raises:
+            NotSerializable: it holds something that cannot travel.
+            MessageTooLarge: it is larger than the receiver accepts.
+            LinkFull: the next hop does not read, or too many messages wait.
+            MailboxFull: too many messages wait, and the teller must not.
+        """
+        if payload is None:
+            payload = self._outgoing.encode(message)
+        if not is_handed and not has_waited and self._outgoing.hands_over:
+            again = partial(
+                self.dispatch, proxy, message, sender, payload, at_once=at_once, is_handed=True
+            )
+            self._outgoing.hand_over(again, proxy, message, sender)
+            return
+        if has_waited or self._may_go(proxy, message, sender, payload):
+            self._outgoing.dispatch(
+                proxy,
+                message,
+                sender,
+                payload,
+                at_once=at_once,
+                has_waited=has_waited,
+                is_handed=is_handed,
+            )
+
+    def enqueue_after_pending(self, proxy: Proxy, command: object) -> bool:
+        """Let a command wait behind the messages that wait; False if there are none."""
+        return self._outgoing.enqueue_after_pending(proxy, command)
+
+    def encode(self, message: Any) -> bytes:
+        """Serialize a message."""
+        return self._outgoing.encode(message)
+
+    def offer(
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
+    ) -> bool:
+        """Send a message, or let it wait for credit, if there is room for it."""
+        if not self._outgoing.has_room(proxy, payload, turn):
+            return False
+        with self._lock:
+            queue = self._queue_of(proxy, len(payload))
+            if queue is not None:
+                if not queue.pressure.fits(len(queue), len(payload)):
+                    turn.stand(queue.pressure)
+                    return False
+                queue.put(message, sender, payload)
+        if queue is None:
+            self._outgoing.dispatch(proxy, message, sender, payload)
+        elif not queue.is_tended:
+            self._runtime.post(self._tend, proxy)
+        return True
+
+    def ensure_watched(self, proxy: Proxy) -> None:
+        """See to it that a monitor of a proxy's actor is told of its end."""
+        self._outgoing.ensure_watched(proxy)
+
+    def can(self, node: bytes, ability: str) -> bool:
+        """Return whether a node has said that it has an ability."""
+        return self._outgoing.can(node, ability)
+
+    def give_up(self, proxy: Proxy, asker: AnySender) -> None:
+        """Tell a proxy's node that nobody waits for an answer any more."""
+        self._outgoing.give_up(proxy, asker)
+
+    def _may_go(
+        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
+    ) -> bool:
+        """Return whether a message may be sent now; if not it waits, or was refused."""
+        while True:
+            with self._lock:
+                queue = self._queue_of(proxy, len(payload))
+                if queue is None:
+                    return True
+                fits = queue.pressure.fits(len(queue), len(payload))
+                is_taken = fits or self._may_pile(proxy, queue, len(payload))
+                if is_taken:
+                    queue.put(message, sender, payload)
+                room = None if is_taken or not may_wait() else queue.pressure.room()
+            if is_taken:
+                self._wait_in(proxy, queue)
+                return False
+            if room is None:
+                self._refuse(queue, proxy, sender)
+                return False
+            room.asked = proxy.ref
+            if not queue.pressure.wait(room, sender, self._runtime.now):
+                return False
+
+    def _queue_of(self, proxy: Proxy, size: int) -> Queue | None:
+        """Return where a message waits, None if it does not; with the lock held."""
+        credit, queue = proxy.credit, proxy.waiting
+        if credit is None or proxy.down is not None or proxy.node not in self._next_hops:
+            return None
+        if queue is None and credit.take(size):
+            return None
+        return self._unrouted.begin_to_wait(proxy)
+
+    def _may_pile(self, proxy: Proxy, queue: Queue, size: int) -> bool:
+        """Return whether a message beyond the bounds is taken: where its sender must not wait.
+
+        So it is as well while nobody knows whether there are bounds, for a round trip.
+        """
+        if proxy.credit is None or not proxy.credit.is_known:
+            return queue.weight <= (UNKNOWN_LIMIT if may_wait() else 2 * WAITING_LIMIT)
+        if may_wait():
+            return False
+        if current_cell.get() is not None:
+            return queue.pressure.fits(len(queue), size, 2)
+        return queue.weight <= WAITING_LIMIT
+
+    def _wait_in(self, proxy: Proxy, queue: Queue) -> None:
+        """Look for credit for what waits; an actor that has filled the queue gets no turn."""
+        if not queue.is_tended:
+            self._runtime.post(self._tend, proxy)
+        cell, credit = current_cell.get(), proxy.credit
+        if cell is None or credit is None or not credit.is_known:
+            return
+        if not queue.pressure.fits(len(queue), 0) and cell.block_on(proxy):
+            queue.pressure.waiters.append(cell.unblock)
+            queue.pressure.make_room(len(queue))
+            self._runtime.call_later(LONGEST_HOLD, cell.unblock)
+
+    def _refuse(self, queue: Queue, proxy: Proxy, sender: Sender | None) -> None:
+        """Refuse a message that there is no place for.
+
+        Raises:
+            MailboxFull: its sender waits for no answer.
+        """
+        self._runtime.counters.overflows += 1
+        error = MailboxFull(
+            f"the mailbox of {proxy.ref} is full, and {len(queue):,} messages wait here for "
+            "room in it; send less, or raise its bounds"
+        )
+        if sender is None or not sender.expects:
+            raise error
+        sender.set_exception(error)
+
+    # --- credit ---
+
+    def take_credit(self, node: NodeId, lines: Iterable[CreditLine]) -> None:
+        """Take what a node grants to the proxies of its actors."""
+        for number, up_to, octets in lines:
+            proxy = self.held.proxy_of(node, number)
+            if proxy is None:
+                continue
+            if up_to == NO_BOUND:
+                self.serve_without(proxy)
+                continue
+            with self._lock:
+                credit = proxy.credit or self._begin(proxy)
+                is_new = credit.granted(up_to, octets)
+                self._base = max(self._base, credit.up_to)
+            if is_new:
+                self._ask(proxy)
+            self._unrouted.send_waiting(proxy)
+
+    def learned(self, node: bytes) -> None:
+        """Serve a node without credit if it has said that it does not know of it."""
+        for proxy in self.held.proxies_of(node) if self._is_unable(node) else ():
+            self.serve_without(proxy)
+
+    def is_owed(self, proxy: Proxy) -> bool:
+        """Return whether it is not known if messages that were sent are within bounds.
+
+        With the lock held. A proxy made again would send as many once more.
+        """
+        credit, node = proxy.credit, proxy.node
+        if credit is None or credit.is_known or not credit.has_sent or proxy.down is not None:
+            return False
+        if node not in self._routes.abilities:  # a release before credit never tells
+            self._runtime.post(self._outgoing.can, node, "credit")
+        return node in self._next_hops and not self._is_unable(node)
+
+    def unanswered(self, proxy: Proxy) -> None:
+        """Take note that an announce was refused: nobody says whether there are bounds."""
+        if proxy.credit is not None and not proxy.credit.is_known:
+            self.serve_without(proxy)
+
+    def serve_without(self, proxy: Proxy) -> None:
+        """Send what waits, and everything from now on, without credit."""
+        with self._lock:
+            proxy.credit, proxy.outbound = None, self._outgoing
+        self._unrouted.send_waiting(proxy)
+
+    def _tend(self, proxy: Proxy) -> None:
+        """Look for credit as long as messages wait for it."""
+        with self._lock:
+            queue, credit = proxy.waiting, proxy.credit
+            if queue is None or credit is None:
+                return
+            is_short, credit.is_short = credit.is_short, False
+            is_tended, queue.is_tended = queue.is_tended, True
+            confirmed = self._routes.accounts.account(proxy.node).confirmed
+        if is_short and credit.is_known:
+            self._ask(proxy)
+        if not is_tended:
+            look = _Look(proxy, queue, credit.grants, self._runtime.now(), confirmed)
+            self._runtime.call_later(FIRST_LOOK, self._look, look)
+
+    def _look(self, look: "_Look") -> None:
+        """Ask for credit if none came since the last look."""
+        proxy = look.proxy
+        with self._lock:
+            credit, node = proxy.credit, proxy.node
+            if proxy.waiting is not look.queue or credit is None:
+                return
+            has_path = node in self._next_hops
+            has_come = self._routes.accounts.account(node).confirmed > look.confirmed
+        if proxy.down is not None:
+            self.lose(proxy)
+            return
+        is_late = self._runtime.now() >= look.since + ANSWER_TIME
+        if has_path and not credit.is_known:
+            if proxy.unwatched or self._is_unable(node) or (is_late and has_come):
+                self.serve_without(proxy)  # nobody says whether there are bounds
+                return
+            self._outgoing.can(node, "credit")  # one that is no neighbor has to be asked
+            self.announce(proxy)
+        elif has_path and credit.grants == look.grants:
+            self._ask(proxy)
+        is_vain, look.grants = credit.grants == look.grants, credit.grants
+        look.pause = min(2 * look.pause, LONGEST_LOOK) if is_vain else FIRST_LOOK
+        self._runtime.call_later(look.pause, self._look, look)
+
+    def _ask(self, proxy: Proxy) -> None:
+        """Tell the actor's node where this one is, behind all that it has sent."""
+        with self._lock:
+            credit = proxy.credit
+        if credit is not None:
+            try:
+                proxy.command(AskCredit(proxy.number, credit.sent))
+            except LinkFull:
+                pass  # it asks again
+
+    # --- losses ---
+
+    def lose(self, proxy: Proxy) -> None:
+        """Lose what waits for an actor that ended, and tell so."""
+        lost = self._lose(proxy, proxy.gone())
+        if lost:
+            name = self._routes.names.get(proxy.node, "")
+            self._runtime.report(MessagesLost(proxy.node, name, lost))
+
+    def node_lost(self, node: bytes, error: NodeUnreachable | NodeClosed) -> int:
+        """Lose what waits for credit of a node out of reach; return how many messages.
+
+        What was told before it was known that there are bounds waits for a dial, if it can.
+        """
+        lost = 0
+        for proxy in self.held.proxies_of(node):
+            if proxy.credit is not None and proxy.credit.is_known:
+                lost += self._lose(proxy, error)
+                with self._lock:
+                    self._begin(proxy)
+            elif proxy.waiting is not None:
+                self._unrouted.dial_or_refuse(proxy)
+        return lost
+
+    def _lose(self, proxy: Proxy, error: Exception) -> int:
+        """Count what waits as lost, and fail its askers; return how many messages."""
+        with self._lock:
+            queue = self._unrouted.end_wait(proxy)
+            lost = queue.message_count
+            if lost:
+                self._routes.accounts.account(proxy.node).lose_unsent(lost)
+        for _, sender, _ in queue:
+            if sender is not None and sender.expects:
+                sender.set_exception(error)
+        queue.pressure.release()
+        return lost
+
+
+@dataclass(slots=True, eq=False)
+class _Look:
+    """What looks for credit for one queue.
+
+    Attributes:
+        grants: that had come at the last look.
+        since: when the first message began to wait.
+        confirmed: messages that the node had confirmed then.
+    """
+
+    proxy: Proxy
+    queue: Queue
+    grants: int
+    since: float
+    confirmed: int
+    pause: float = FIRST_LOOK
