@@ -450,11 +450,9 @@ def _write_tagged(content: bytes, offset: int, out: list[bytes]) -> int:
         return offset
     if tag == 0x1E and 0x60 <= first < 0x7C:
         return _write_text(content, offset, first, _ENUMS, out)
-    if tag == 0x19 and first in (0x44, 0x50):
-        size = first & 0x1F
-        address = content[offset : offset + size]
-        out.append(b"\x06" + (_MAPPED + address if size == 4 else address))
-        return offset + size
+    if tag == 0x19 and first == 0x50:  # `_write_items` converts IPv4 addresses
+        out.append(b"\x06" + content[offset : offset + 16])
+        return offset + 16
     if tag == 0x1B and first == 0x82:
         return _write_port(content, offset, out)
     raise _SlowPath

@@ -20,8 +20,9 @@ def server():
     server.close()
 
 
-def ask(server, path, method="GET"):
-    request = urllib.request.Request(f"{server.url}{path}", method=method)
+def ask(server, path, method="GET", host="localhost"):
+    url = f"http://127.0.0.1:{server.port}{path}"
+    request = urllib.request.Request(url, headers={"Host": host}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, answer.read().decode(), answer.headers["Content-Length"]
@@ -45,6 +46,17 @@ def test_a_page_that_cannot_be_made_is_logged_and_others_are_served(server, capl
     assert ask(server, "/fails")[:2] == (500, "see the log\n")
     assert "the page /fails could not be made" in caplog.text
     assert ask(server, "/a")[0] == 200
+
+
+@pytest.mark.parametrize(("address", "probed"), [("0.0.0.0", 200), ("127.0.0.1", 403)])
+def test_probes_may_ask_a_public_port_by_any_name_and_for_their_pages_only(address, probed):
+    pages = dict.fromkeys(("/livez", "/other"), lambda: Page(HTTPStatus.OK, PLAIN, "here"))
+    server = PageServer(pages, address)
+
+    statuses = [ask(server, path, host="shop.example")[0] for path in ("/livez", "/other")]
+    server.close()
+
+    assert statuses == [probed, 403]
 
 
 def test_closing_twice_is_fine_and_frees_the_port(server):

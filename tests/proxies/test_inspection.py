@@ -9,6 +9,17 @@ from callboard.proxies.inspection import DrainNode, Inspect
 from tests.proxies.cast import Echo, Later, Sink, connect, eventually
 
 
+class Forwarder(Actor):
+    """Sends what it receives on to another actor."""
+
+    def __init__(self, receiver) -> None:
+        self.receiver = receiver
+
+    @handler
+    def forward(self, msg: str) -> None:
+        self.receiver.tell(msg)
+
+
 class Waiting(Actor):
     @handler
     async def seconds(self, msg: float) -> None:
@@ -69,6 +80,23 @@ def test_losses_and_what_waits_are_told(cluster, inspected):
 
     assert (told.overflows, told.expired, told.waiting) == (3, 1, 2)
     assert (told.slow_handlers, told.handler_seconds) == (0, {})
+
+
+def test_a_loss_names_the_class_of_the_actor_that_sent_the_message(cluster, inspected):
+    _, b, inspect = inspected
+    ended = b.spawn(Echo)
+    ended.kill()
+    cluster.advance(0.1)
+
+    b.spawn(Forwarder, ended).tell("from an actor")
+    ended.tell("from the program")
+    cluster.advance(0.1)
+
+    losses = inspect(history=True).losses
+    assert sorted((row.actor_class, row.end, row.sender, row.count) for row in losses) == [
+        ("Echo", "killed", "", 1),
+        ("Echo", "killed", "Forwarder", 1),
+    ]
 
 
 def test_the_nodes_own_parts_are_told_only_when_asked_for(inspected):

@@ -1,11 +1,16 @@
+from types import SimpleNamespace
+
 import pytest
 
+from callboard.demo import sensor
 from callboard.demo.sensor import (
     SLICES,
     SUBJECTS,
     BusiestProcesses,
     Differences,
     Sample,
+    SampleDue,
+    Sensor,
     machine_samplers,
 )
 
@@ -83,3 +88,18 @@ def test_this_machine_can_be_sampled(subject):
 
     assert sample.level >= 0.0
     assert all(value >= 0.0 for value in sample.parts.values())
+
+
+def test_a_sensor_samples_every_tenth_of_a_second_and_leaves_out_missed_ticks(monkeypatch):
+    clock, pauses, levels = SimpleNamespace(now=100.0), [], []
+    monkeypatch.setattr(sensor, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(Sensor, "after", lambda _, pause, __: pauses.append(round(pause, 6)))
+    paced = Sensor(
+        "cpu", lambda: Sample(1.0, {}), print, lambda *level: levels.append(level), print
+    )
+
+    for clock.now in (100.13, 100.6, 100.6):  # 30 ms late, three ticks late, in time
+        paced.on_tick(SampleDue())
+
+    assert pauses == [0.1, 0.07, 0.0, 0.1]
+    assert levels == [("cpu", 1.0)] * 4

@@ -15,6 +15,7 @@ from callboard.endpoint import hub
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine import peer_buffer
 from callboard.endpoint.machine.effect import DoorReceiver
+from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.message_queue import MessageQueue
 from callboard.model.data import Data
 from callboard.model.encoding import data_to_cbor
@@ -352,3 +353,15 @@ def test_a_hub_keeps_no_order_that_is_carried_out(hubs):
     for _ in range(10):
         sender.flushed(10.0)
     assert not sender._orders
+
+
+def test_commands_for_one_node_reach_its_receivers_of_commands_and_nobody_else(hubs):
+    here, there, data = hubs
+    commands: MessageQueue = MessageQueue()
+    there.add_receiver(commands, ["/t"], kind=PackedType.COMMAND).result(5)
+    contents = [data_to_cbor(Data(value)) for value in ("set", 7)]
+
+    here.hand_to(there.node.node_id, "/t", contents)
+
+    assert [commands.get(5.0), commands.get(5.0)] == [("/t", "set"), ("/t", 7)]
+    assert data.available() == 0

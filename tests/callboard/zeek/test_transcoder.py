@@ -8,10 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import DEPTH_LIMIT, Data
 from callboard.model.encoding import MAX_ITEMS, data_from_cbor, data_to_cbor
 from callboard.model.errors import InvalidData
 from callboard.model.scalar import Count, Enum
+from callboard.model.timespan import Timespan, Timestamp
+from callboard.zeek import transcoder
 from callboard.zeek.transcoder import broker_from_cbor, cbor_at, cbor_from_broker
 from callboard.zeek.value import value_from_bytes, value_to_bytes
 from tests.callboard.model.strategies import DATA
@@ -25,6 +28,10 @@ EXAMPLES = [
     Data([Enum("A::B"), Enum("é"), Enum("x" * 300)]),
     Data([Count(1), Count(1), ["e", [1, {2, 3}, {"k": Count(4)}]]]),
     Data([0] * 300),
+    Data([Address(bytes([192, 0, 2, 7]), 4), Address(bytes(range(16))), Port(80, Port.TCP)]),
+    Data([Subnet(Address(bytes([10, 0, 0, 0]), 4), 8), Subnet(Address(b"\x20" * 16), 32)]),
+    Data([Timespan(-1), Timespan(2**40), Timestamp(0), Timestamp(1e9)]),
+    Data([{1, 2}, {"key": Address(bytes([10, 0, 0, 1]), 4)}, set(), {}, []]),
 ]
 
 
@@ -69,6 +76,26 @@ def test_a_value_among_others_is_the_same_and_ends_where_it_ends(before, data, b
 @pytest.mark.parametrize("data", EXAMPLES)
 def test_edges_of_numbers_and_lengths(data):
     payload, content = value_to_bytes(data), data_to_cbor(data)
+    assert cbor_from_broker(payload) == content
+    assert broker_from_cbor(content) == payload
+
+
+#: One value of each form that both short ways know.
+USUAL = [
+    *NUMBERS, -1, -256, Count(5), Count(300), Count(2**64 - 1), 1.5, True, False, None,
+    "", "text", "x" * 23, "x" * 24, "x" * 300, "hé", Enum("A::B"), Enum("x" * 300),
+    Address(bytes([192, 0, 2, 7]), 4), Address(bytes(range(16))),
+    Port(80, Port.TCP), Port(65_535, Port.UDP), Timespan(-1), Timespan(2**40),
+    Timestamp(0), Timestamp(1e9), [], [0] * 24, [[1, ["two"]]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", USUAL, ids=lambda value: repr(value)[:30])
+def test_a_usual_value_is_converted_without_objects(value, monkeypatch):
+    payload, content = value_to_bytes(Data([value])), data_to_cbor(Data([value]))
+    for name in ("value_from_bytes", "data_to_cbor", "data_from_cbor", "value_to_bytes"):
+        monkeypatch.delattr(transcoder, name)
+
     assert cbor_from_broker(payload) == content
     assert broker_from_cbor(content) == payload
 

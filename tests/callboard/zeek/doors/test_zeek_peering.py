@@ -139,6 +139,16 @@ def test_what_was_published_before_the_end_arrives(endpoint, port, leave):
         assert [value for _, value in subscriber.get(3_000, WAIT)] == [*range(3_000)]
 
 
+def test_shutdown_does_not_wait_for_peers_that_have_left(endpoint, port, caplog):
+    caplog.set_level("INFO")
+    other = plain()
+    assert other.peer(HERE, port, wire=WIRE)
+
+    other.shutdown()
+
+    assert "did not acknowledge" not in caplog.text
+
+
 def test_a_message_for_one_endpoint_goes_to_it_alone_and_comes_from_it(endpoint, port):
     with ZeekPeer((), port=port).peered() as zeek, ZeekPeer((), port=port).peered() as other:
         name = zeek.session._own.hex()
