@@ -101,14 +101,14 @@ const Table = ({ view, label = view, columns, query = {}, sort: first, rising: f
   const [rising, setRising] = useState(at.rising ? at.rising === "true" : firstRising);
   const [shown, setShown] = useState(at.row || "");
   const [skip, setSkip] = useState(0);
-  const box = useRef(null), wait = useRef(0), last = useRef(0), field = useRef(null), per = useRef(new Map()), home = useRef(path);
+  const box = useRef(null), wait = useRef(0), last = useRef(0), field = useRef(null), per = useRef(new Map()), home = useRef(location.hash);
   const hasRates = columns.some((c) => c.per);
   const asked = { ...query, search, rising, sort, ...(kind ? { kind } : {}) };
   const told = useStream(view, { ...asked, skip, limit: 90 }, true, hasRates);
   const known = useRef({ count: 0, rows: new Map(), of: "" });
   const of = JSON.stringify(asked);
-  // Effects run after rendering; the user may have left the page in between.
-  useEffect(() => { if (!isInner && here().path === home.current) history.replaceState(null, "", link(path, { ...at, search, kind, row: shown, sort: sort === first ? "" : sort, rising: rising === firstRising ? "" : rising })); }, [of, shown]);
+  // Effects run after rendering; a click in between may have led elsewhere, also on the same page.
+  useEffect(() => { if (!isInner && location.hash === home.current) { history.replaceState(null, "", link(path, { ...at, search, kind, row: shown, sort: sort === first ? "" : sort, rising: rising === firstRising ? "" : rising })); home.current = location.hash; } }, [of, shown]);
   if (told && told.rows && told._asked.includes(`skip=${skip}&limit`)) {
     if (known.current.of !== of) known.current = { count: 0, rows: new Map(), of };
     known.current.count = told.count;

@@ -289,6 +289,29 @@ def test_an_event_of_a_traced_message_links_to_its_trace(cluster, page):
     shown.shows("2 rows", "east", "west")
 
 
+#: Clicks a link between the drawing of a page and what is done after each drawing.
+CLICK_AFTER_DRAWING = """const [text, done] = arguments;
+    const link = [...document.querySelectorAll('main a')].find((each) => each.innerText === text);
+    requestAnimationFrame(() => setTimeout(() => { link.click(); setTimeout(done, 500); }));
+    const field = document.querySelector("main input[type='search']");
+    field.value = "no more";
+    field.dispatchEvent(new Event("input", { bubbles: true }));"""
+
+
+def test_a_link_leads_where_it_says_though_its_page_was_drawn_just_before(cluster, page):
+    trace = f"{uuid.uuid4().int:032x}"
+    failing = cluster.west.spawn(Failing)
+    with traced(f"00-{trace}-00f067aa0ba902b7-01"):
+        cluster.hub.ref(str(failing)).tell("no more of it")
+    for _ in range(5):
+        shown = page("events?kind=ActorFailed")
+        shown.shows(trace, "no more of it")
+
+        shown.driver.execute_async_script(CLICK_AFTER_DRAWING, trace)
+
+        assert shown.script("return location.hash") == f"#/events?search={trace}"
+
+
 def test_running_queries_and_their_results_are_shown(cluster, page):
     progress = {"query": "quantiles", "batch": 7, "rows": 100, "rate": 50.0, "seconds": 2.0}
     progress |= {"offset": 900, "end": 1_000, "watermark": "", "at": ""}
