@@ -74,8 +74,18 @@ class Mutant:
         return b"".join(lines).decode()
 
 
-def change(node: ast.expr) -> ast.expr | None:
-    """Return the expression with a slip in it; None if it is of no kind that has one."""
+def has_slip(node: ast.expr) -> bool:
+    """Return whether the expression is of a kind that `change` knows."""
+    match node:
+        case ast.Compare(ops=[_]) | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+            return True
+        case ast.BinOp(op=ast.Add() | ast.Sub()):
+            return not _is_text(node)
+    return False
+
+
+def change(node: ast.expr) -> ast.expr:
+    """Return the expression, which has a slip, with the slip in it."""
     changed = copy.deepcopy(node)
     match changed:
         case ast.Compare(ops=[operator]):
@@ -84,10 +94,8 @@ def change(node: ast.expr) -> ast.expr | None:
             changed.op = ast.Or() if isinstance(changed.op, ast.And) else ast.And()
         case ast.UnaryOp(op=ast.Not()):
             return changed.operand
-        case ast.BinOp(op=ast.Add() | ast.Sub()) if not _is_text(changed):
+        case ast.BinOp():
             changed.op = OPERATORS[type(changed.op)]()
-        case _:
-            return None
     return changed
 
 
@@ -109,13 +117,16 @@ def expressions(tree: ast.AST) -> Iterator[ast.expr]:
                 yield from _inside(statement)
 
 
-def _inside(node: ast.AST) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Raise | ast.Assert | ast.FunctionDef | ast.AsyncFunctionDef):
-        return
-    if isinstance(node, ast.expr):
-        yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _inside(child)
+def _inside(root: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expressions of a statement in their order."""
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.Raise | ast.Assert | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.expr):
+            yield node
+        nodes += reversed(list(ast.iter_child_nodes(node)))
 
 
 def packages() -> dict[str, list[Path]]:
@@ -140,12 +151,13 @@ def packages() -> dict[str, list[Path]]:
 def draw(package: str, paths: list[Path], seed: int) -> Mutant:
     """Draw one mutant of a package."""
     places = [
-        Mutant(package, path, node, changed)
+        (path, node)
         for path in paths
         for node in expressions(ast.parse((ROOT / path).read_text()))
-        if (changed := change(node)) is not None
+        if has_slip(node)
     ]
-    return random.Random(f"{package} {seed}").choice(places)
+    path, node = random.Random(f"{package} {seed}").choice(places)
+    return Mutant(package, path, node, change(node))
 
 
 def folders_of(package: str) -> list[str]:

@@ -4,7 +4,16 @@ import ast
 
 import pytest
 
-from scripts.mutants import ROOT, Mutant, change, draw, expressions, folders_of, packages
+from scripts.mutants import (
+    ROOT,
+    Mutant,
+    change,
+    draw,
+    expressions,
+    folders_of,
+    has_slip,
+    packages,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,19 +28,22 @@ from scripts.mutants import ROOT, Mutant, change, draw, expressions, folders_of,
     ],
 )
 def test_a_slip_turns_one_expression_into_another(before, after):
-    changed = change(ast.parse(before, mode="eval").body)
+    node = ast.parse(before, mode="eval").body
+    assert has_slip(node)
+
+    changed = change(node)
 
     assert ast.unparse(changed) == after
 
 
 @pytest.mark.parametrize("text", ["f(a)", "a * b", "'x' + a", "a < b < c"])
 def test_what_has_no_slip_of_that_kind_is_left_alone(text):
-    assert change(ast.parse(text, mode="eval").body) is None
+    assert not has_slip(ast.parse(text, mode="eval").body)
 
 
 def test_only_the_expression_is_changed_in_the_source():
     source = "def f(a, b):\n    # é\n    return g(a < b, a)  # why\n"
-    (node,) = [node for node in expressions(ast.parse(source)) if change(node)]
+    (node,) = [node for node in expressions(ast.parse(source)) if has_slip(node)]
 
     mutant = Mutant("room", ROOT, node, change(node))
 
@@ -46,7 +58,7 @@ def f(a):
     assert a > 1
     raise ValueError(a + 1)
 """
-    assert [node for node in expressions(ast.parse(source)) if change(node)] == []
+    assert [node for node in expressions(ast.parse(source)) if has_slip(node)] == []
 
 
 @pytest.mark.slow

@@ -291,7 +291,7 @@ def test_an_event_of_a_traced_message_links_to_its_trace(cluster, page):
 
 #: Clicks a link between the drawing of a page and what is done after each drawing.
 CLICK_AFTER_DRAWING = """const [text, done] = arguments;
-    const link = [...document.querySelectorAll('main a')].find((each) => each.innerText === text);
+    const link = [...document.querySelectorAll('main a')].find((a) => a.innerText === text);
     requestAnimationFrame(() => setTimeout(() => { link.click(); setTimeout(done, 500); }));
     const field = document.querySelector("main input[type='search']");
     field.value = "no more";
