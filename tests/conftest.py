@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests.costs import Costs, is_quick_run
+from tests.costs import Costs
 
 settings.register_profile("dev", max_examples=30, deadline=None)
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True)
@@ -108,12 +108,19 @@ def pytest_itemcollected(item):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave out files of slow tests where these do not run: importing them takes seconds."""
-    if collection_path.suffix != ".py" or not is_quick_run(config):
-        return None
-    text = collection_path.read_text()
-    is_slow = "\npytestmark = pytest.mark.slow\n" in text and "mark.quick" not in text
-    return is_slow or None
+    """Leave out files of which no test runs: importing them takes seconds in all."""
+    marks = config.getoption("markexpr")
+    if collection_path.suffix != ".py":
+        return (collection_path.name == "faults" and "not faults" in marks) or None
+    if "not slow" in marks:
+        text = collection_path.read_text()
+        is_left_out = "\npytestmark = pytest.mark.slow\n" in text and "mark.quick" not in text
+    elif marks.startswith("slow and "):
+        text = collection_path.read_text()
+        is_left_out = not any(word in text for word in ("slow", *SLOW_FIXTURES))
+    else:
+        is_left_out = False
+    return is_left_out or None
 
 
 #: Files that take longest, the longest first: each is run by one process.

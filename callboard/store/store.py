@@ -448,8 +448,8 @@ class Store(Closing):
 
     def close(self) -> None:
         """Detach: end this master or clone, after all that was written. Idempotent."""
-        future = self._detach()
-        if future is None or current_cell.get() is not None:
+        future = self._actor.detach()
+        if current_cell.get() is not None:
             return  # a handler never waits; its node goes on when it returns
         try:
             with suppress(NodeClosed):  # which has ended the store
@@ -459,17 +459,12 @@ class Store(Closing):
 
     async def aclose(self) -> None:
         """Detach: end this master or clone, after all that was written."""
-        future = self._detach()
-        if future is not None:
-            try:
-                with suppress(NodeClosed):  # which has ended the store
-                    await self._actor.within(future, CLOSE_TIMEOUT)
-            except TimeoutError:
-                self._actor.me.kill()
-
-    def _detach(self) -> Future[None] | None:
-        """Let the actor end; the future is done when it has. None if it has already."""
-        return self._actor.detach() if self._actor.error is None else None
+        future = self._actor.detach()
+        try:
+            with suppress(NodeClosed):  # which has ended the store
+                await self._actor.within(future, CLOSE_TIMEOUT)
+        except TimeoutError:
+            self._actor.me.kill()
 
     def __repr__(self) -> str:
         return f"<{self._actor.machine.role} of store {self._actor.name!r}>"

@@ -179,7 +179,10 @@ class StoreActor(SystemActor, RunReceiver):
         self._idle_awaited: list[Future[bool]] = []
         self._settled_awaited: list[Future[None]] = []
         #: Done when the store has ended, once that is wanted.
-        self._left: Future[None] | None = None
+        self._is_leaving = False
+        self._has_ended = False
+        #: Resolved when the actor has ended, and another master of the name may start.
+        self._end_waiters: list[Future[None]] = []
         topic = self._to_clones if backend is None else self._to_masters
         hub.refusal_listeners.append(self._note_refusal)  # before there can be one
         hub.add_receiver(
@@ -248,8 +251,9 @@ class StoreActor(SystemActor, RunReceiver):
     def detach(self) -> Future[None]:
         """End the store behind what was written; the future is done when it has ended."""
         future: Future[None] = Future(self)
-        self.call_soon(self._detach, future)
-        if self.error is not None:
+        self._end_waiters.append(future)  # first: an actor that has ended runs no call
+        self.call_soon(self._detach)
+        if self._has_ended:
             future.set_result(None)
         return self.runtime.shutdown.guard(future)
 
@@ -354,11 +358,13 @@ class StoreActor(SystemActor, RunReceiver):
         self._fail_unwritten()
         self._look_for_idleness()
 
-    def _detach(self, future: Future[None]) -> None:
+    def _detach(self) -> None:
         """End, when all that was written is durable."""
+        if self.error is not None:
+            return  # the end is under way
         self._drain_all()
         self.step(StoreSignal.LEAVE)
-        self._left = future
+        self._is_leaving = True
         self._release(self._durable)
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
@@ -501,7 +507,7 @@ class StoreActor(SystemActor, RunReceiver):
         while held and held[0][0] <= self._durable:
             self._carry_out_one(held.popleft()[1])
         self._look_around()
-        if self._left is not None and self._durable == self._written:
+        if self._is_leaving and self._durable == self._written:
             self._stop(None)
 
     def _carry_out_one(self, effect: StoreEffect) -> None:
@@ -639,8 +645,9 @@ class StoreActor(SystemActor, RunReceiver):
             self._backend.close()
             # Before anybody hears of the end: the next master may come at once.
             self.hub.node.unregister(master_name(self.name))
-        if self._left is not None:
-            self._left.set_result(None)
+        self._has_ended = True
+        for future in self._end_waiters:
+            future.set_result(None)
 
     def _close(self, error: StoreError) -> None:
         """Take no more commands: all that wait get the error."""

@@ -132,8 +132,9 @@ def test_the_story_ends_with_an_exact_balance_and_no_process_left(start):
 
 
 @pytest.mark.timeout(300)
-def test_json_is_all_that_is_printed_and_tells_every_milestone(start):
-    demo = start("--seconds", "8", "--json", stdout=subprocess.PIPE, text=True)
+def test_json_is_all_that_is_printed_and_tells_every_milestone(start, without_spark):
+    arguments = ("--seconds", "8", "--json")
+    demo = start(*arguments, beside=without_spark, stdout=subprocess.PIPE, text=True)
     out, _ = demo.process.communicate(timeout=240)
 
     summary = json.loads(out)

@@ -32,6 +32,7 @@ from callboard.store import (
     attach_clone,
     attach_master,
 )
+from callboard.store.backend.interface import MemoryBackend
 from tests.polling import eventually
 
 
@@ -348,6 +349,31 @@ def test_clones_any_number_of_hops_away_and_before_the_master() -> None:
             assert [clone.get("k") for clone in clones] == [1] * 4
     finally:
         cluster.close()
+
+
+class SlowToClose(MemoryBackend):
+    """A backend whose file takes a moment to close."""
+
+    def close(self) -> None:
+        self.is_closing.set()
+        time.sleep(0.2)
+        super().close()
+
+
+def test_a_name_is_free_for_another_master_once_any_close_has_returned() -> None:
+    backend = SlowToClose()
+    backend.is_closing = threading.Event()
+    with Node() as node:
+        master = attach_master(Hub.of(node), "things", backend)
+        closing = threading.Thread(target=master.close)
+        closing.start()
+        assert backend.is_closing.wait(10)
+
+        master.close()
+
+        attach_master(Hub.of(node), "things").close()
+        closing.join()
+        master.close()
 
 
 def test_a_sqlite_master_comes_back(tmp_path: Path) -> None:
