@@ -28,13 +28,13 @@ run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
 	  $(python) -m callboard demo $(ARGS)
 
 # Times are those of two quiet cores.
-test: .venv/.dev .venv/.spark ## test the rules of every package and one way through each adapter (some 3 minutes)
+test: .venv/.dev .venv/.spark ## test the rules of every package and one way through each adapter (about 3 minutes)
 	@$(python) $(suite) -m "not faults and ($(quick))" $(ARGS)
 
-test-all: .venv/.dev .venv/.spark ## run all tests, as before a change is merged (some 10 minutes)
+test-all: .venv/.dev .venv/.spark ## run all tests, as before a change is merged (about 9 minutes)
 	@$(python) $(suite) $(ARGS)
 
-test-rest: .venv/.dev .venv/.spark ## run the tests that make test leaves out (some 7 minutes)
+test-rest: .venv/.dev .venv/.spark ## run the tests that make test leaves out (about 6 minutes)
 	@$(python) $(suite) -m "slow and not quick and not faults" $(ARGS)
 
 mutants: .venv/.dev ## plant a bug in each package, and see whether make test finds it (ARGS="--seed 7 --package basp")

@@ -7,6 +7,7 @@ A full `make bench` or `make growth` calls it. Only what stands between two mark
 
 import json
 from collections.abc import Iterable, Iterator
+from textwrap import fill
 from typing import Any, Final
 
 from benchmarks.processes import ROOT
@@ -27,8 +28,8 @@ def rewritten(page: str, results: dict[str, Any], growth: dict[str, Any]) -> str
         ValueError: a mark is missing, or there twice.
     """
     parts = {
-        "peers": "\n".join([*taken(results), "", *peers(results["measures"])]),
-        "growth": "\n".join([*taken(growth), "", *largest(growth["scales"])]),
+        "peers": "\n".join([taken(results), "", *peers(results["measures"])]),
+        "growth": "\n".join([taken(growth), "", *largest(growth["scales"])]),
     }
     for name, content in parts.items():
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
@@ -40,21 +41,18 @@ def rewritten(page: str, results: dict[str, Any], growth: dict[str, Any]) -> str
     return page
 
 
-def taken(report: dict[str, Any]) -> Iterator[str]:
-    """Tell where and when."""
+def taken(report: dict[str, Any]) -> str:
+    """Return the machine, the date and the versions of a run, in lines of 100 characters."""
     machine = report["machine"]
-    yield (
+    versions = ", ".join(
+        f"{name} {version}" for name, version in report["versions"].items() if version != "none"
+    )
+    text = (
         f"{machine['cores']} cores of an {machine['processor']}, {machine['memory_gib']} GiB, "
-        f"{machine['system']}, load {machine['load']} before it began, {machine['taken'][:10]};"
+        f"{machine['system']}, load {machine['load']} before it began, {machine['taken'][:10]}"
+        f"; {versions}."
     )
-    yield (
-        ", ".join(
-            f"{name} {version}"
-            for name, version in report["versions"].items()
-            if version != "none"
-        )
-        + "."
-    )
+    return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def peers(measures: dict[str, Any]) -> Iterator[str]:
