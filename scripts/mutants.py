@@ -185,7 +185,9 @@ def first_failure(tests: list[str], jobs: str) -> str:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", jobs, "--dist", "loadfile"]
     command += ["-m", "not faults and (quick or not slow)", *tests]
     # The copy stands before the checkout, for the commands that tests start as well.
-    environment = os.environ | {"PYTHONPATH": str(TREE), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"PYTHONPATH": str(TREE)}
+    # What was compiled once serves all runs: a file with a bug has another size than without.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         run = subprocess.run(
             command, cwd=TREE, env=environment, timeout=LIMIT, capture_output=True, text=True
