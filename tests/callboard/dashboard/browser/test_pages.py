@@ -215,6 +215,12 @@ def test_topics_are_listened_to_and_published(cluster, page):
     shown.shows("publish:", "<i>7</i>")
 
 
+def test_a_topic_that_was_searched_for_is_listened_to_by_a_click(cluster, page):
+    shown = page("topics?search=cpu")
+    shown.click("/cpu")
+    shown.shows("listening to /cpu")
+
+
 def test_stores_show_keys_and_take_values(cluster, page):
     shown = page("stores")
     shown.click("things")
