@@ -81,7 +81,9 @@ def test_a_noun_alone_shows_its_help_as_wrong_use(arguments, capsys):
     ],
     ids=" ".join,
 )
-def test_wrong_use_is_one_line_with_the_next_step_and_exit_code_2(arguments, next_step, capsys):
+def test_a_usage_error_is_one_line_with_the_next_step_and_exit_code_2(
+    arguments, next_step, capsys
+):
     assert main(arguments) == 2
 
     captured = capsys.readouterr()
@@ -91,7 +93,7 @@ def test_wrong_use_is_one_line_with_the_next_step_and_exit_code_2(arguments, nex
     assert line.endswith(next_step)
 
 
-def test_importing_the_command_line_loads_nothing_heavy():
+def test_importing_the_command_line_loads_no_large_package():
     code = (
         "import sys, callboard.cli; "
         "print(*sorted({'psutil', 'rich.live', 'callboard.demo.run'} & sys.modules.keys()))"

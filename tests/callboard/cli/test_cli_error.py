@@ -28,7 +28,7 @@ from callboard.proxies.errors import PublicAddress
         (CallboardError("odd"), "odd; see the log of the remote node"),
     ],
 )
-def test_an_error_becomes_one_line_with_the_next_step(error, line):
+def test_an_error_is_printed_as_one_line_with_the_next_step(error, line):
     assert explain(error) == line
 
 
@@ -38,5 +38,5 @@ def test_a_node_that_does_not_answer_can_be_started():
     )
 
 
-def test_a_failure_is_one_line():
+def test_a_failure_is_reported_in_one_line():
     assert str(CliError(why="a\nb", step="c")) == "a b; c"

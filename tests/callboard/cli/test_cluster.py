@@ -79,7 +79,7 @@ def rows(capsys, *arguments):
 
 
 @pytest.mark.slow
-def test_who_hangs(cluster_of_five, capsys):
+def test_hangs_lists_the_actors_that_hang(cluster_of_five, capsys):
     gate, _, _, bank, _ = cluster_of_five
     clerk = bank.spawn(Clerk)
     till = bank.spawn(Till, clerk)
@@ -104,7 +104,7 @@ def test_who_hangs(cluster_of_five, capsys):
     assert out.splitlines()[1].split()[:4] == ["bank", *_number(till), "Till", "till"]
 
 
-def test_who_restarts(cluster_of_five, capsys):
+def test_restarts_lists_the_restarted_actors(cluster_of_five, capsys):
     gate, shop, *_ = cluster_of_five
     failed = threading.Semaphore(0)
     seen = []
@@ -142,7 +142,7 @@ def _number(ref):
 
 
 @pytest.mark.slow
-def test_who_lost_what(cluster_of_five, capsys):
+def test_losses_lists_the_losses_of_each_node(cluster_of_five, capsys):
     gate, shop, stock, _, mail = cluster_of_five
     sink = mail.spawn(Sink)
     mail.register("sink", sink)
@@ -183,7 +183,7 @@ def test_who_lost_what(cluster_of_five, capsys):
 
 
 @pytest.mark.slow
-def test_all_actors_are_listed_sorted_filtered_and_told_in_full(cluster_of_five, capsys):
+def test_all_actors_are_listed_sorted_filtered_and_described(cluster_of_five, capsys):
     gate, shop, *_, mail = cluster_of_five
     busy, quiet = shop.spawn(Sink), mail.spawn(Sink)
     mail.register("quiet", quiet)
@@ -212,7 +212,7 @@ def test_all_actors_are_listed_sorted_filtered_and_told_in_full(cluster_of_five,
     assert (code, err.count("choose one of depth")) == (2, 1)
 
 
-def test_events_are_told_from_outside(cluster_of_five, capsys):
+def test_events_of_a_node_are_printed_from_outside(cluster_of_five, capsys):
     gate, shop, *_ = cluster_of_five
     shop.spawn(Weak).tell("luck")
     eventually(lambda: shop.stats().failures == 1)
@@ -231,7 +231,7 @@ def test_events_are_told_from_outside(cluster_of_five, capsys):
 
 
 @pytest.mark.slow
-def test_who_may_not_inspect_learns_nothing(capsys, monkeypatch):
+def test_a_caller_without_the_right_to_inspect_gets_no_rows(capsys, monkeypatch):
     blind, seeing = Rights(names=["*"]), Rights(inspect=True)
     with Node(
         "shop", secrets={"b": "s1", "s": "s2"}, permissions={"b": blind, "s": seeing}

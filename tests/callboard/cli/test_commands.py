@@ -80,7 +80,7 @@ def actor(capsys, *arguments):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_node_run_says_how_it_is_reached_and_stops_at_a_signal(app, number):
+def test_node_run_prints_its_address_and_stops_at_a_signal(app, number):
     process = run_node(app, "--name", "shop")
     lines = [process.stdout.readline() for _ in range(3)]
     process.send_signal(number)
@@ -213,7 +213,7 @@ def test_registered_types_are_built_from_the_fields(capsys, address, app):
     assert actor(capsys, "call", f"{address}/till", "add", "0")[1] == f"{before + 7}\n"
 
 
-def test_tell_prints_nothing_when_all_is_well(capsys, address):
+def test_a_successful_tell_prints_nothing(capsys, address):
     assert actor(capsys, "tell", f"{address}/till", "hello") == (0, "", "")
 
 
@@ -231,9 +231,7 @@ def test_tell_prints_nothing_when_all_is_well(capsys, address):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_goes_wrong_is_one_line_that_ends_with_the_next_step(
-    capsys, address, arguments, line
-):
+def test_an_error_is_one_line_that_ends_with_the_next_step(capsys, address, arguments, line):
     verb, place, *rest = arguments
     code, out, err = actor(capsys, verb, address + place, *rest)
 
@@ -243,7 +241,7 @@ def test_what_goes_wrong_is_one_line_that_ends_with_the_next_step(
     assert err.rstrip().endswith(line)
 
 
-def test_fields_that_do_not_fit_name_those_that_do(capsys, address, app):
+def test_an_unknown_field_is_refused_with_the_known_fields(capsys, address, app):
     typed = ["--type", "cli_test.Add", "--app", app]
 
     code, _, err = actor(capsys, "ask", f"{address}/till", '{"sum": 3}', *typed)
@@ -255,7 +253,7 @@ def test_fields_that_do_not_fit_name_those_that_do(capsys, address, app):
     assert err.rstrip().endswith("write the fields as a JSON object")
 
 
-def test_nobody_listens_there(capsys):
+def test_an_address_where_no_node_listens_is_reported(capsys):
     code, _, err = actor(capsys, "call", "basp://127.0.0.1:1/till", "add", "1")
 
     assert code == 1
@@ -271,7 +269,7 @@ def test_nobody_listens_there(capsys):
         (["--join", "nonsense"], "basp://HOST:PORT"),
     ],
 )
-def test_node_run_refuses_what_cannot_work(app, arguments, line):
+def test_node_run_refuses_invalid_options(app, arguments, line):
     process = run_node(app, *arguments)
     out, err = process.communicate(timeout=120)
 
@@ -281,7 +279,7 @@ def test_node_run_refuses_what_cannot_work(app, arguments, line):
     assert line in err
 
 
-def test_a_port_that_is_taken_is_told(app, address):
+def test_a_port_in_use_is_reported(app, address):
     process = run_node(app, "--listen", address.removeprefix("basp://"))
     _, err = process.communicate(timeout=120)
 

@@ -64,7 +64,7 @@ def test_a_program_ends_as_under_python(tmp_path, text, code, last):
 
 
 @pytest.mark.slow
-def test_a_program_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_program_is_reported_in_one_line(tmp_path):
     done = run(str(tmp_path / "missing.py"))
 
     assert done.returncode == 2

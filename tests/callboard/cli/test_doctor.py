@@ -41,7 +41,7 @@ def test_all_is_well_here(capsys):
     assert found["loopback"]["text"].startswith("two nodes link, an ask takes ")
 
 
-def test_what_an_extra_lacks_is_told_in_one_line(monkeypatch):
+def test_a_missing_extra_is_reported_in_one_line(monkeypatch):
     wanted = [
         "cbor2>=5",
         "nosuch-one>=1; extra == 'dev'",
@@ -61,7 +61,7 @@ def test_what_an_extra_lacks_is_told_in_one_line(monkeypatch):
     ]
 
 
-def test_a_package_installed_over_ours_is_told(install):
+def test_a_package_that_overwrote_ours_is_reported(install):
     install("playhouse", ["playhouse/__init__.py"])
     found = list(
         doctor.check_conflicts(install("board", ["board/__init__.py", "callboard/x.py"]))
@@ -73,7 +73,7 @@ def test_a_package_installed_over_ours_is_told(install):
     assert found[0].step == "pip uninstall board, then install callboard again"
 
 
-def test_our_own_distribution_is_no_conflict(install):
+def test_our_own_distribution_is_not_a_conflict(install):
     (found,) = doctor.check_conflicts(install("callboard", ["callboard/__init__.py"]))
 
     assert found.status == "ok"
@@ -100,7 +100,7 @@ def test_each_check_has_its_bounds(finding, status, step):
     assert bool(finding.step) == (status != "ok")
 
 
-def test_a_port_that_is_taken_is_told_and_the_code_is_1(capsys):
+def test_a_port_in_use_is_reported_with_exit_code_1(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(["doctor", "--listen", where]) == 1
@@ -111,7 +111,7 @@ def test_a_port_that_is_taken_is_told_and_the_code_is_1(capsys):
     assert doctor.check_port("127.0.0.1:0").status == "ok"
 
 
-def test_peers_are_reached_or_told():
+def test_an_unreachable_peer_is_a_failed_check():
     with Node("shop") as node:
         node.listen()
         found = doctor.check_peer(node.address, AccessOptions())
@@ -123,7 +123,7 @@ def test_peers_are_reached_or_told():
     assert lost.step
 
 
-def test_releases_are_told_and_links_without_a_seal_are_warned_of(monkeypatch, tmp_path):
+def test_doctor_prints_releases_and_warns_of_unsealed_links(monkeypatch, tmp_path):
     """The flag that a node of release 0.1 does not set is hidden here."""
     file = tmp_path / "secret"
     file.write_text("s")
@@ -143,7 +143,7 @@ def test_releases_are_told_and_links_without_a_seal_are_warned_of(monkeypatch, t
     assert warned[2].text.endswith("are not sealed: callboard doctor")
 
 
-def test_what_is_wrong_comes_first_and_what_is_fine_in_one_line():
+def test_doctor_prints_problems_first_and_all_successes_in_one_line():
     found = [
         doctor.Finding("python", "ok", "Python 3.11.7"),
         doctor.Finding("files", "warn", "few", "ulimit"),
@@ -158,7 +158,7 @@ def test_what_is_wrong_comes_first_and_what_is_fine_in_one_line():
     ]
 
 
-def test_wrong_use_is_told_before_anything_is_tried(capsys):
+def test_a_usage_error_is_reported_before_anything_is_dialed(capsys):
     assert main(["doctor", "--listen", "here"]) == 2
     assert capsys.readouterr().err == (
         "callboard: 'here' is not HOST:PORT; write it like --listen 127.0.0.1:4222\n"

@@ -53,7 +53,7 @@ def node(url: str) -> Iterator[Node]:
         yield made
 
 
-def test_a_cluster_tells_its_types_its_entities_and_the_owner_of_a_key(
+def test_ls_and_where_list_the_types_entities_and_owner_of_a_key_in_a_cluster(
     node: Node, run: Run
 ) -> None:
     code, out, _ = run("ls", node.address)
@@ -85,7 +85,7 @@ def test_a_cluster_tells_its_types_its_entities_and_the_owner_of_a_key(
     assert "it is not active" in out
 
 
-def test_a_state_tells_types_and_keys(node: Node, run: Run, url: str) -> None:
+def test_ls_lists_the_types_and_keys_in_a_state(node: Node, run: Run, url: str) -> None:
     _, out, _ = run("ls", "--state", url)
     assert out.splitlines()[1].split() == [Cart.name, "6", "journal-tests.Added"]
     _, out, _ = run("ls", "--state", url, "--type", Cart.name, "--limit", 1)
@@ -120,7 +120,7 @@ def test_the_state_after_an_event(node: Node, run: Run, url: str, tmp_path: Path
     assert out.splitlines()[1:] == ['  1  journal-tests.Added  {"item": "tea", "cents": 0}']
 
 
-def test_events_that_are_forgotten_are_told(node: Node, run: Run, url: str) -> None:
+def test_events_that_were_dropped_are_reported(node: Node, run: Run, url: str) -> None:
     with sqlite3.connect(url.removeprefix("sqlite:")) as connection:
         connection.execute("DELETE FROM callboard_events WHERE key = 'u-1' AND number = 1")
     code, _, err = run("at", "u-1", 2, "--state", url)
@@ -169,7 +169,7 @@ def test_the_journal_is_printed_and_copied(
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_each_mistake_is_reported_in_one_line(
     node: Node, run: Run, url: str, code: int, arguments: tuple[str, ...], text: str
 ) -> None:
     filled = [each.format(url=url, address=node.address) for each in arguments]
@@ -179,7 +179,7 @@ def test_mistakes_are_told_in_one_line(
     assert err.count("\n") == 1
 
 
-def test_a_missing_driver_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "callboard.entity.state.postgresql", raising=False)
     found, out, err = run("ls", "--state", "postgresql://db/shop")
@@ -187,7 +187,7 @@ def test_a_missing_driver_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     assert "(psycopg): pip install 'callboard[postgresql]'" in err
 
 
-def test_a_class_that_cannot_be_replayed_is_told(
+def test_a_class_that_cannot_be_replayed_is_reported(
     node: Node, run: Run, url: str, tmp_path: Path
 ) -> None:
     code = tmp_path / "needy.py"
@@ -236,7 +236,7 @@ def test_slots_move_to_another_host_and_back(node: Node, run: Run, url: str) -> 
         (("u-1", "--to", "nobody"), "no host of journal-tests.Cart is called 'nobody'"),
     ],
 )
-def test_moves_that_mean_nothing_are_refused(
+def test_invalid_moves_are_refused(
     node: Node, run: Run, arguments: tuple[str, ...], text: str
 ) -> None:
     code, out, err = run("move", node.address, *arguments)

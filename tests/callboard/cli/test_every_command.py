@@ -34,7 +34,7 @@ FIRST = {path[0]: path[1] for path in reversed(COMMANDS) if len(path) > 1}
 MODULES_LIMIT = 180
 
 
-def test_the_commands_are_found():
+def test_every_command_is_found():
     assert {("doctor",), ("new",), ("node", "ps"), ("actor", "stop")} <= set(COMMANDS)
 
 
@@ -53,7 +53,7 @@ def test_help_has_a_purpose_examples_that_name_the_command_and_the_options(path,
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_wrong_use_is_one_line_that_leads_to_the_help_and_code_2(path, capsys):
+def test_a_usage_error_is_one_line_that_names_the_help_with_exit_code_2(path, capsys):
     assert main([*path, "--no-such-option"]) == 2
 
     captured = capsys.readouterr()
@@ -94,7 +94,7 @@ def test_shells_complete_commands(typed, offered):
     assert (done.stdout.split(), done.stderr) == ([offered], "")
 
 
-def test_what_commands_need_is_loaded_by_them_alone():
+def test_modules_of_a_command_are_imported_by_that_command_only():
     code = (
         "import sys, callboard.cli; "
         "print(*sorted({'pydantic', 'rich.table', 'http.server', 'tomllib'} & {*sys.modules}))"
@@ -150,7 +150,9 @@ def test_the_unit_and_the_container_run_commands_that_there_are():
     assert '"callboard", "node", "run", "--config"' in container
 
 
-def test_the_container_of_spark_becomes_what_a_pod_is_told(tmp_path):
+def test_the_entry_point_of_the_spark_container_runs_java_with_the_variables_of_the_pod(
+    tmp_path,
+):
     (tmp_path / "java").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "java").chmod(0o755)
     names = ("DRIVER_URL", "EXECUTOR_ID", "EXECUTOR_CORES", "APPLICATION_ID", "EXECUTOR_POD_IP")

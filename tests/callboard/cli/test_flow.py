@@ -40,7 +40,7 @@ def address(rules, tmp_path):
             process.kill()
 
 
-def test_what_was_sent_is_received(address, tmp_path, capsys):
+def test_sent_messages_are_received(address, tmp_path, capsys):
     source, target = tmp_path / "run.dat", tmp_path / "back.dat"
     source.write_bytes(bytes(range(256)) * 1000)
 
@@ -69,7 +69,7 @@ def test_rules_are_tried_without_a_service(rules, capsys, pairs, code, lines):
     assert capsys.readouterr().out.splitlines() == lines
 
 
-def test_a_rule_whose_file_has_no_name_says_why(rules, capsys):
+def test_a_rule_for_a_file_without_a_name_is_refused_with_the_reason(rules, capsys):
     assert main(["flow", "test-rules", "-r", str(rules), "stream=raw", "--json"]) == 0
     first = json.loads(capsys.readouterr().out.splitlines()[0])
     assert first["holds"]

@@ -52,7 +52,7 @@ def line(**fields):
     return json.dumps(fields)
 
 
-def test_check_says_that_all_is_fine(config, capsys):
+def test_check_prints_the_size_of_a_valid_configuration(config, capsys):
     assert main(["gateway", "check", str(config)]) == 0
     assert "3 modules, 2 links" in capsys.readouterr().out
     assert main(["gateway", "check", str(config), "--json"]) == 0
@@ -60,7 +60,7 @@ def test_check_says_that_all_is_fine(config, capsys):
 
 
 @pytest.mark.parametrize("command", ["check", "list", "run"])
-def test_each_mistake_is_one_line_with_file_and_path_and_code_2(config, capsys, command):
+def test_each_mistake_is_one_line_with_file_and_key_and_exit_code_2(config, capsys, command):
     config.write_text(CONFIG.replace("0.01", "0").replace('sink = "file"', 'sink = "*"'))
 
     assert main(["gateway", command, str(config)]) == 2
@@ -123,7 +123,7 @@ def test_a_dry_run_that_loses_something_fails(config, tmp_path, capsys):
         (line(source="clock", content="", properties=[1]), "in.jsonl:1: a line is not"),
     ],
 )
-def test_input_that_cannot_be_used_is_one_line_and_code_2(
+def test_unusable_input_is_reported_in_one_line_with_exit_code_2(
     config, tmp_path, capsys, text, words
 ):
     given = written(tmp_path, text)

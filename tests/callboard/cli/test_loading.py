@@ -71,7 +71,7 @@ def test_a_file_does_not_replace_a_module_that_is_loaded(write):
         ("raise ValueError", "at line 1: ValueError;"),
     ],
 )
-def test_what_is_wrong_with_the_file_is_told_in_one_line(write, text, line):
+def test_a_mistake_in_the_file_is_reported_in_one_line(write, text, line):
     with pytest.raises(CliError) as failure:
         load_app(write(text))
 
@@ -79,7 +79,7 @@ def test_what_is_wrong_with_the_file_is_told_in_one_line(write, text, line):
     assert failure.value.code == 1
 
 
-def test_a_file_that_is_no_python_is_wrong_use(write):
+def test_a_file_that_is_not_python_is_a_usage_error(write):
     with pytest.raises(CliError, match="not a Python file") as failure:
         load_app(write("", "app.txt"))
 
@@ -95,7 +95,7 @@ def test_setup_gets_the_node_and_is_optional(write):
     set_up(load_app(write("", "empty_app.py")), "node", path)
 
 
-def test_a_failing_setup_is_told_with_its_line(write):
+def test_a_failing_setup_is_reported_with_its_line(write):
     path = write("def setup(node):\n    node.nothing")
 
     with pytest.raises(CliError, match=r"setup\(node\) failed at line 2: AttributeError"):

@@ -42,7 +42,7 @@ def test_ls_finds_logs_below(capsys, folder):
     assert run(capsys, "ls", folder.parent)[1][0].startswith(f"{folder}: records 0 to 20, ")
 
 
-def test_ls_of_nothing_is_said(capsys, tmp_path):
+def test_ls_reports_an_empty_state(capsys, tmp_path):
     assert run(capsys, "ls", tmp_path) == (0, [], f"no logs in {tmp_path} or below\n")
     assert run(capsys, "ls", tmp_path / "none")[0] == 2
 
@@ -67,7 +67,7 @@ def test_cat_prints_records(capsys, folder):
         (["--since", "1"], []),
     ],
 )
-def test_cat_begins_and_chooses(capsys, folder, options, expected):
+def test_cat_starts_at_an_offset_and_filters_by_topic(capsys, folder, options, expected):
     lines = run(capsys, "cat", folder, "--json", *options)[1]
 
     assert [json.loads(line)["offset"] for line in lines] == expected
@@ -109,7 +109,7 @@ def test_tail_follows_a_writer(folder):
         process.communicate()
 
 
-def test_verify_says_what_is_intact(capsys, folder):
+def test_verify_prints_the_intact_records(capsys, folder):
     assert run(capsys, "verify", folder) == (0, ["20 records from 0 to 20 are intact"], "")
 
 
@@ -157,7 +157,7 @@ def test_stats_of_an_empty_log(capsys, tmp_path):
     assert run(capsys, "stats", tmp_path)[1] == ["records 0 to 0, 0 bytes, 1 segments"]
 
 
-def test_what_retention_removed_is_said(capsys, tmp_path):
+def test_records_that_retention_removed_are_reported(capsys, tmp_path):
     with CommitLog(tmp_path, retain=Retention(records=10)) as log:
         for number in range(30):
             log.append("/t", number)
@@ -177,7 +177,7 @@ def test_what_retention_removed_is_said(capsys, tmp_path):
         (["cat"], 2, "log cat --help"),
     ],
 )
-def test_errors_are_one_line_with_a_next_step(
+def test_an_error_is_one_line_with_a_next_step(
     capsys, tmp_path, monkeypatch, arguments, code, named
 ):
     monkeypatch.chdir(tmp_path)
@@ -247,7 +247,7 @@ def test_sql_prints_json_with_payloads_as_values(sql, folder):
     ]
 
 
-def test_sql_prints_a_part_of_many_rows_and_says_so(sql, folder):
+def test_sql_prints_the_first_of_many_rows_and_their_number(sql, folder):
     code, lines, err = sql('select "offset" from log order by 1', folder, "--limit", 3)
 
     assert (code, len(lines)) == (0, 4)
@@ -262,7 +262,7 @@ def test_sql_prints_a_part_of_many_rows_and_says_so(sql, folder):
         ("select nothing from log", 'Referenced column "nothing" not found'),
     ],
 )
-def test_a_query_that_fails_is_one_line(sql, folder, query, why):
+def test_a_failed_query_is_reported_in_one_line(sql, folder, query, why):
     code, lines, err = sql(query, folder)
 
     assert (code, lines) == (2, [])
@@ -270,7 +270,7 @@ def test_a_query_that_fails_is_one_line(sql, folder, query, why):
     assert err.count("\n") == 1
 
 
-def test_sql_without_duckdb_says_how_to_get_it(capsys, folder, monkeypatch):
+def test_sql_without_duckdb_names_the_extra_to_install(capsys, folder, monkeypatch):
     pytest.importorskip("pyarrow")
     monkeypatch.setitem(sys.modules, "duckdb", None)
 

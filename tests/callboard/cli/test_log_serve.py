@@ -90,7 +90,7 @@ def test_it_serves_until_a_signal(folder, tmp_path, capsys):
         (["{folder}", "--listen", "203.0.113.7:1", "--tls", "x", "--permissions", "x"], "x"),
     ],
 )
-def test_mistakes(folder, capsys, arguments, why):
+def test_invalid_arguments_are_refused_with_the_reason(folder, capsys, arguments, why):
     told = main(["log", "serve", *(each.format(folder=folder) for each in arguments)])
     assert told
     assert why in capsys.readouterr().err
@@ -109,14 +109,14 @@ def run(*arguments):
 
 
 @pytest.mark.slow
-def test_a_port_in_use_is_one_line(folder):
+def test_a_port_in_use_is_reported_in_one_line(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
         told = f"callboard: cannot serve logs at {place}: Address already in use;"
         assert run(folder, "--listen", place) == (1, f"{told} choose another --listen\n")
 
 
-def test_an_address_of_another_machine_is_one_line(folder, tmp_path, capsys):
+def test_an_address_of_another_machine_is_refused_in_one_line(folder, tmp_path, capsys):
     trustme = pytest.importorskip("trustme")
     shown, peers = trustme.CA().issue_cert("localhost"), tmp_path / "peers.toml"
     peers.write_text(PEERS)
@@ -128,7 +128,7 @@ def test_an_address_of_another_machine_is_one_line(folder, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["certificate.pem", "key.pem", "other"])
-def test_a_certificate_of_no_use_is_one_line(folder, tmp_path, broken):
+def test_an_unusable_certificate_is_reported_in_one_line(folder, tmp_path, broken):
     trustme = pytest.importorskip("trustme")
     shown, other = (trustme.CA().issue_cert("localhost") for _ in range(2))
     shown.cert_chain_pems[0].write_to_path(tmp_path / "certificate.pem")
@@ -168,7 +168,7 @@ def shown(port):
         return ""
 
 
-def test_a_renewed_certificate_is_shown_and_readers_go_on(folder, tmp_path, caplog):
+def test_a_renewed_certificate_is_used_without_interrupting_readers(folder, tmp_path, caplog):
     import trustme
 
     from callboard.log_service.log_door import LogDoor
@@ -237,7 +237,7 @@ def test_the_logs_of_a_server_are_listed_that_may_be_read(server, capsys, monkey
 
 
 @pytest.mark.slow
-def test_doctor_tells_of_what_is_served_and_what_is_wrong(server, folder, capsys, monkeypatch):
+def test_doctor_lists_served_logs_and_their_problems(server, folder, capsys, monkeypatch):
     monkeypatch.setenv("CALLBOARD_SECRET", "all")
     said = told(capsys, "doctor", server)
     assert f"{server} serves to your secret, plainly: cpu (0 to 10), orders (0 to 0)" in said
@@ -249,7 +249,7 @@ def test_doctor_tells_of_what_is_served_and_what_is_wrong(server, folder, capsys
 
 
 @pytest.mark.slow
-def test_doctor_tells_who_may_read_what_and_how_long_a_certificate_is_good(
+def test_doctor_lists_readers_of_each_log_and_the_expiry_of_certificates(
     tmp_path, capsys, monkeypatch
 ):
     from datetime import UTC, datetime, timedelta

@@ -56,7 +56,7 @@ def port_of(router):
     return int(router["addresses"][0].rpartition(":")[2])
 
 
-def test_a_router_runs_by_its_file_and_is_looked_into(router, file, capsys):
+def test_a_router_runs_with_its_file_and_can_be_inspected(router, file, capsys):
     console = router["console"]
     with Caller(port_of(router), "c1", V5) as caller:
         caller.subscribe("out")
@@ -155,13 +155,13 @@ def test_a_router_runs_without_a_file():
 
 
 @pytest.mark.parametrize("address", ["1883", "tls://127.0.0.1:0"])
-def test_an_address_that_needs_more_is_one_line_and_misuse(address, capsys):
+def test_an_address_that_needs_a_file_is_a_usage_error_in_one_line(address, capsys):
     assert main(["mqtt", "run", "--listen", address]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "without a file; write --listen" in line
 
 
-def test_without_a_file_nobody_elsewhere_is_let_in(capsys):
+def test_without_a_file_a_public_address_is_refused(capsys):
     assert main(["mqtt", "run", "--listen", "0.0.0.0:0"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "every client may do everything; set users" in line
@@ -182,7 +182,7 @@ def test_a_file_is_checked(file, capsys):
     assert f"{file}: rules.0.function = 'triple': there is no function triple" in line
 
 
-def test_all_mistakes_of_a_file_are_told_at_once(file, capsys):
+def test_all_mistakes_of_a_file_are_reported_together(file, capsys):
     file.write_text(
         FILE.replace("app.py", "none.py")
         + 'qos = 1\n[[listeners]]\naddress = "tls://127.0.0.1:0"\ncertificate = "none.pem"\n'
@@ -198,7 +198,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(file, capsys):
     assert "write module:function" in lines[3]
 
 
-def test_a_port_that_cannot_be_opened_is_one_line(file, capsys):
+def test_a_port_that_cannot_be_opened_is_reported_in_one_line(file, capsys):
     public = FILE.replace("127.0.0.1:0", "192.0.2.1:1", 2)
     file.write_text(public + "[auth]\nanonymous = true\n")
 
@@ -207,7 +207,7 @@ def test_a_port_that_cannot_be_opened_is_one_line(file, capsys):
     assert "192.0.2.1:1 cannot be opened" in line
 
 
-def test_a_console_that_is_not_there_is_one_line(capsys):
+def test_a_missing_console_is_reported_in_one_line(capsys):
     for command in (["top"], ["trace", "--client", "c"]):
         args = ["mqtt", command[0], "http://127.0.0.1:1", *command[1:]]
         assert main(args) == 1
@@ -215,13 +215,13 @@ def test_a_console_that_is_not_there_is_one_line(capsys):
         assert "no console answers" in line
 
 
-def test_what_is_no_url_is_wrong_use(capsys):
+def test_an_invalid_url_is_a_usage_error(capsys):
     assert main(["mqtt", "top", "nonsense"]) == 2
 
     assert "'nonsense' is not a URL; write http://HOST:PORT" in capsys.readouterr().err
 
 
-def test_what_is_no_toml_says_where(tmp_path, capsys):
+def test_invalid_toml_is_reported_with_its_line(tmp_path, capsys):
     path = tmp_path / "mqtt.toml"
     path.write_text("x =\n")
 

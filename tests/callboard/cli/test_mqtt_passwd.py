@@ -51,7 +51,7 @@ def test_an_entry_has_keys_for_scram_when_they_are_asked_for(capsys):
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\nsecond line\n"])
-def test_a_pipe_gives_one_line_and_is_asked_nothing(monkeypatch, capsys, end):
+def test_a_password_is_read_from_a_pipe_without_a_prompt(monkeypatch, capsys, end):
     pipe(monkeypatch, " sécret ".encode() + end)
 
     assert main(["mqtt", "passwd", "ann"]) == 0
@@ -78,7 +78,7 @@ def test_a_pipe_without_a_password_is_wrong_use(monkeypatch, capsys, content, wh
 
 
 @pytest.mark.slow
-def test_a_terminal_asks_twice_and_shows_nothing():
+def test_a_terminal_prompts_twice_for_the_password_and_does_not_echo_it():
     ours, theirs = pty.openpty()
     # Without a /dev/tty it is stdin that is asked.
     command = ["mqtt", "passwd", "ann"]
@@ -107,7 +107,7 @@ def test_an_entry_keeps_every_name(capsys, name):
 
 
 @pytest.mark.parametrize(("name", "password"), [("\udcff", "secret"), ("ann", "\udcff")])
-def test_what_is_no_text_is_wrong_use(capsys, name, password):
+def test_input_that_is_not_text_is_a_usage_error(capsys, name, password):
     assert main(["mqtt", "passwd", name, "--password", password]) == 2
 
     (line,) = capsys.readouterr().err.splitlines()

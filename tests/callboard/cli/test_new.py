@@ -36,7 +36,7 @@ def test_the_tests_of_a_project_pass(tmp_path, capsys):
     assert not (folder / ".venv").exists()
 
 
-def test_no_file_that_is_kept_names_a_place_on_this_machine(tmp_path, capsys):
+def test_committed_files_of_a_new_project_contain_no_local_path(tmp_path, capsys):
     folder = tmp_path / "kept"
     assert main(["new", str(folder)]) == 0
 
@@ -74,7 +74,7 @@ def test_names_that_no_module_can_have_are_refused(tmp_path, capsys, name):
     assert not (tmp_path / name).exists()
 
 
-def test_what_is_there_is_left_alone(tmp_path, capsys):
+def test_an_existing_folder_is_not_changed(tmp_path, capsys):
     (tmp_path / "app").mkdir()
     assert main(["new", str(tmp_path / "app"), "--json"]) == 0
     capsys.readouterr()

@@ -150,7 +150,7 @@ def test_actors_are_stopped_and_a_clean_drain_ends_with_0(app, run_node, capsys)
     assert process.returncode == 0
 
 
-def test_an_actor_that_does_not_end_in_time_is_told(app, run_node, capsys):
+def test_an_actor_that_does_not_end_in_time_is_reported(app, run_node, capsys):
     _, about = run_node(app)
 
     code, out, err = call(
@@ -283,7 +283,7 @@ def test_or_it_stays_and_is_not_ready(run_node, tmp_path, capsys):
     assert process.returncode == 1
 
 
-def test_a_tree_shows_who_supervises_whom(run_node, tmp_path, capsys):
+def test_the_tree_shows_the_children_of_each_supervisor(run_node, tmp_path, capsys):
     file = tmp_path / "shop.py"
     file.write_text(
         """
@@ -328,7 +328,7 @@ def test_a_configuration_is_checked_without_starting_a_node(app, tmp_path, capsy
     assert "there is no actor class Tills in node_commands_app" in err
 
 
-def test_what_is_wrong_with_a_file_ends_a_run_with_a_line_for_each(tmp_path, capsys):
+def test_a_run_ends_with_one_line_for_each_mistake_of_its_file(tmp_path, capsys):
     config = tmp_path / "node.toml"
     config.write_text('name = 5\nlog_level = "loud"\n')
 

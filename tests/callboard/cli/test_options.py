@@ -62,7 +62,7 @@ def test_a_secret_comes_from_a_file(capsys, secret_file):
 
 
 @pytest.mark.parametrize("variable", ["CALLBOARD_SECRET", "CALLBOARD_SECRET_FILE"])
-def test_a_secret_comes_from_the_environment(capsys, secret_file, monkeypatch, variable):
+def test_a_secret_is_read_from_the_environment(capsys, secret_file, monkeypatch, variable):
     value = secret_file if variable.endswith("FILE") else "s3cret-of-the-cluster"
     monkeypatch.setenv(variable, str(value))
 
@@ -70,7 +70,7 @@ def test_a_secret_comes_from_the_environment(capsys, secret_file, monkeypatch, v
         assert ask(capsys, node) == (0, "HELLO\n", "")
 
 
-def test_a_wrong_secret_is_one_line_with_the_next_step(capsys, secret_file):
+def test_a_wrong_secret_is_reported_in_one_line_with_the_next_step(capsys, secret_file):
     with serve(secret="another") as node:
         code, out, err = ask(capsys, node, "--secret-file", secret_file)
 
@@ -81,7 +81,7 @@ def test_a_wrong_secret_is_one_line_with_the_next_step(capsys, secret_file):
 
 
 @pytest.mark.slow
-def test_tls_comes_from_a_folder(capsys, folder):
+def test_tls_files_are_read_from_a_folder(capsys, folder):
     tls = Tls(folder / "certificate.pem", folder / "key.pem", folder / "authority.pem")
     with serve(tls=tls) as node:
         assert ask(capsys, node, "--tls", folder) == (0, "HELLO\n", "")
@@ -141,7 +141,7 @@ def test_a_folder_without_an_authority_is_wrong_use(tmp_path):
     assert caught.value.code == 2
 
 
-def test_nothing_given_is_nothing_demanded():
+def test_without_access_options_no_proof_is_required():
     assert AccessOptions().proof() == Proof(None, None)
 
 

@@ -25,7 +25,7 @@ class Point:
         ("", ""),
     ],
 )
-def test_arguments_are_json_or_else_text(text, value):
+def test_an_argument_that_is_not_json_is_text(text, value):
     assert from_text(text) == value
 
 

@@ -76,7 +76,7 @@ from tests.polling import eventually
         (["run", "nope.py:high"], "there is no file nope.py; pass FILE.py:FUNCTION"),
     ],
 )
-def test_wrong_use_is_told_before_java_starts(arguments, says, capsys, tmp_path):
+def test_a_usage_error_is_reported_before_java_starts(arguments, says, capsys, tmp_path):
     folders = ["--log", str(tmp_path / "nothing"), "--to", str(tmp_path / "results")]
 
     assert main(["pipeline", *arguments, *folders]) == 2
@@ -128,7 +128,9 @@ def test_a_setting_of_spark_has_a_name_and_a_value(capsys, tmp_path):
         ),
     ],
 )
-def test_a_file_that_does_not_load_is_told_in_one_line(program, query, says, capsys, tmp_path):
+def test_a_file_that_does_not_load_is_reported_in_one_line(
+    program, query, says, capsys, tmp_path
+):
     path = tmp_path / "mine.py"
     path.write_text(program)
     folders = ["--log", str(tmp_path / "nothing"), "--to", str(tmp_path / "results")]
@@ -139,7 +141,7 @@ def test_a_file_that_does_not_load_is_told_in_one_line(program, query, says, cap
     assert re.search(says, line), line
 
 
-def test_help_tells_options_in_sections_and_what_has_to_be_given_first(capsys):
+def test_help_lists_options_in_sections_with_the_required_ones_first(capsys):
     assert main(["pipeline", "run", "--help"]) == 0
 
     said = capsys.readouterr().out
@@ -155,7 +157,7 @@ def test_help_tells_options_in_sections_and_what_has_to_be_given_first(capsys):
 
 
 @pytest.mark.parametrize("has_results", [False, True])
-def test_a_run_without_java_leaves_nothing_behind(capsys, tmp_path, monkeypatch, has_results):
+def test_a_run_without_java_creates_no_files(capsys, tmp_path, monkeypatch, has_results):
     def refuse(*_, **__):
         raise SparkMissing("Spark needs Java 17 or newer; install one")
 
@@ -172,7 +174,7 @@ def test_a_run_without_java_leaves_nothing_behind(capsys, tmp_path, monkeypatch,
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_whose_java_ends_names_the_file_with_what_it_said(capsys, tmp_path, monkeypatch):
+def test_a_run_whose_java_ends_names_the_file_with_its_output(capsys, tmp_path, monkeypatch):
     def fail(*_, **__):
         os.write(2, b"no memory")
         raise PipelineError("the Java in /java ended before Spark was ready; see its output")
@@ -189,7 +191,7 @@ def test_a_run_whose_java_ends_names_the_file_with_what_it_said(capsys, tmp_path
     assert said.read_text() == "no memory"
 
 
-def test_status_tells_how_far_each_query_is(capsys, tmp_path):
+def test_status_prints_the_progress_of_each_query(capsys, tmp_path):
     with CommitLog(tmp_path / "metrics") as log:
         log.append_batch(range(10), topic="/n")
     job = Job("rates", str(tmp_path / "metrics"), str(tmp_path / "results"))
@@ -206,7 +208,7 @@ def test_status_tells_how_far_each_query_is(capsys, tmp_path):
     assert (row["query"], row["state"], row["lag"]) == ("rates", "stopped", 6)
 
 
-def test_status_of_what_is_no_log_of_results_says_how_to_start_one(capsys, tmp_path):
+def test_status_of_another_log_explains_how_to_start_a_query(capsys, tmp_path):
     assert main(["pipeline", "status", str(tmp_path)]) == 1
 
     assert "start one with: callboard pipeline run" in capsys.readouterr().err
@@ -260,9 +262,7 @@ TOLD = (
 )
 
 
-def test_status_tells_delays_and_what_was_left_out_from_another_process(
-    watch, capsys, tmp_path
-):
+def test_status_prints_delays_and_skipped_records_of_another_process(watch, capsys, tmp_path):
     watch().close("done")
 
     assert main(["pipeline", "status", str(tmp_path / "results")]) == 0
@@ -274,7 +274,7 @@ def test_status_tells_delays_and_what_was_left_out_from_another_process(
 
 
 @pytest.mark.slow
-def test_status_of_a_node_tells_of_queries_that_run_anywhere_in_its_cluster(watch, capsys):
+def test_status_of_a_node_lists_queries_of_the_whole_cluster(watch, capsys):
     with Endpoint() as there, Endpoint() as middle:
         assert there.peer("127.0.0.1", port := middle.listen("127.0.0.1", 0))
         running = watch(hub=there.hub)
@@ -286,7 +286,7 @@ def test_status_of_a_node_tells_of_queries_that_run_anywhere_in_its_cluster(watc
         assert capsys.readouterr().out == TOLD.format(state="runs")
 
 
-def test_a_node_without_queries_is_told(capsys):
+def test_a_node_without_queries_is_reported(capsys):
     with Endpoint() as there:
         port = there.listen("127.0.0.1", 0)
 

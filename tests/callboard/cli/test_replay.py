@@ -25,7 +25,7 @@ def test_an_unknown_seed_is_wrong_use(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err.endswith("run the failing test again to create it\n")
 
 
-def test_a_damaged_dump_is_told_in_one_line(tmp_path, monkeypatch, capsys):
+def test_a_damaged_dump_is_reported_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     dump_path(tmp_path, 5).parent.mkdir(parents=True)
     dump_path(tmp_path, 5).write_text('{"seed": ')
@@ -38,7 +38,7 @@ def test_a_damaged_dump_is_told_in_one_line(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_replay_from_below_the_root_tells_of_other_events(pytester: pytest.Pytester):
+def test_a_replay_from_a_subfolder_reports_different_events(pytester: pytest.Pytester):
     path = pytester.makepyfile(PASSING)
     Dump(5, f"{path.name}::test_it", ["0.000000000 a Nothing"]).write(pytester.path)
     pytester.chdir()
@@ -54,7 +54,7 @@ def test_a_replay_from_below_the_root_tells_of_other_events(pytester: pytest.Pyt
 
 
 @pytest.mark.slow
-def test_a_test_that_is_gone_is_told(pytester: pytest.Pytester):
+def test_a_test_that_no_longer_exists_is_reported(pytester: pytest.Pytester):
     Dump(5, "test_gone.py::test_it", []).write(pytester.path)
 
     done = replay(pytester, "5")
@@ -94,7 +94,9 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 @pytest.mark.slow
-def test_seeds_of_many_are_replayed_by_what_is_kept_and_by_name(shop: pytest.Pytester):
+def test_a_seed_of_many_is_replayed_from_its_file_or_by_the_name_of_its_test(
+    shop: pytest.Pytester,
+):
     kept = replay(shop, "5", "--json", "--twice")
     named = replay(shop, "4", "test_shop.py::test_orders", "--trace")
 
@@ -127,7 +129,7 @@ def test_a_printed_program_is_replayed_and_passes_once_mended(shop: pytest.Pytes
         (["7"], "name the test: callboard replay 7 FILE::TEST"),
     ],
 )
-def test_what_is_mistyped_is_told_in_a_line(shop, capsys, arguments, told):
+def test_a_typing_error_is_reported_in_one_line(shop, capsys, arguments, told):
     shop.chdir()
 
     assert main(["replay", *arguments]) == 2

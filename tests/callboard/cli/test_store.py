@@ -18,7 +18,7 @@ def master():
         yield store, node.address
 
 
-def test_a_value_is_put_listed_and_got(master, capsys):
+def test_a_value_can_be_put_listed_and_read(master, capsys):
     store, address = master
     assert main(["store", "put", "things", "colour", '["red", 1]', "--peer", address]) == 0
     assert store.get("colour") == ("red", 1)
@@ -29,14 +29,14 @@ def test_a_value_is_put_listed_and_got(master, capsys):
     assert capsys.readouterr().out == "colour\n"
 
 
-def test_a_key_that_is_not_there_is_one_line_and_code_1(master, capsys):
+def test_a_missing_key_is_reported_in_one_line_with_exit_code_1(master, capsys):
     _, address = master
     assert main(["store", "get", "things", "missing", "--peer", address]) == 1
 
     assert "has no key 'missing'; list its keys with" in capsys.readouterr().err
 
 
-def test_a_store_without_master_is_one_line_and_code_1(master, capsys):
+def test_a_store_without_a_master_is_reported_in_one_line_with_exit_code_1(master, capsys):
     _, address = master
     command = ["store", "keys", "others", "--peer", address, "--timeout", "0.3"]
     assert main(command) == 1

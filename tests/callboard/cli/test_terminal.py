@@ -25,7 +25,7 @@ def is_harmless(text):
 
 
 @given(st.text())
-def test_texts_rows_and_problems_hold_nothing_that_a_terminal_obeys(text):
+def test_printed_texts_rows_and_errors_contain_no_terminal_controls(text):
     rows = columns(("A", "B"), [(text, "b"), ("a", text)])
 
     assert is_harmless(rows)
@@ -34,7 +34,7 @@ def test_texts_rows_and_problems_hold_nothing_that_a_terminal_obeys(text):
 
 
 @given(st.recursive(st.text(), lambda inner: st.dictionaries(st.text(), inner)))
-def test_json_is_one_harmless_line_and_reads_back(value):
+def test_json_is_one_line_without_control_characters_and_decodes_to_the_same_value(value):
     text = to_json(value)
 
     assert text.isprintable()
@@ -42,7 +42,7 @@ def test_json_is_one_harmless_line_and_reads_back(value):
 
 
 @pytest.mark.parametrize("text", ["two\nlines\tand", EVIL])
-def test_what_is_said_keeps_its_lines_only(text, capsys):
+def test_printed_text_keeps_line_breaks_and_no_other_controls(text, capsys):
     say(text)
     say(text, err=True)
 
@@ -51,7 +51,7 @@ def test_what_is_said_keeps_its_lines_only(text, capsys):
     assert is_harmless(out)
 
 
-def test_all_commands_print_by_that_way():
+def test_all_commands_print_through_one_function():
     folder = Path(callboard.cli.__file__).parent
     own = {"output.py": 1, "pipeline.py": 1}  # a bar that is drawn in place
     found = {

@@ -87,7 +87,7 @@ def test_ping_measures_round_trips(capsys, subscriber):
 
 
 @pytest.mark.slow
-def test_pings_that_nobody_answers_are_told(capsys, monkeypatch):
+def test_unanswered_pings_are_reported(capsys, monkeypatch):
     monkeypatch.setattr("callboard.cli.topic.ANSWER_LIMIT", 0.1)
     silent = Subscriber("/quiet", "--count", "1")
 
@@ -101,7 +101,7 @@ def test_pings_that_nobody_answers_are_told(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_rate_prints_how_many_came(capsys):
+def test_rate_prints_the_number_of_received_messages(capsys):
     counting = Subscriber("--rate")
     assert publish(capsys, "/x", *range(50), "--peer", counting.address)[0] == 0
 
@@ -112,7 +112,7 @@ def test_rate_prints_how_many_came(capsys):
     assert counting.end(signal.SIGINT) == ("", 0)
 
 
-def test_nobody_who_subscribes_is_told_with_the_next_step(capsys, subscriber):
+def test_a_publish_without_subscribers_is_reported_with_the_next_step(capsys, subscriber):
     code, out, err = publish(
         capsys, "/old", "x", "--peer", subscriber.address, "--timeout", "0.2"
     )
@@ -124,7 +124,7 @@ def test_nobody_who_subscribes_is_told_with_the_next_step(capsys, subscriber):
     )
 
 
-def test_a_topic_that_is_none_is_told(capsys, subscriber):
+def test_an_invalid_topic_is_reported(capsys, subscriber):
     code, out, err = publish(capsys, "a" * 70_000, "x", "--peer", subscriber.address)
 
     assert (code, out) == (2, "")

@@ -55,7 +55,7 @@ def publish(recorder, *pairs):
 
 
 @pytest.mark.slow
-def test_what_was_recorded_is_in_the_log_when_the_command_has_ended(tmp_path, start):
+def test_recorded_messages_are_in_the_log_when_the_command_has_ended(tmp_path, start):
     folder = tmp_path / "metrics"
     first = start("/cpu", "/disk", "--log", folder)
     node = publish(first, ("/cpu/1", 0.5), ("/net", 1), ("/disk", [1, 2]))
@@ -98,7 +98,7 @@ def test_a_log_has_to_be_named(capsys, arguments):
         ([], "is written by this process"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(tmp_path, capsys, arguments, why):
+def test_an_impossible_recording_is_refused_in_one_line(tmp_path, capsys, arguments, why):
     where = ["--log", str(tmp_path), "--listen", "127.0.0.1:0"]
     with CommitLog(tmp_path):
         code = main(["topic", "record", *where, *arguments])

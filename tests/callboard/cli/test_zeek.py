@@ -12,7 +12,7 @@ from tests.callboard.zeek.doors.zeeks import Zeek
 from tests.polling import eventually
 
 
-def test_connect_prints_what_zeek_publishes(capsys):
+def test_connect_prints_messages_of_zeek(capsys):
     with Zeek() as zeek:
 
         def say():
@@ -33,7 +33,7 @@ def test_connect_prints_what_zeek_publishes(capsys):
     assert "7.0.0" in said.err
 
 
-def test_nobody_there_and_a_wrong_address_are_one_line(capsys):
+def test_a_missing_peer_and_a_wrong_address_are_reported_in_one_line(capsys):
     assert main(["zeek", "connect", "ws://127.0.0.1:1", "--timeout", "0.3"]) == 1
     assert main(["zeek", "connect", "http://127.0.0.1:1"]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -50,7 +50,7 @@ def peer():
 
 
 @pytest.mark.parametrize("wire", ["zeek-2", "zeek-1.4"])
-def test_peer_prints_what_a_broker_publishes(peer, capsys, wire):
+def test_peer_prints_messages_of_a_broker(peer, capsys, wire):
     port = peer.listen("127.0.0.1", 0, wire=wire)
 
     def say():
@@ -73,7 +73,7 @@ def test_peer_prints_what_a_broker_publishes(peer, capsys, wire):
 
 
 @pytest.mark.slow
-def test_no_broker_there_a_wrong_wire_and_a_wrong_address_are_one_line(capsys):
+def test_a_missing_broker_a_wrong_wire_and_a_wrong_address_are_reported_in_one_line(capsys):
     assert main(["zeek", "peer", "127.0.0.1:1", "--timeout", "0.1"]) == 1
     assert main(["zeek", "peer", "127.0.0.1:1", "--wire", "zeek-9"]) == 2
     assert main(["zeek", "peer", "127.0.0.1"]) == 2
@@ -84,7 +84,7 @@ def test_no_broker_there_a_wrong_wire_and_a_wrong_address_are_one_line(capsys):
     assert ["--disable-ssl" in lines[0], "zeek-2" in lines[1]] == [True, True]
 
 
-def test_connect_prints_what_a_cluster_publishes_over_zeromq(capsys):
+def test_connect_prints_messages_of_a_cluster_over_zeromq(capsys):
     with Manager() as manager, Node(manager) as node:
 
         def say():
@@ -105,7 +105,9 @@ def test_connect_prints_what_a_cluster_publishes_over_zeromq(capsys):
     assert "zeromq_printer_" in said.err
 
 
-def test_no_manager_a_wrong_address_and_options_of_another_wire_are_one_line(capsys, tmp_path):
+def test_a_missing_manager_a_wrong_address_and_foreign_options_are_reported_in_one_line(
+    capsys, tmp_path
+):
     assert main(["zeek", "connect", "zmq://127.0.0.1:1", "--timeout", "0.3"]) == 1
     assert main(["zeek", "connect", "zmq:/127.0.0.1:1"]) == 2
     assert main(["zeek", "connect", "zmq://127.0.0.1:1", "--name", "x"]) == 2

@@ -70,7 +70,7 @@ def test_it_ends_after_a_number_of_records(tmp_path, capsys):
     assert f"connect_log_endpoints: tcp://127.0.0.1:{port}" in said.err
 
 
-def test_what_cannot_be_is_one_line(tmp_path, capsys):
+def test_an_impossible_configuration_is_refused_in_one_line(tmp_path, capsys):
     folder = str(tmp_path / "logs")
     (tmp_path / "keys.toml").write_text("secret = 'short'")
     (tmp_path / "file").write_text("")

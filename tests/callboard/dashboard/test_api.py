@@ -30,7 +30,7 @@ def test_each_view_has_an_answer(cluster):
         assert cluster.client.read(name, **given), name
 
 
-def test_nodes_are_told_with_what_became_of_their_messages(cluster):
+def test_nodes_are_listed_with_their_message_accounts(cluster):
     cluster.hub.ref(str(cluster.counter)).ask(1).result(60)
 
     rows = {row["node"]: row for row in cluster.client.read("nodes")["rows"]}
@@ -44,7 +44,7 @@ def test_nodes_are_told_with_what_became_of_their_messages(cluster):
 
 @pytest.mark.parametrize("skip", [0, 120, 230])
 @pytest.mark.parametrize("sort", ["depth", "name", "class", "age"])
-def test_windows_over_all_nodes_make_one_list(cluster, skip, sort):
+def test_rows_of_all_nodes_form_one_sorted_list(cluster, skip, sort):
     everything = cluster.client.read("actors", sort=sort, limit=5_000)
     part = cluster.client.read("actors", sort=sort, limit=10, skip=skip)
 
@@ -56,7 +56,7 @@ def test_windows_over_all_nodes_make_one_list(cluster, skip, sort):
         assert [row["address"] for row in part["rows"]] == wanted
 
 
-def test_actors_are_found_by_any_part_of_their_names(cluster):
+def test_a_search_matches_any_part_of_an_actors_name(cluster):
     found = cluster.client.read("actors", search="COUNT")
 
     assert [row["name"] for row in found["rows"]] == ["counter"]
@@ -66,7 +66,7 @@ def test_actors_are_found_by_any_part_of_their_names(cluster):
     }
 
 
-def test_rows_are_those_that_the_command_prints(cluster, capsys):
+def test_rows_equal_those_that_the_command_prints(cluster, capsys):
     from callboard.cli import main
 
     assert main(["cluster", "ps", cluster.hub.address, "--json", "--match", "Counter"]) == 0
@@ -77,7 +77,7 @@ def test_rows_are_those_that_the_command_prints(cluster, capsys):
     assert printed["address"] == told["address"]
 
 
-def test_names_are_told_as_they_are(cluster):
+def test_names_are_shown_unchanged(cluster):
     rows = cluster.client.read("actors", node="east", limit=500)["rows"]
     names = {row["actor_class"] for row in rows}
 
@@ -86,7 +86,7 @@ def test_names_are_told_as_they_are(cluster):
     assert {name[:2_000] for name in NASTY} <= keys
 
 
-def test_topics_are_counted_while_somebody_looks(cluster):
+def test_topics_are_counted_while_a_page_is_open(cluster):
     def look():
         cluster.there.publish("/cpu/load", 0.5)
         rows = cluster.client.read("topics")["rows"]
@@ -97,7 +97,7 @@ def test_topics_are_counted_while_somebody_looks(cluster):
     assert any(row["topic"] == "/cpu" and row["subscribers"] for row in rows)
 
 
-def test_a_store_that_was_closed_is_not_shown_though_somebody_holds_it(cluster):
+def test_a_closed_store_is_not_shown_even_if_the_program_still_holds_it(cluster):
     with cluster.there.attach_clone("things") as clone:
         eventually(lambda: len(cluster.client.read("stores")["rows"]) == 2, interval=0.1)
 
@@ -105,7 +105,7 @@ def test_a_store_that_was_closed_is_not_shown_though_somebody_holds_it(cluster):
     assert clone is not None
 
 
-def test_stores_tell_their_keys_values_and_expiry(cluster):
+def test_a_store_lists_its_keys_values_and_expiry(cluster):
     (store,) = cluster.client.read("stores")["rows"]
     (leader,) = cluster.client.read("stores/keys", which="things", search="leader")["rows"]
 
@@ -170,7 +170,7 @@ def test_messages_are_sent_of_registered_types(cluster):
     assert "--app" in cluster.client.act("send", address=address, type="no.Such")[1]["error"]
 
 
-def test_a_value_is_put_and_a_topic_published(cluster):
+def test_a_value_can_be_put_and_a_topic_published(cluster):
     assert cluster.client.act("put", store="things", key="new", value=[1, 2])[0] == 200
     assert cluster.client.act("publish", topic="/cpu/page", value=1)[0] == 200
     assert cluster.master.get("new") == (1, 2)
@@ -190,7 +190,7 @@ def test_an_actor_is_traced_and_has_its_own_table_again(cluster):
     cell.table = own
 
 
-def test_nothing_is_done_without_leave():
+def test_no_action_is_carried_out_without_permission():
     with Cluster(actions=False) as cluster:
         victim = cluster.hub.spawn(Counter)
         for action in ("stop", "kill", "send", "publish", "put"):
@@ -200,7 +200,7 @@ def test_nothing_is_done_without_leave():
         assert cluster.client.read("session")["actions"] is False
 
 
-def test_actions_take_json_of_a_bounded_size(cluster):
+def test_the_json_of_an_action_has_a_size_limit(cluster):
     path = "api/v1/actions/publish"
 
     assert cluster.client.ask(path, "POST", {}, Content_Type="text/plain")[0] == 415
@@ -245,7 +245,7 @@ def test_the_cookie_is_enough_where_host_and_origin_are_ours(cluster):
                 )
 
 
-def test_mistakes_are_told_in_a_line(cluster):
+def test_each_mistake_is_reported_in_one_line(cluster):
     for query in ("limit=-1", "limit=x", "rising=1", "sort=nothing", "search=%00"):
         status, text, _ = cluster.client.ask(f"api/v1/actors?{query}")
         assert (status, "error" in json.loads(text)) == (400, True)
@@ -254,7 +254,7 @@ def test_mistakes_are_told_in_a_line(cluster):
     assert cluster.client.ask("api/v1/stream?view=nothing")[0] == 400
 
 
-def test_what_a_proxy_may_read_otherwise_is_refused_and_its_connection_closed(cluster):
+def test_an_ambiguous_request_is_refused_and_its_connection_closed(cluster):
     host, token = cluster.client.base.split("/")[2], cluster.client.token
     head = f"HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
     hidden = f"GET /api/v1/nodes {head}\r\n"
@@ -268,7 +268,7 @@ def test_what_a_proxy_may_read_otherwise_is_refused_and_its_connection_closed(cl
     assert answer.count(b"HTTP/1.1") == 1
 
 
-def test_whoever_leaves_in_the_midst_leaves_no_traceback(cluster, caplog):
+def test_a_client_that_disconnects_in_a_request_causes_no_traceback(cluster, caplog):
     host, token = cluster.client.base.split("/")[2], cluster.client.token
     head = (
         f"POST /api/v1/actions/stop HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}"
@@ -294,7 +294,7 @@ def test_whoever_leaves_in_the_midst_leaves_no_traceback(cluster, caplog):
         ("api/v1/actions/put", "POST", {"store": "things", "key": 10**30}, 409),
     ],
 )
-def test_each_error_is_json_with_one_line_and_the_next_step(
+def test_every_error_is_json_with_one_line_and_the_next_step(
     cluster, path, method, body, status
 ):
     told, text, headers = cluster.client.ask(path, method, body)
@@ -305,7 +305,7 @@ def test_each_error_is_json_with_one_line_and_the_next_step(
     assert any(word in error for word in (";", "use ", "must be a number"))
 
 
-def test_what_nobody_thought_of_is_told_and_logged(cluster, caplog, monkeypatch):
+def test_an_unexpected_error_is_reported_and_logged(cluster, caplog, monkeypatch):
     def breaks(*_):
         raise ZeroDivisionError
 
@@ -330,7 +330,7 @@ def told(found):
     return json.loads(line.removeprefix(b"data: "))
 
 
-def test_a_page_is_told_what_it_shows_and_then_what_changes(cluster):
+def test_a_stream_sends_the_shown_rows_and_then_their_changes(cluster):
     with stream(cluster.client, "view=actors&limit=5") as page:
         whole = told(page)["whole"]
         later = told(page)
@@ -363,7 +363,7 @@ def test_a_flood_reaches_a_page_in_bounded_parts():
     assert len(answer["messages"]) + answer["left_out"] == len(flood) + 11
 
 
-def test_names_of_files_that_are_not_utf_8_hide_nothing(cluster, tmp_path):
+def test_a_file_name_that_is_not_utf_8_hides_no_rows(cluster, tmp_path):
     odd = "caf\udce9"
     with pytest.raises(RemoteError, match="caf"):
         cluster.east.spawn(Failing).ask(odd).result(60)
@@ -381,7 +381,7 @@ def test_names_of_files_that_are_not_utf_8_hide_nothing(cluster, tmp_path):
     }
 
 
-def test_a_stream_tells_whatever_a_text_of_its_own_node_holds(cluster):
+def test_a_stream_sends_any_text_of_its_own_node(cluster):
     cluster.hub.runtime.report(DashboardAction("\udce9", "x", "y", "z"))
     eventually(lambda: cluster.client.read("events", kind="DashboardAction")["count"])
 
@@ -410,7 +410,7 @@ def test_a_node_closes_in_silence_though_it_is_asked(caplog):
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_a_lost_node_is_told_at_once():
+def test_a_lost_node_is_shown_at_once():
     with Cluster(actions=False) as cluster, stream(cluster.client, "view=nodes") as page:
         told(page)
         cluster.east.close()
@@ -423,7 +423,7 @@ def test_a_lost_node_is_told_at_once():
 
 
 @pytest.mark.slow
-def test_with_no_page_open_there_is_nothing_of_it():
+def test_without_an_open_page_the_collector_does_not_run():
     def parts(node):
         """Count what a node has that could cost something."""
         runtime = node.runtime
@@ -456,12 +456,12 @@ def test_with_no_page_open_there_is_nothing_of_it():
         assert work(node, other, peer) == counted
 
 
-def test_a_node_without_a_page_says_so():
+def test_a_node_without_a_dashboard_answers_with_an_explanation():
     with Node() as node, pytest.raises(WrongValue, match="dashboard=True"):
         _ = node.dashboard_url
 
 
-def test_a_public_address_takes_tls_or_a_word():
+def test_a_public_address_requires_tls_or_explicit_consent():
     with Node(dashboard=True) as node:
         with pytest.raises(DashboardError, match="insecure"):
             DashboardServer(node, "0.0.0.0:0")
@@ -473,7 +473,7 @@ def test_a_public_address_takes_tls_or_a_word():
             DashboardServer(node, Client(node.dashboard_url).base.split("/")[2])
 
 
-def test_a_cluster_that_comes_later_is_told():
+def test_a_cluster_that_starts_later_appears():
     with Node("page") as node, DashboardServer(node, shows_itself=False) as server:
         client = Client(server.link)
         assert client.read("nodes")["rows"] == []
@@ -483,7 +483,7 @@ def test_a_cluster_that_comes_later_is_told():
             assert [row["node"] for row in client.read("nodes")["rows"]] == ["late"]
 
 
-def test_it_is_mounted_behind_a_proxy_that_asks_with_another_host(cluster):
+def test_the_app_can_be_mounted_behind_a_proxy_with_another_host(cluster):
     """As nginx does it without `proxy_set_header Host`, with a path that it passes whole."""
     import uvicorn
     from starlette.applications import Starlette

@@ -25,7 +25,7 @@ def put(papers, folder):
     return issued.cert_chain_pems[0].bytes().decode().strip()
 
 
-def test_a_renewed_certificate_is_shown_and_one_of_no_use_is_not(tmp_path):
+def test_a_renewed_certificate_is_used_and_an_invalid_one_is_not(tmp_path):
     papers = trustme.CA()
     first = put(papers, tmp_path)
     with Node() as node, DashboardServer(node, tls=tmp_path) as server:

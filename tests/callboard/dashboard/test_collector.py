@@ -53,7 +53,7 @@ async def look(watch, window, times=1):
 
 @pytest.mark.parametrize("skip", [0, 5, 200, 360, 420])
 @pytest.mark.parametrize("rising", [True, False])
-def test_a_window_is_the_same_at_each_look_and_only_its_rows_are_told(watch, skip, rising):
+def test_a_window_of_rows_is_stable_and_only_its_rows_are_sent(watch, skip, rising):
     window = RowWindow(sort="name", rising=rising, skip=skip, limit=90)
     names = sorted((f"w{i:03}-n{n}" for i in range(150) for n in range(3)), reverse=not rising)
 
@@ -66,7 +66,7 @@ def test_a_window_is_the_same_at_each_look_and_only_its_rows_are_told(watch, ski
     assert sum(len(answer.actors) for _, answer in asked) <= 90 + 3 * 20
 
 
-def test_a_window_whose_rows_moved_far_is_found_again(watch):
+def test_a_window_of_rows_is_sent_anew_after_its_rows_moved_far(watch):
     async def work():
         window = RowWindow(sort="handled", limit=60)
         async with watch.watched():
@@ -83,7 +83,7 @@ def test_a_window_whose_rows_moved_far_is_found_again(watch):
     asyncio.run(asyncio.wait_for(work(), 60))
 
 
-def test_pages_that_show_the_same_share_one_answer(watch):
+def test_pages_with_the_same_view_share_one_answer(watch):
     streams, given = Streams(watch), {"view": "actors", "limit": "20", "sort": "name"}
 
     async def follow(pages):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.faults
 @pytest.mark.timeout(600)
-def test_the_api_answers_as_its_description_says():
+def test_the_api_answers_as_its_description_states():
     schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis")
     with Cluster(actions=True) as cluster:
         client = cluster.client

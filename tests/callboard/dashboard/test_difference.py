@@ -15,28 +15,28 @@ OBJECTS = st.dictionaries(st.sampled_from("abcd"), VALUES, max_size=4)
 
 
 @given(OBJECTS, OBJECTS)
-def test_a_patch_makes_the_new_value_of_the_old_one(old, new):
+def test_a_patch_turns_the_old_value_into_the_new_one(old, new):
     assert patched(old, difference(old, new)) == new
 
 
 @given(OBJECTS)
-def test_nothing_is_told_where_nothing_changed(value):
+def test_an_unchanged_value_has_no_patch(value):
     assert difference(value, value) == {}
 
 
-def test_only_what_changed_is_told():
+def test_a_patch_holds_only_changed_fields():
     old = {"rows": {"x": {"depth": 1, "name": "n"}, "y": {"depth": 2}}}
     new = {"rows": {"x": {"depth": 3, "name": "n"}}}
 
     assert difference(old, new) == {"rows": {"x": {"depth": 3}, "y": None}}
 
 
-def test_null_is_told_as_gone():
+def test_a_value_that_became_null_is_sent_as_removed():
     assert difference({"a": 1}, {"a": None}) == {"a": None}
     assert difference({}, {"a": None}) == {}
 
 
-def test_what_rises_by_itself_is_told_with_what_else_changed():
+def test_a_counter_is_sent_only_with_other_changes_of_its_row():
     old = {"x": {"age": 1, "depth": 0}, "y": {"age": 1, "depth": 0}}
     new = {"x": {"age": 2, "depth": 1}, "y": {"age": 2, "depth": 0}}
 

@@ -24,7 +24,7 @@ def test_each_package_is_there_with_its_licence():
         assert all(f"vendor/{name}" in assets() for name in package.files.values())
 
 
-def test_nothing_is_fetched_from_elsewhere_and_no_markup_is_made_of_text():
+def test_the_page_loads_no_foreign_content_and_renders_text_as_text():
     for name in ("index.html", "app.js", "style.css"):
         text = (FILES / name).read_text()
         assert not re.search(r"https?://|//cdn", text), name
@@ -52,7 +52,7 @@ def test_the_page_holds_its_style_and_its_frame_and_names_the_pages_that_there_a
         ("notgzip", False),
     ],
 )
-def test_a_file_goes_out_compressed_where_that_is_taken(cluster, accepted, is_packed):
+def test_a_file_is_compressed_for_clients_that_accept_it(cluster, accepted, is_packed):
     status, body, headers = cluster.client.ask(
         "static/vendor/uPlot.js", Accept_Encoding=accepted or "identity"
     )
@@ -64,7 +64,7 @@ def test_a_file_goes_out_compressed_where_that_is_taken(cluster, accepted, is_pa
 
 
 @pytest.mark.parametrize("path", ["", "static/app.js", "static/vendor/preact.js"])
-def test_what_a_browser_has_is_not_sent_again(cluster, path):
+def test_a_file_in_the_browsers_cache_is_not_sent_again(cluster, path):
     _, _, headers = cluster.client.ask(path)
 
     status, body, again = cluster.client.ask(path, If_None_Match=f'"x", {headers["ETag"]}')
@@ -84,7 +84,7 @@ def test_no_other_file_is_sent(cluster, path):
     assert b"import" not in body
 
 
-def test_only_the_style_of_the_page_is_let_in(cluster):
+def test_the_content_policy_allows_only_the_style_of_the_page(cluster):
     _, _, headers = cluster.client.ask("")
     _, _, others = cluster.client.ask("static/app.js")
 
@@ -94,7 +94,7 @@ def test_only_the_style_of_the_page_is_let_in(cluster):
     assert "sha256" not in others["Content-Security-Policy"]
 
 
-def test_texts_stand_out_from_what_is_behind_them_in_light_and_dark():
+def test_text_has_enough_contrast_in_light_and_dark():
     style = (FILES / "style.css").read_text()
     themes = [
         dict(re.findall(r"--(\w+):(#[0-9a-f]{3,6})", each)) for each in style.split("\n")[:2]

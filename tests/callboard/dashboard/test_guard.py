@@ -59,7 +59,7 @@ def status(headers=(), *, method="GET", path="/api/v1/nodes", query="", guard=GU
         ({**COOKIE, "origin": "https://evil.example", "sec-fetch-site": "same-origin"}, 403),
     ],
 )
-def test_who_may_ask_is_the_same_for_every_method(method, headers, expected):
+def test_every_method_has_the_same_access_check(method, headers, expected):
     assert status(headers, method=method) == expected
 
 
@@ -83,7 +83,7 @@ def test_static_files_are_for_our_own_names_too():
     assert status({"host": "evil.example"}, path="/") == 403
 
 
-def test_the_link_becomes_a_cookie_and_its_token_leaves_the_address():
+def test_the_token_of_the_link_becomes_a_cookie_and_leaves_the_address():
     verdict = GUARD.judge("GET", "/", "token=secret-token", {"host": OWN})
 
     assert (verdict.status, verdict.cookie) == (303, "secret-token")
@@ -130,7 +130,7 @@ def asked(headers, *, kind="http", path="/api/v1/nodes", query=b""):
     return sent, passed
 
 
-def test_every_answer_forbids_what_does_not_come_from_here():
+def test_every_answer_forbids_content_of_other_origins():
     for headers in ([("host", OWN)], [("host", OWN), *COOKIE.items()]):
         sent, _ = asked(headers)
         told = dict(sent[0]["headers"])
@@ -148,7 +148,7 @@ def test_a_header_that_decides_must_not_stand_there_twice():
     assert not passed
 
 
-def test_a_body_has_one_length_and_headers_an_end():
+def test_contradicting_lengths_and_endless_headers_are_refused():
     lengths = [("content-length", "4"), ("transfer-encoding", "chunked")]
     bomb = [(f"x-{n}", "y" * 1_000) for n in range(20)]
     for headers, status in (
@@ -180,7 +180,7 @@ def test_the_cookie_is_for_our_own_pages_only():
     assert not passed
 
 
-def test_a_web_socket_is_not_let_through():
+def test_a_web_socket_is_refused():
     sent, passed = asked([("host", OWN), *COOKIE.items()], kind="websocket")
 
     assert sent == [{"type": "websocket.close", "code": 1008}]

@@ -14,7 +14,7 @@ from tests.callboard.gateway.hammer import hammer
 
 
 @pytest.mark.slow
-def test_g01_every_call_may_come_from_any_thread_at_any_time(node):
+def test_g01_every_call_may_be_made_from_any_thread_at_any_time(node):
     report = hammer(node, seconds=1.5, threads=8, seed=1)
 
     assert report.stuck == []
@@ -22,7 +22,7 @@ def test_g01_every_call_may_come_from_any_thread_at_any_time(node):
     assert report.overlaps == 0
 
 
-def test_g01_every_call_may_come_from_inside_receive(broker):
+def test_g01_every_call_may_be_made_inside_receive(broker):
     class Builder(Recorder):
         def handle(self, message):
             made = broker.add(target)
@@ -122,7 +122,7 @@ def test_g09_a_sink_receives_only_from_sources_that_are_linked_to_it(broker):
     assert {len(handle.topic) for handle in broker.modules()} == {TOPIC_SIZE}
 
 
-def test_g13_links_come_and_go_under_load(broker):
+def test_g13_links_can_be_added_and_removed_under_load(broker):
     stable, changing, source = Recorder(), Recorder(), broker.add(Quiet)
     broker.link(source, broker.add(stable))
     handle = broker.add(changing)
@@ -165,7 +165,7 @@ def test_g13_links_are_counted(broker):
     assert source.counters.unlinked == 1
 
 
-def test_g13_a_star_links_all_others_also_those_that_come_later(broker):
+def test_g13_a_star_links_all_other_modules_including_later_ones(broker):
     sink, before = Recorder(), broker.add(Quiet)
     handle = broker.add(sink)
     broker.link("*", handle)
@@ -194,7 +194,7 @@ def test_g14_names_may_have_any_length(broker):
     assert len(source.topic) == TOPIC_SIZE
 
 
-def test_a_broker_without_a_node_has_one_of_its_own():
+def test_a_broker_without_a_node_creates_one():
     with ModuleBroker() as broker:
         assert isinstance(broker.node, Node)
         node = broker.node

@@ -30,7 +30,7 @@ def test_an_update_adds_modules_and_links(tmp_path, node, shelf):
                 gateway.update(wrong)
 
 
-def test_an_update_that_fails_leaves_everything_as_it_was(tmp_path, node, shelf):
+def test_a_failed_update_changes_nothing(tmp_path, node, shelf):
     path = write(tmp_path / "gw.json", entry("a"), entry("b"), links=[("a", "b")])
     with Gateway.from_file(path, node=node) as gateway:
         before = gateway.modules(), gateway.links(), dict(shelf.made)
@@ -47,7 +47,7 @@ def test_an_update_that_fails_leaves_everything_as_it_was(tmp_path, node, shelf)
         before[2]["b"].until(1)
 
 
-def test_a_reload_changes_only_what_is_different(tmp_path, node, shelf):
+def test_a_reload_changes_only_differing_entries(tmp_path, node, shelf):
     path = write(
         tmp_path / "gw.json",
         entry("same"),

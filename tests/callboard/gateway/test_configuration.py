@@ -27,7 +27,7 @@ def test_a_file_makes_a_gateway_that_runs(tmp_path, node, shelf):
     assert gateway.wait(0)
 
 
-def test_toml_says_the_same(tmp_path, node, shelf):
+def test_a_toml_file_configures_the_same_gateway(tmp_path, node, shelf):
     path = tmp_path / "gw.toml"
     path.write_text(
         f"""
@@ -72,7 +72,7 @@ def test_modules_beside_the_file_can_be_imported(tmp_path, node, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", "\xff", '{"a": NaN'])
-def test_what_is_no_configuration_is_refused_with_the_files_name(tmp_path, text):
+def test_an_invalid_configuration_is_refused_with_the_files_name(tmp_path, text):
     path = tmp_path / "gw.json"
     path.write_bytes(text.encode("latin-1"))
 
@@ -140,7 +140,7 @@ def test_what_is_no_configuration_is_refused_with_the_files_name(tmp_path, text)
         ),
     ],
 )
-def test_a_mistake_is_told_with_file_and_path_and_nothing_is_made(
+def test_a_mistake_is_reported_with_file_and_key_and_no_module_is_created(
     tmp_path, shelf, values, line
 ):
     path = tmp_path / "gw.json"
@@ -153,7 +153,7 @@ def test_a_mistake_is_told_with_file_and_path_and_nothing_is_made(
     assert shelf.made == {}
 
 
-def test_all_mistakes_are_told_at_once(tmp_path):
+def test_all_mistakes_are_reported_together(tmp_path):
     path = write(tmp_path / "gw.json", entry("*"), entry("a"), entry("a"), links=[("x", "*")])
 
     with pytest.raises(ConfigurationError) as caught:
@@ -198,7 +198,7 @@ sink = "up"
 """
 
 
-def test_mistakes_of_form_and_of_meaning_are_told_in_one_round_with_their_lines(tmp_path):
+def test_mistakes_of_form_and_of_meaning_are_reported_together_with_their_lines(tmp_path):
     (tmp_path / "gw.toml").write_text(MISTAKEN)
 
     with pytest.raises(ConfigurationError) as caught:

@@ -94,7 +94,7 @@ def test_g10_a_message_is_serialized_once_however_many_receive_it(broker):
 @pytest.mark.parametrize(
     "wrong", [None, b"bytes", "text", Message(b"x").data], ids=["none", "bytes", "text", "data"]
 )
-def test_g10_what_is_no_message_is_refused_at_the_caller(broker, wrong):
+def test_g10_a_value_that_is_not_a_message_is_refused_at_the_caller(broker, wrong):
     source, sink = broker.add(Quiet), Recorder()
     broker.link(source, broker.add(sink))
 
@@ -107,7 +107,7 @@ def test_g10_what_is_no_message_is_refused_at_the_caller(broker, wrong):
     assert sink.until(1)[0].content == b"fine"
 
 
-def test_g11_a_corrupt_message_is_counted_and_the_loop_goes_on(broker):
+def test_g11_a_corrupt_message_is_counted_and_the_loop_continues(broker):
     sink, source = Recorder(), broker.add(Quiet)
     handle = broker.add(sink)
     broker.link(source, handle)
@@ -124,7 +124,7 @@ def test_g11_a_corrupt_message_is_counted_and_the_loop_goes_on(broker):
     assert [letter.message for letter in lost] == [None] * 4
 
 
-def test_g11_a_receive_that_raises_is_counted_and_the_loop_goes_on(broker, caplog):
+def test_g11_a_receive_that_raises_is_counted_and_the_loop_continues(broker, caplog):
     sink, source = Failing(), broker.add(Quiet)
     handle = broker.add(sink, name="picky")
     broker.link(source, handle)

@@ -10,7 +10,7 @@ from tests.callboard.gateway.shelf import entry, write
 from tests.polling import eventually
 
 
-def test_events_come_in_order_on_one_other_thread(tmp_path, node, shelf):
+def test_events_arrive_in_order_on_a_thread_of_their_own(tmp_path, node, shelf):
     path = write(tmp_path / "gw.json", entry("a"))
     seen, threads = [], set()
 
@@ -68,7 +68,7 @@ def test_a_gateway_may_be_closed_in_a_callback_and_in_receive(node):
     closer.until_called("destroy")
 
 
-def test_dead_letters_are_told_and_go_to_their_module(tmp_path, node, shelf):
+def test_dead_letters_are_reported_and_sent_to_their_module(tmp_path, node, shelf):
     path = write(
         tmp_path / "gw.json",
         entry("source"),
@@ -95,7 +95,7 @@ def test_dead_letters_are_told_and_go_to_their_module(tmp_path, node, shelf):
     assert told[0].reason == "failed"
 
 
-def test_a_module_that_has_ended_for_good_is_told(gateway):
+def test_a_module_that_has_ended_for_good_is_reported(gateway):
     failed = []
     gateway.on("module_failed", failed.append)
     options = ModuleOptions(on_error="crash", restart="temporary")

@@ -52,7 +52,7 @@ def test_links_are_checked_with_both_names(gateway):
     assert gateway.links() == (("*", "b"),)
 
 
-def test_a_module_that_is_removed_takes_its_links_along(gateway):
+def test_removing_a_module_removes_its_links(gateway):
     sink = Recorder()
     gateway.add_module("source", Quiet)
     gateway.add_module("sink", sink)

@@ -30,7 +30,7 @@ def kind() -> type[Made]:
     return type("Made", (Made,), {"made": []})
 
 
-def test_a_module_that_crashes_is_made_again_and_receives_what_waited(broker, kind):
+def test_a_crashed_module_is_recreated_and_receives_the_waiting_messages(broker, kind):
     source = broker.add(Quiet)
     handle = broker.add(kind, options=ModuleOptions(on_error="crash"))
     broker.link(source, handle)
@@ -51,7 +51,7 @@ def test_a_module_that_crashes_is_made_again_and_receives_what_waited(broker, ki
     assert handle.ref != first_ref
 
 
-def test_a_crash_is_noticed_by_who_monitors_the_module(broker, kind):
+def test_a_crash_notifies_the_monitors_of_the_module(broker, kind):
     source = broker.add(Quiet)
     handle = broker.add(kind, options=ModuleOptions(on_error="crash"))
     broker.link(source, handle)
@@ -64,7 +64,7 @@ def test_a_crash_is_noticed_by_who_monitors_the_module(broker, kind):
 
 
 @pytest.mark.parametrize("restart", ["permanent", "transient", "temporary"])
-def test_the_restart_policy_decides_what_follows_an_error(broker, kind, restart):
+def test_the_restart_policy_decides_what_happens_after_an_error(broker, kind, restart):
     ended = []
     broker.on_ended = lambda handle, detail: ended.append(handle)
     source = broker.add(Quiet)
@@ -84,7 +84,7 @@ def test_the_restart_policy_decides_what_follows_an_error(broker, kind, restart)
         assert ended == []
 
 
-def test_a_module_that_cannot_live_is_given_up_and_the_others_go_on(broker, kind):
+def test_a_module_that_keeps_failing_is_given_up_and_the_others_continue(broker, kind):
     ended = []
     broker.on_ended = lambda handle, detail: ended.append((handle, detail))
     good, source = Recorder(), broker.add(Quiet)
@@ -105,7 +105,7 @@ def test_a_module_that_cannot_live_is_given_up_and_the_others_go_on(broker, kind
     good.until(6)
 
 
-def test_a_killed_actor_is_one_that_ended(broker, kind):
+def test_a_killed_module_counts_as_ended(broker, kind):
     handle = broker.add(kind)
     broker.start(handle)
 
@@ -115,7 +115,7 @@ def test_a_killed_actor_is_one_that_ended(broker, kind):
     assert kind.made[0].calls == ["create", "start", "destroy"]
 
 
-def test_a_module_that_fails_by_itself_is_made_again(broker, kind):
+def test_a_module_that_reports_its_own_failure_is_recreated(broker, kind):
     handle = broker.add(kind)
 
     threading.Thread(target=lambda: kind.made[0].fail(OSError("lost the line"))).start()
@@ -128,13 +128,13 @@ def test_a_module_that_fails_by_itself_is_made_again(broker, kind):
     ("wrong", "error"),
     [(object(), TypeError), (Recorder.__name__, TypeError), (lambda: 5, ModuleFailed)],
 )
-def test_what_is_no_module_is_refused(broker, wrong, error):
+def test_a_class_that_is_not_a_module_is_refused(broker, wrong, error):
     with pytest.raises(error):
         broker.add(wrong)
     assert broker.modules() == []
 
 
-def test_a_create_that_raises_leaves_nothing(broker):
+def test_a_create_that_raises_leaves_no_module(broker):
     class Broken(Recorder):
         def create(self, args):
             error = "no such port"
@@ -154,7 +154,7 @@ def test_the_same_module_twice_is_refused(broker):
     assert one.calls == ["create"]
 
 
-def test_a_start_that_raises_is_told_and_tried_again(broker):
+def test_a_start_that_raises_is_reported_and_retried(broker):
     class Late(Recorder):
         starts = 0
 
@@ -171,7 +171,7 @@ def test_a_start_that_raises_is_told_and_tried_again(broker):
     eventually(lambda: handle.module.calls == ["create", "start"])
 
 
-def test_messages_wait_for_the_start_where_they_are_to(broker):
+def test_messages_wait_for_the_start_if_configured(broker):
     sink, source = Recorder(), broker.add(Quiet)
     handle = broker.add(sink, options=ModuleOptions(hold=True))
     broker.link(source, handle)
@@ -210,7 +210,7 @@ def test_a_receive_may_be_a_coroutine(broker):
     assert sink.calls == ["create", "destroy"]
 
 
-def test_time_is_told_in_the_modules_own_turn(broker):
+def test_timers_fire_in_the_modules_own_turn(broker):
     class Clock(Recorder):
         def start(self):
             self.ticks = 0

@@ -44,7 +44,7 @@ def module_of(gateway, name="it"):
 
 
 @pytest.mark.parametrize("name", READY_MADE)
-def test_what_a_module_does_not_know_is_refused(gateway, name):
+def test_unknown_arguments_of_a_module_are_refused(gateway, name):
     with pytest.raises(ModuleFailed, match="no_such_argument"):
         gateway.add_module("it", name, {"no_such_argument": 1})
 
@@ -73,7 +73,7 @@ def test_timer_publishes_at_regular_times(line):
         ({"properties": {"kind": "y"}, "where": {"load": {"=": 0.9}}}, "d"),
     ],
 )
-def test_filter_lets_pass_what_fits(gateway, line, args, passing):
+def test_filter_passes_matching_messages(gateway, line, args, passing):
     sink = line("filter", args)
     for name, kind, fields in (
         ("a", "x", {"load": 0.5}),
@@ -88,12 +88,12 @@ def test_filter_lets_pass_what_fits(gateway, line, args, passing):
 
 
 @pytest.mark.parametrize("where", [{"load": {"~": 1}}, {"load": {"in": 5}}])
-def test_filter_refuses_comparisons_that_are_none(gateway, where):
+def test_filter_refuses_unknown_comparisons(gateway, where):
     with pytest.raises(ModuleFailed, match="load"):
         gateway.add_module("it", "filter", {"where": where})
 
 
-def test_filter_fails_for_what_is_no_json(gateway, line):
+def test_filter_fails_for_a_content_that_is_not_json(gateway, line):
     sink = line("filter", {"where": {"load": 1}})
 
     gateway.publish("source", b"not JSON")
@@ -122,7 +122,7 @@ def test_map_changes_properties_and_fields(gateway, line):
     eventually(lambda: counters(gateway).failed == 1)
 
 
-def test_map_leaves_contents_alone_that_it_is_not_to_change(gateway, line):
+def test_map_without_fields_keeps_the_content(gateway, line):
     sink = line("map", {"set": {"a": "b"}})
 
     gateway.publish("source", b"\xff not JSON")
@@ -130,7 +130,7 @@ def test_map_leaves_contents_alone_that_it_is_not_to_change(gateway, line):
     assert sink.until(1)[0].content == b"\xff not JSON"
 
 
-def test_file_keeps_messages_that_another_one_reads(gateway, line, tmp_path):
+def test_file_writes_messages_that_another_file_module_reads(gateway, line, tmp_path):
     path = tmp_path / "kept.jsonl"
     line("file", {"path": str(path)})
     gateway.publish("source", "grün".encode(), {"k": "v"})
@@ -165,7 +165,7 @@ def test_file_reads_lines_of_text(gateway, tmp_path):
     assert sink.contents == [b"one", b"two", b"last"]
 
 
-def test_file_skips_a_line_that_is_no_message_and_says_so(gateway, tmp_path, caplog):
+def test_file_skips_and_logs_a_line_that_is_not_a_message(gateway, tmp_path, caplog):
     path = tmp_path / "lines.jsonl"
     path.write_text('{"content": "fine"}\nthis is not\n{"content": "last"}\n')
     sink = Recorder()
@@ -181,7 +181,7 @@ def test_file_skips_a_line_that_is_no_message_and_says_so(gateway, tmp_path, cap
     assert f"'it' skips a line of {path}: a line is not JSON" in caplog.text
 
 
-def test_file_that_cannot_be_opened_is_told(gateway, tmp_path):
+def test_a_file_that_cannot_be_opened_is_reported(gateway, tmp_path):
     with pytest.raises(ModuleFailed, match="FileNotFoundError"):
         gateway.add_module("it", "file", {"path": str(tmp_path / "none"), "mode": "read"})
 
@@ -200,7 +200,7 @@ def test_record_appends_to_a_log(gateway, line, tmp_path):
     assert dict(record.headers) == {"host": "a"}
 
 
-def test_topic_goes_both_ways(gateway, line, node):
+def test_topic_publishes_and_subscribes(gateway, line, node):
     sink = line("topic", {"publish": "/out/{kind}", "subscribe": ["/in"]})
     got = []
 
@@ -241,7 +241,7 @@ def post(port, body, headers=None):
         return error.code
 
 
-def test_http_publishes_what_is_posted(gateway, line):
+def test_http_publishes_posted_messages(gateway, line):
     sink = line("http", {"listen": "127.0.0.1:0"})
     port = module_of(gateway).port
 
@@ -268,9 +268,7 @@ def test_http_publishes_what_is_posted(gateway, line):
         ({"Origin": "http://127.0.0.1", "Host": "127.0.0.1"}, HTTPStatus.ACCEPTED),
     ],
 )
-def test_http_takes_nothing_that_a_browser_posts_for_another_site(
-    gateway, line, headers, status
-):
+def test_http_refuses_posts_of_a_browser_for_another_site(gateway, line, headers, status):
     sink = line("http", {"listen": "127.0.0.1:0"})
 
     assert post(module_of(gateway).port, b"hello", headers) == status
@@ -311,7 +309,7 @@ def website():
     server.server_close()
 
 
-def test_http_posts_what_it_receives(gateway, line, website):
+def test_http_posts_received_messages(gateway, line, website):
     line("http", {"post": website.url, "headers": {"X-Key": "k"}})
 
     gateway.publish("source", b"good", {"content-type": "text/csv"})
@@ -337,7 +335,7 @@ def test_http_fetches_at_regular_times(line, website):
 @pytest.mark.parametrize(
     "args", [{}, {"listen": "here"}, {"listen": "h:99999"}, {"post": "file:///etc/passwd"}]
 )
-def test_http_refuses_what_makes_no_sense(gateway, args):
+def test_http_refuses_contradicting_arguments(gateway, args):
     with pytest.raises(ModuleFailed, match=r"HOST:PORT|not an HTTP URL|set listen"):
         gateway.add_module("it", "http", args)
 
@@ -345,7 +343,7 @@ def test_http_refuses_what_makes_no_sense(gateway, args):
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("mode", ["read", "follow", "write"])
 @pytest.mark.parametrize("kind", ["link", "fifo", "device", "folder"])
-def test_the_module_file_opens_nothing_but_files(gateway, tmp_path, kind, mode):
+def test_the_file_module_opens_only_regular_files(gateway, tmp_path, kind, mode):
     target, path = tmp_path / "target", tmp_path / "it"
     target.write_bytes(b"precious")
     if kind == "fifo":

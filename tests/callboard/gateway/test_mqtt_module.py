@@ -17,7 +17,7 @@ def router():
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_messages_go_to_a_server_and_come_back(gateway, router, qos):
+def test_messages_are_published_to_a_server_and_received_from_it(gateway, router, qos):
     sink = Recorder()
     about = {"port": router.port, "qos": qos}
     gateway.add_module("source", Quiet)

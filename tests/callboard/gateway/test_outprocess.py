@@ -116,7 +116,7 @@ def test_a_process_that_ends_is_started_again(run, gateway, end):
     eventually(lambda: b"there?" in sink.contents)
 
 
-def test_a_create_that_fails_there_is_told_here(run, gateway):
+def test_a_create_that_fails_remotely_is_reported_locally(run, gateway):
     with pytest.raises(ModuleFailed, match="did not create the module"):
         run({"broken": True})
     assert [status.name for status in gateway.modules()] == ["source", "sink"]
@@ -168,7 +168,7 @@ def add(gateway, control, **more):
     gateway.add_module("far", loader, {"k": 1}, **more)
 
 
-def test_the_control_messages_are_those_of_the_original(gateway, control, by_hand):
+def test_the_control_messages_equal_those_of_the_original(gateway, control, by_hand):
     sink = Recorder()
     add(gateway, control, start=False)
     gateway.add_module("sink", sink)
@@ -192,7 +192,7 @@ def test_the_control_messages_are_those_of_the_original(gateway, control, by_han
 
 
 @pytest.mark.parametrize("status", [FAILED, DETACH])
-def test_a_reply_that_comes_later_makes_it_again(gateway, control, by_hand, status):
+def test_a_late_failure_reply_recreates_the_module(gateway, control, by_hand, status):
     add(gateway, control)
     eventually(lambda: ControlStart() in by_hand.seen)
 
@@ -205,7 +205,7 @@ def test_a_reply_that_comes_later_makes_it_again(gateway, control, by_hand, stat
     assert kinds[-2:] == [ControlCreate, ControlStart]
 
 
-def test_a_process_that_is_not_there_is_told_in_time(gateway, control, monkeypatch):
+def test_a_missing_process_is_reported_in_time(gateway, control, monkeypatch):
     monkeypatch.setattr("callboard.gateway.outprocess.CREATE_TIMEOUT", 0.2)
 
     with pytest.raises(ModuleFailed, match="did not answer"):

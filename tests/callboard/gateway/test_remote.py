@@ -63,7 +63,9 @@ def test_a_module_on_another_node_receives_and_publishes_in_order(gateway, there
     assert far.calls == ["create", "start", "destroy"]
 
 
-def test_what_fails_there_is_a_dead_letter_here(gateway, there):
+def test_a_message_that_fails_at_a_remote_module_is_a_dead_letter_at_the_gateway(
+    gateway, there
+):
     offer_module(there, kept(Failing), "picky")
     told = []
     gateway.on("dead_letter", lambda event: told.append(event.dead_letter))
@@ -80,7 +82,7 @@ def test_what_fails_there_is_a_dead_letter_here(gateway, there):
     eventually(lambda: gateway.modules()[1].counters.received == 2)
 
 
-def test_only_what_is_offered_can_be_made(gateway, there):
+def test_only_offered_modules_can_be_created(gateway, there):
     class Broken(Recorder):
         def create(self, args):
             error = "no such port"
@@ -104,7 +106,7 @@ def test_only_what_is_offered_can_be_made(gateway, there):
         offer_module(there, Recorder())
 
 
-def test_a_module_whose_agent_is_killed_is_made_again(gateway, there):
+def test_a_module_whose_agent_is_killed_is_recreated(gateway, there):
     kind = kept(Recorder)
     offer_module(there, kind, "recorder")
     gateway.add_module("source", Quiet)
@@ -122,7 +124,7 @@ def test_a_module_whose_agent_is_killed_is_made_again(gateway, there):
     assert kind.made[1].calls == ["create", "start"]
 
 
-def test_a_module_whose_node_is_lost_has_ended_and_all_is_accounted_for(gateway):
+def test_a_module_of_a_lost_node_has_ended_and_its_messages_are_accounted_for(gateway):
     kind, failed = kept(Recorder), []
     gateway.on("module_failed", failed.append)
     with Node("short") as there:
@@ -152,6 +154,6 @@ def test_a_module_whose_node_is_lost_has_ended_and_all_is_accounted_for(gateway)
         {"address": "basp://127.0.0.1:1", "module.name": "y", "more": 1},
     ],
 )
-def test_an_entrypoint_that_leads_nowhere_is_refused(entrypoint):
+def test_an_entrypoint_that_does_not_exist_is_refused(entrypoint):
     with pytest.raises(InvalidEntrypoint):
         read_place(entrypoint)

@@ -20,7 +20,7 @@ def flood(broker, sink, count):
     return handle
 
 
-def test_g12_a_module_receives_what_waits_before_it_is_removed(broker):
+def test_g12_a_module_receives_waiting_messages_before_it_is_removed(broker):
     sink = Gate()
     handle = flood(broker, sink, 100)
 
@@ -62,7 +62,7 @@ def test_g12b_a_module_that_publishes_while_it_is_removed_is_removed_in_bounded_
     assert handle.waiting == 0
 
 
-def test_g12b_a_publisher_that_waits_goes_on_when_the_sink_is_removed(broker):
+def test_g12b_a_waiting_publisher_continues_when_the_sink_is_removed(broker):
     sink, source = Gate(), broker.add(Quiet)
     handle = broker.add(sink, options=ModuleOptions(queue=Mailbox(limit=1)))
     broker.link(source, handle)

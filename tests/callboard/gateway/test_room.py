@@ -11,7 +11,7 @@ from tests.polling import eventually
 
 
 @pytest.mark.parametrize("policy", ["drop_newest", "drop_oldest", "fail"])
-def test_what_does_not_fit_follows_the_policy_and_is_counted(broker, policy):
+def test_a_frame_that_does_not_fit_follows_the_policy_and_is_counted(broker, policy):
     sink, source = Gate(), broker.add(Quiet)
     queue = Mailbox(limit=3, on_full=policy)
     handle = broker.add(sink, options=ModuleOptions(queue=queue))
@@ -34,7 +34,7 @@ def test_what_does_not_fit_follows_the_policy_and_is_counted(broker, policy):
     assert refused == (2 if policy == "fail" else 0)
 
 
-def test_a_sink_that_refuses_takes_nothing_from_the_others(broker):
+def test_a_sink_that_refuses_a_message_does_not_affect_the_others(broker):
     full, free, source = Gate(), Recorder(), broker.add(Quiet)
     queue = Mailbox(limit=1, on_full="fail")
     broker.link(source, broker.add(full, options=ModuleOptions(queue=queue)))
@@ -100,7 +100,7 @@ def test_a_publish_from_inside_receive_never_blocks(broker):
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_cycles_go_on_however_full_they_are(broker, length):
+def test_cycles_of_full_modules_make_progress(broker, length):
     class Twice(Recorder):
         refused = 0
 
@@ -142,7 +142,7 @@ def test_a_thread_outside_waits_for_room(broker):
     assert handle.counters.lost == {}
 
 
-def test_a_wait_for_room_ends_in_time_if_it_is_told_so(broker):
+def test_a_wait_for_room_ends_after_its_timeout(broker):
     sink, source = Gate(), broker.add(Quiet)
     handle = broker.add(sink, options=ModuleOptions(queue=Mailbox(limit=1)))
     broker.link(source, handle)

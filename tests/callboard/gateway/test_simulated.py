@@ -19,7 +19,7 @@ def test_a_timer_keeps_virtual_time(cluster):
     assert sink.calls == ["create", "start", "destroy"]
 
 
-def test_a_module_elsewhere_is_made_again_when_its_node_is_in_reach_again(cluster):
+def test_a_remote_module_is_recreated_when_its_node_is_reachable_again(cluster):
     here, there = cluster(2)
     made = []
 

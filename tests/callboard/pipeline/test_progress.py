@@ -34,7 +34,7 @@ def job(tmp_path):
     return Job("rates", "/log", str(tmp_path / "results"))
 
 
-def test_progress_is_read_from_what_spark_tells():
+def test_progress_is_read_from_the_reports_of_spark():
     progress = Progress.parse("rates", TOLD)
 
     assert progress == Progress(
@@ -53,7 +53,7 @@ def test_progress_is_read_from_what_spark_tells():
     assert progress.as_message()["lag"] == 100
 
 
-def test_a_query_that_has_read_nothing_has_progress_too():
+def test_a_query_without_input_reports_progress():
     assert Progress.parse("rates", {"batchId": 0}).lag == 0
 
 
@@ -72,7 +72,7 @@ def test_the_status_of_each_query_stands_beside_its_checkpoint(job, tmp_path):
     assert read_status(tmp_path / "results")[0].state == "done"
 
 
-def test_a_query_whose_process_is_gone_has_died(job, tmp_path):
+def test_a_query_whose_process_has_ended_is_shown_as_died(job, tmp_path):
     StatusFile(job.folder, job.title, job.log)
     path = job.folder / "status.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": 2**22 + 1}))
@@ -80,7 +80,7 @@ def test_a_query_whose_process_is_gone_has_died(job, tmp_path):
     assert read_status(tmp_path / "results")[0].state == "died"
 
 
-def test_figures_for_monitoring_tell_the_lag(job):
+def test_metrics_show_the_lag(job):
     file = StatusFile(job.folder, job.title, job.log)
     file.add(Progress.parse("rates", TOLD))
 
@@ -103,7 +103,7 @@ def test_the_place_of_a_query_is_known_until_its_next_run_has_a_batch(job):
     assert StatusFile(job.folder, "rates", job.log).status.last is None
 
 
-def test_queries_are_found_by_name_or_in_a_file(tmp_path):
+def test_a_query_is_given_by_name_or_by_file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def high(rows, settings):\n    return rows\n")
 
@@ -120,7 +120,7 @@ def test_queries_are_found_by_name_or_in_a_file(tmp_path):
         (f"{__file__}:nothing", "has no function 'nothing'"),
     ],
 )
-def test_a_query_that_is_not_there_says_what_there_is(name, says):
+def test_an_unknown_query_is_refused_with_the_list_of_queries(name, says):
     with pytest.raises(InvalidSetting, match=says):
         find_query(name)
 
@@ -134,6 +134,6 @@ def test_spans_are_read_in_seconds(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "10", "s", "0s", "-1s", "ten s"])
-def test_what_is_no_span_says_how_to_write_one(text):
+def test_an_invalid_duration_is_refused_with_an_example(text):
     with pytest.raises(InvalidSetting, match="500ms, 10s, 5m, 1h or 1d"):
         seconds_of(text)

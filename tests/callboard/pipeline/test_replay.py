@@ -62,7 +62,7 @@ def at(*seconds):
     return [round(1_700_000_000 * SECOND + each * SECOND) for each in seconds]
 
 
-def test_records_come_at_the_pace_of_their_times(fill, play, world):
+def test_records_are_replayed_at_the_pace_of_their_times(fill, play, world):
     fill([*"abcd"], time=at(0, 60, 60, 180))
 
     replay = play(60)
@@ -79,7 +79,7 @@ def test_as_fast_as_possible_waits_never(fill, play, world, speed):
     assert [when for when, _ in world.heard] == [0, 0, 0]
 
 
-def test_long_pauses_are_cut_and_the_pace_goes_on_behind_them(fill, play, world):
+def test_long_pauses_are_shortened_and_the_pace_continues_after_them(fill, play, world):
     fill([*"abcd"], time=at(0, 10, 10_000, 10_010))
 
     play(10, longest=2.0)
@@ -109,7 +109,9 @@ def test_many_records_keep_the_exact_pace():
     assert due == 99_999 * 10_000_019 / SECOND / 3
 
 
-def test_records_of_before_go_at_once_and_do_not_turn_the_clock_back(fill, play, world):
+def test_records_with_earlier_times_are_replayed_at_once_and_do_not_move_the_clock_back(
+    fill, play, world
+):
     fill([*"abcd"], time=at(0, 10, 5, 20))
 
     replay = play()
@@ -148,12 +150,12 @@ def test_times_of_fields_are_read(value, expected):
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1", "nan", "inf", "1x"])
-def test_what_is_no_speed_is_refused(text):
+def test_an_invalid_speed_is_refused(text):
     with pytest.raises(InvalidSetting, match="use a number like 60, or max"):
         parse_speed(text)
 
 
-def test_what_can_be_no_message_is_counted(folder):
+def test_rows_that_cannot_be_messages_are_counted(folder):
     with CommitLog(folder) as log:
         log.append_batch([1, Cbor(b"\xff"), Decimal("1.5"), 4], topic="/a", time=[0] * 4)
     with Endpoint() as endpoint:
@@ -165,7 +167,7 @@ def test_what_can_be_no_message_is_counted(folder):
     assert (replay.outlet.handed, replay.outlet.unheard) == (0, 2)
 
 
-def test_a_stop_says_where_it_was(fill, folder, world):
+def test_a_stopped_replay_reports_its_offset(fill, folder, world):
     fill(range(10), time=at(*range(10)))
     stop = Event()
     replay = Replay(EventPace(1), Outlet(world), "", stop, clock=world.clock)
@@ -212,7 +214,7 @@ def test_the_command_plays_a_log_to_subscribers(fill, folder, capsys):
         assert (row["records"], row["unheard"]) == (3000, 1000)
 
 
-def test_a_replay_that_nobody_takes_says_so(fill, folder, capsys):
+def test_a_replay_without_subscribers_is_reported(fill, folder, capsys):
     fill([1, 2])
 
     run = ["log", "replay", folder, "--listen", "127.0.0.1:0", "--wait", "0.1"]
@@ -232,7 +234,7 @@ def test_a_replay_that_nobody_takes_says_so(fill, folder, capsys):
         ([], "--listen HOST:PORT"),
     ],
 )
-def test_wrong_use_of_replay_is_one_line(fill, folder, capsys, options, says):
+def test_a_usage_error_of_replay_is_reported_in_one_line(fill, folder, capsys, options, says):
     fill([1])
 
     assert main(["log", "replay", folder, *options]) != 0

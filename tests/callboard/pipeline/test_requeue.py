@@ -45,7 +45,7 @@ def back(log, begin=6):
     return [each.payload["n"] for each in LogReader(log).read(begin)]
 
 
-def test_records_go_back_as_they_were_and_once(bad, source, dead):
+def test_records_are_requeued_unchanged_and_once(bad, source, dead):
     bad()
 
     (told,) = requeue(dead)
@@ -64,7 +64,7 @@ def test_records_go_back_as_they_were_and_once(bad, source, dead):
     assert copy.headers == {"requeued": f"1 {source}"}
 
 
-def test_a_record_that_failed_in_two_queries_comes_back_once(bad, source, dead):
+def test_a_record_that_failed_in_two_queries_is_requeued_once(bad, source, dead):
     bad("a")
     bad("b", which=(2, 3))
 
@@ -74,7 +74,7 @@ def test_a_record_that_failed_in_two_queries_comes_back_once(bad, source, dead):
     assert sorted(back(source)) == [1, 2, 3, 4]
 
 
-def test_letters_of_one_query_and_then_of_another_are_each_record_once(bad, source, dead):
+def test_dead_letters_of_one_query_and_then_another_requeue_each_record_once(bad, source, dead):
     bad("a")
     bad("b", which=(2, 3))
 
@@ -85,7 +85,7 @@ def test_letters_of_one_query_and_then_of_another_are_each_record_once(bad, sour
     assert back(source) == [1, 2, 4, 3]
 
 
-def test_another_log_takes_them_too_and_is_made(bad, source, dead, tmp_path):
+def test_records_can_be_requeued_into_a_new_log(bad, source, dead, tmp_path):
     bad()
     other = str(tmp_path / "other")
 
@@ -96,7 +96,7 @@ def test_another_log_takes_them_too_and_is_made(bad, source, dead, tmp_path):
     assert back(other, 0) == back(source) == [1, 2, 4]
 
 
-def test_a_letter_that_fails_again_is_another_one(bad, source, dead):
+def test_a_requeued_record_that_fails_again_is_a_new_dead_letter(bad, source, dead):
     bad()
     requeue(dead)
     bad(which=(6,))
@@ -126,7 +126,7 @@ def dying(real, steps, step, *, is_done):
 
 @pytest.mark.parametrize("step", range(1, 20))
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
-def test_a_run_that_dies_anywhere_is_gone_on_with(
+def test_a_run_that_dies_anywhere_is_continued(
     bad, source, dead, tmp_path, monkeypatch, step, is_done
 ):
     bad(count=12, which=range(10))
@@ -150,7 +150,7 @@ def test_a_run_that_dies_anywhere_is_gone_on_with(
     assert requeue(dead, to=other)[0].before == 10
 
 
-def test_what_others_appended_meanwhile_stays(bad, source, dead, monkeypatch):
+def test_concurrent_appends_of_other_writers_are_kept(bad, source, dead, monkeypatch):
     bad()
     with monkeypatch.context() as patched:
         patched.setattr(module, "_note_done", lambda *_: (_ for _ in ()).throw(Died))
@@ -165,7 +165,7 @@ def test_what_others_appended_meanwhile_stays(bad, source, dead, monkeypatch):
     assert back(source) == [1, 2, 4, 99]
 
 
-def test_letters_of_before_go_back_too(source, dead):
+def test_dead_letters_without_a_query_can_be_requeued(source, dead):
     CommitLog(source).close()
     with CommitLog(source) as log:
         log.append("/a", 1)
@@ -187,7 +187,7 @@ def run(capsys, *arguments, code=0):
     return said.out if code == 0 else said.err
 
 
-def test_the_command_says_what_it_did(bad, source, dead, capsys):
+def test_requeue_reports_the_number_of_records(bad, source, dead, capsys):
     bad("a")
     bad("b", which=(2, 3), reason="no CBOR")
 
@@ -228,7 +228,7 @@ def test_filters_choose_letters(bad, source, dead, capsys, options, records):
     assert bool(records) != ("no such dead letters" in capsys.readouterr().err)
 
 
-def test_wrong_use_is_one_line(bad, source, dead, capsys):
+def test_a_usage_error_is_reported_in_one_line(bad, source, dead, capsys):
     bad()
 
     assert "log of these letters" in run(capsys, dead, "--to", dead, code=2)
@@ -251,7 +251,9 @@ def test_wrong_use_is_one_line(bad, source, dead, capsys):
     ],
     ids=range(6),
 )
-def test_a_forged_letter_is_one_line_and_appends_nothing(dead, capsys, forged, told):
+def test_a_forged_dead_letter_is_reported_in_one_line_and_not_appended(
+    dead, capsys, forged, told
+):
     headers = {"offset": "1", "log": "", "reason": "r", **forged}
     with CommitLog(dead) as log:
         log.append(

@@ -71,14 +71,14 @@ class Sized:
         ({"spark_dynamicAllocation_maxExecutors": "5"}, 5),
     ],
 )
-def test_the_size_of_a_cluster_is_what_its_settings_say(conf, expected):
+def test_the_size_of_a_cluster_is_taken_from_its_settings(conf, expected):
     spark = Sized("spark://there:7077", **conf)
 
     assert count_tasks(spark) == expected
     assert spark.jobs == 1
 
 
-def test_else_it_is_what_the_executors_have_that_come_together(monkeypatch):
+def test_without_settings_the_size_is_counted_from_the_executors(monkeypatch):
     monkeypatch.setattr(cluster, "_QUIET", 0)
     spark = Sized("k8s://there", sizes=(2, 8, 16, 16, 16))
 
@@ -93,7 +93,7 @@ Error from python worker:
 PYTHONPATH was:"""
 
 
-def test_executors_without_callboard_are_told_in_one_line():
+def test_executors_without_callboard_are_reported_in_one_line():
     said = (
         r"spark://bare:7077 cannot .*No module named 'callboard'.*; install callboard\[spark\]"
     )

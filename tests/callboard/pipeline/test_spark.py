@@ -143,7 +143,7 @@ def test_a_schema_is_inferred_from_a_sample(fill, read):
     assert sorted(row.load for row in rows.collect()) == [0.5, 1.0]
 
 
-def test_what_does_not_decode_goes_to_a_log_of_dead_letters_once(fill, read, tmp_path):
+def test_an_undecodable_record_is_stored_as_a_dead_letter_once(fill, read, tmp_path):
     fill([{"load": 1.0}, {"load": "much"}, {"load": 2.0}], key=["a", "b", "c"])
     dead = str(tmp_path / "dead")
     rows = read("load DOUBLE", deadLetters=dead)
@@ -175,7 +175,7 @@ def test_streams_that_share_a_log_of_dead_letters_have_each_its_own(
     assert len({each.headers["query"] for each in LogReader(dead)}) == 2
 
 
-def test_dead_letters_are_kept_as_long_as_is_said(fill, read, tmp_path):
+def test_dead_letters_are_kept_for_the_configured_time(fill, read, tmp_path):
     dead = str(tmp_path / "dead")
     for _ in range(3):
         fill([{"load": "much" * 100}] * 50)
@@ -185,7 +185,7 @@ def test_dead_letters_are_kept_as_long_as_is_said(fill, read, tmp_path):
     assert 60 <= log.end - log.start < log.end
 
 
-def test_what_does_not_decode_is_told_in_a_column_or_fails(fill, read):
+def test_an_undecodable_record_is_reported_in_a_column_or_fails_the_query(fill, read):
     fill([{"load": 1.0}, {"load": "much"}])
 
     told = read("offset BIGINT, load DOUBLE, error STRING").orderBy("offset").collect()
@@ -217,7 +217,7 @@ def test_a_table_of_sealed_columns_and_the_rest_has_the_same_rows(spark, folder,
     assert len(quick.inputFiles()) == len(sealed) - 1 > 3
 
 
-def test_records_that_are_gone_fail_the_query_unless_that_is_accepted(folder, read):
+def test_removed_records_fail_the_query_unless_data_loss_is_allowed(folder, read):
     with CommitLog(folder, sync="none", segment_bytes=1000) as log:
         for number in range(100):
             log.append("/n", number)
@@ -229,7 +229,7 @@ def test_records_that_are_gone_fail_the_query_unless_that_is_accepted(folder, re
         read(startingOffsets="0").count()
 
 
-def test_no_log_is_told_in_one_line(read):
+def test_a_missing_log_is_reported_in_one_line(read):
     with pytest.raises(Exception, match="there is no log in .*metrics"):
         read().count()
 
@@ -267,9 +267,7 @@ def contents(records):
 
 
 @pytest.mark.quick
-def test_a_stream_goes_on_where_it_was_and_copies_each_record_as_it_is(
-    fill, follow, folder, out
-):
+def test_a_restarted_stream_copies_each_record_once_and_unchanged(fill, follow, folder, out):
     fill([b"x", {"load": 1}], topic=["/cpu", "/mem"], key=["a", "b"], headers={"unit": "s"})
     first = follow(maxOffsetsPerTrigger="1")
     fill([["late", 2]], sender="here")
@@ -326,7 +324,7 @@ def test_queries_share_a_log_of_results(fill, follow, out):
     assert [record.topic for record in out()] == ["/one"] * 3 + ["/two"] * 3
 
 
-def test_a_live_log_is_followed_and_others_read_the_results_as_they_come(
+def test_a_growing_log_is_followed_and_its_results_can_be_read_at_once(
     fill, spark, folder, tmp_path
 ):
     fill([{"n": 0}])
@@ -422,7 +420,7 @@ def ask(spark, folder):
     return run
 
 
-def test_rates_and_quantiles_are_told_for_each_window_and_topic(fill, ask):
+def test_rates_and_quantiles_are_computed_for_each_window_and_topic(fill, ask):
     times = [second * SECOND for second in range(20)]
     fill([{"load": float(n)} for n in range(20)], topic=["/a", "/b"] * 10, time=times)
     fill([b"no number"], topic="/a", time=[5 * SECOND])
@@ -444,7 +442,7 @@ def test_rates_and_quantiles_are_told_for_each_window_and_topic(fill, ask):
     ]
 
 
-def test_windows_tell_rates_and_quantiles_as_these_do(fill, ask):
+def test_windows_gives_the_same_rates_and_quantiles_as_the_separate_queries(fill, ask):
     times = [second * SECOND for second in range(20)]
     fill([{"load": float(n)} for n in range(20)], topic=["/a", "/b"] * 10, time=times)
     fill([b"no number"] * 2, topic=["/a", "/c"], time=[5 * SECOND] * 2)
@@ -500,7 +498,7 @@ def test_streams_are_joined_as_tables_are(fill, follow, out, ask):
     assert len(out()) == len(found) == len(ask("join", left="/in", right="/out", within=5.0))
 
 
-def test_windows_of_a_stream_are_told_once_when_they_are_final(fill, follow, out):
+def test_a_window_of_a_stream_is_emitted_once_when_it_is_final(fill, follow, out):
     settings = Settings(field="load", delay=1.0)
 
     def rates(rows):
@@ -543,7 +541,7 @@ def test_a_stream_finds_the_anomalies_that_the_function_finds(fill, follow, out)
 # --- the command ---
 
 
-def test_a_run_goes_on_where_the_last_one_ended_and_a_replay_reads_again(
+def test_a_run_continues_where_the_last_one_ended_and_a_replay_starts_again(
     fill, spark, folder, tmp_path, capsys, monkeypatch
 ):
     """The commands share the session of the tests, which they must not stop."""
@@ -574,7 +572,7 @@ def submitted(text):
 
 
 @pytest.mark.parametrize("which", ["yarn", "k8s"])
-def test_spark_and_the_command_take_the_lines_of_the_page_that_submit(spark, which):
+def test_the_submit_commands_of_the_page_are_accepted_by_spark_and_the_command(spark, which):
     jvm, lines = spark._jvm, submitted(PAGE.read_text())
     (line,) = (each for each in lines if which in each[2])
     line = [each for each in line if each not in PACKAGES]  # they would be fetched
@@ -698,7 +696,7 @@ def test_what_does_not_decode_is_left_out_where_nobody_takes_it(fill, command):
     assert command.said.endswith("; skipped 2 records that do not decode\n")
 
 
-def test_a_join_takes_what_is_near_in_time_and_equal_in_a_field(fill, command):
+def test_a_join_matches_records_that_are_near_in_time_and_equal_in_a_field(fill, command):
     weather = {"origin": "JFK", "time": "2013-01-01T05:00:00Z", "value": 39.0}
     flight = {"origin": "JFK", "time": "2013-01-01T05:15:00Z", "value": 2}
     fill([weather, weather | {"origin": "LGA"}], topic="/weather")
@@ -795,7 +793,7 @@ def test_a_function_gets_all_columns_and_the_fields_that_it_states(fill, command
         ("counted", ["--schema", "n bigint"], "AssertionError"),
     ],
 )
-def test_what_is_wrong_with_a_function_is_told_in_one_line(
+def test_a_mistake_in_a_function_is_reported_in_one_line(
     fill, command, mine, query, options, says
 ):
     fill([{"origin": "JFK"}])
@@ -809,7 +807,7 @@ def test_what_is_wrong_with_a_function_is_told_in_one_line(
     assert "org.apache" not in line
 
 
-def test_a_function_fails_on_what_does_not_decode_unless_somebody_takes_it(
+def test_a_function_fails_on_undecodable_records_without_a_log_of_dead_letters(
     fill, command, mine, tmp_path
 ):
     fill([{"delay": "much"}, {"delay": 1}])
@@ -832,7 +830,7 @@ def test_a_function_fails_on_what_does_not_decode_unless_somebody_takes_it(
         (["--field", "delay", "--schema", "a int, A int"], "has the field 'a' twice"),
     ],
 )
-def test_fields_that_a_schema_lacks_are_told(fill, command, options, says):
+def test_fields_that_a_schema_lacks_are_reported(fill, command, options, says):
     fill([{"delay": 1}])
 
     assert re.search(says, command("quantiles", *FLIGHTS, *options, code=2))
@@ -859,7 +857,7 @@ def test_the_programs_of_a_page_run_as_they_stand(page, spark, capsys):
 # --- stores of objects ---
 
 
-def test_a_stream_goes_from_store_to_store_and_a_bridge_takes_it(
+def test_a_stream_between_object_stores_can_be_read_by_a_bridge(
     archived, s3, storage, spark, tmp_path
 ):
     options = {**storage, "tail": archived.folder, "inferSchema": "true"}

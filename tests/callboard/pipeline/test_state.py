@@ -21,14 +21,14 @@ def wave(hours):
     return [(3600.0 * hour, math.sin(hour / 24 * math.tau) + hour % 7 / 100) for hour in hours]
 
 
-def test_what_is_usual_is_no_anomaly():
+def test_usual_values_are_not_anomalies():
     _, found = learn_all(Baseline(), wave(range(1000)), HOURLY)
 
     assert found == []
 
 
 @pytest.mark.parametrize("off", [1.0, -1.0])
-def test_a_value_that_is_far_off_is_told_with_what_was_expected(off):
+def test_an_anomaly_is_reported_with_the_expected_value(off):
     state, _ = learn_all(Baseline(), wave(range(500)), HOURLY)
     ((time, usual),) = wave([500])
 
@@ -48,7 +48,7 @@ def test_an_anomaly_does_not_hide_the_next_one():
     assert [each.time / 3600 for each in found] == [550, 551, 560]
 
 
-def test_what_stays_becomes_usual():
+def test_a_lasting_change_becomes_the_new_baseline():
     spoiled = [(t, v + 5.0 if t >= 500 * 3600 else v) for t, v in wave(range(600))]
 
     _, found = learn_all(Baseline(), spoiled, HOURLY)
@@ -69,12 +69,12 @@ def test_it_does_not_matter_how_values_are_cut_into_batches():
     assert (state, found) == whole
 
 
-def test_nothing_is_learned_from_what_is_no_number():
+def test_values_that_are_not_numbers_do_not_change_the_baseline():
     assert learn(Baseline(), 0.0, math.nan, HOURLY) == (Baseline(), None)
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_known_anomalies_of_real_temperatures_are_found_and_nothing_else(place):
+def test_exactly_the_known_anomalies_of_real_temperatures_are_detected(place):
     readings = load_temperatures(place)
     known = {reading.time / 1e9 for reading in readings if reading.is_anomaly}
 
@@ -88,13 +88,13 @@ def test_known_anomalies_of_real_temperatures_are_found_and_nothing_else(place):
     assert len(right) / len(known) > 0.8
 
 
-def test_records_behind_the_latest_one_by_more_than_allowed_are_late():
+def test_records_older_than_the_latest_by_more_than_the_allowance_are_late():
     assert count_late(Lateness(), [10.0, 12.0, 9.0, 1.0, 13.0], 5.0) == Lateness(
         13.0, 5, 1, 11.0
     )
 
 
-def test_lateness_goes_on_over_batches():
+def test_lateness_is_tracked_across_batches():
     first = count_late(Lateness(), [100.0], 5.0)
 
     assert count_late(first, [90.0, 99.0], 5.0) == Lateness(100.0, 3, 1, 10.0)

@@ -171,7 +171,7 @@ def test_all_is_reached_by_keys(cluster, page):
         assert shown.script(nameless) == 0, route
 
 
-def test_what_is_shown_is_saved_as_it_is(cluster, page):
+def test_a_table_is_saved_as_shown(cluster, page):
     shown = page("stores?which=things")
     shown.shows("leader")
     shown.script(
@@ -221,7 +221,7 @@ def test_a_topic_that_was_searched_for_is_listened_to_by_a_click(cluster, page):
     shown.shows("listening to /cpu")
 
 
-def test_stores_show_keys_and_take_values(cluster, page):
+def test_a_store_shows_its_keys_and_accepts_new_values(cluster, page):
     shown = page("stores")
     shown.click("things")
     shown.shows("leader", "me")
@@ -241,7 +241,7 @@ def test_stores_show_keys_and_take_values(cluster, page):
         ("events", "NodeUp"),
     ],
 )
-def test_each_other_page_says_what_there_is(page, route, text):
+def test_every_other_page_shows_its_rows(page, route, text):
     page(route).shows(text)
 
 
@@ -358,7 +358,7 @@ def test_names_of_nodes_are_text_in_the_graph_and_everywhere(browser):
         assert not browser.errors()
 
 
-def test_a_page_says_when_its_node_has_gone_and_goes_on_when_it_is_back(browser):
+def test_a_page_reports_that_its_node_is_lost_and_resumes_when_it_is_back(browser):
     with Node("shop", dashboard=True) as node:
         address = node.dashboard_url.split("/")[2]
         browser.open(node.dashboard_url).shows("● 1 nodes", "shop")
@@ -370,7 +370,7 @@ def test_a_page_says_when_its_node_has_gone_and_goes_on_when_it_is_back(browser)
     browser.errors()
 
 
-def test_rights_say_what_is_seen_and_done(browser):
+def test_rights_limit_the_rows_and_actions(browser):
     looks = Rights(inspect=True, stop=["victim"], monitor=["victim"])
     given = {"looks": looks, "nothing": Rights(), "member": Rights.member()}
     with Node("shop", permissions=given) as shop, Node("far", secret="m") as far:
@@ -406,7 +406,7 @@ def page_of(shop, secret):
         yield node
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(cluster, page):
+def test_on_a_phone_no_element_is_wider_than_the_screen(cluster, page):
     shown = page()
     shown.size(390, 800, is_phone=True)
     for route in (
@@ -445,7 +445,7 @@ def test_a_killed_node_shows_as_lost(browser):
         assert not [each for each in browser.errors() if "favicon" not in each]
 
 
-def test_without_leave_there_is_nothing_to_click(browser):
+def test_without_permission_the_page_shows_no_actions(browser):
     with Cluster(actions=False) as cluster:
         victim = cluster.hub.spawn(Counter)
         browser.open(cluster.hub.dashboard_url)
@@ -507,7 +507,7 @@ def evil():
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
-def test_a_page_of_another_site_reads_and_does_nothing(browser, cluster, evil, method):
+def test_a_page_of_another_site_can_neither_read_nor_act(browser, cluster, evil, method):
     victim = cluster.west.spawn(Counter)
     link = cluster.hub.dashboard_url
     browser.open(link).shows("Balance")  # the browser has the cookie

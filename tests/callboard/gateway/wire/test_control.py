@@ -48,12 +48,12 @@ def test_control_messages_have_the_bytes_of_the_original(message, data):
 
 
 @given(CONTROLS)
-def test_what_is_encoded_is_decoded(message):
+def test_encoding_and_decoding_give_the_same_message(message):
     assert decode_control(encode_control(message)) == message
 
 
 @given(CONTROLS)
-def test_each_shorter_or_longer_one_is_refused(message):
+def test_shorter_and_longer_bytes_are_refused(message):
     data = encode_control(message)
     for size in range(len(data)):
         with pytest.raises(MalformedControl):
@@ -92,14 +92,14 @@ def test_a_changed_byte_gives_a_message_or_a_typed_error(message, draw):
         (14, b"\xff", "not UTF-8"),
     ],
 )
-def test_bytes_that_are_no_control_message_are_refused(at, field, words):
+def test_bytes_that_are_not_a_control_message_are_refused(at, field, words):
     data = CREATE[:at] + field + CREATE[at + 1 :]
 
     with pytest.raises(MalformedControl, match=words):
         decode_control(data)
 
 
-def test_what_cannot_be_written_is_refused():
+def test_a_message_that_cannot_be_encoded_is_refused():
     for message in (
         ControlCreate("a\0"),
         ControlCreate("a", "\0"),

@@ -29,7 +29,7 @@ def test_a_message_has_the_bytes_of_the_original():
 
 
 @given(MESSAGES)
-def test_what_is_encoded_is_decoded(message):
+def test_encoding_and_decoding_give_the_same_message(message):
     read = Message.decode(message.data)
 
     assert read == message
@@ -39,7 +39,7 @@ def test_what_is_encoded_is_decoded(message):
 
 
 @given(MESSAGES, st.binary(max_size=12))
-def test_a_message_behind_a_topic_is_the_same(message, topic):
+def test_a_message_after_a_topic_decodes_the_same(message, topic):
     read = Message.of_frame(topic + message.data, len(topic))
 
     assert read == message
@@ -47,7 +47,7 @@ def test_a_message_behind_a_topic_is_the_same(message, topic):
 
 
 @given(MESSAGES)
-def test_each_shorter_or_longer_one_is_refused(message):
+def test_shorter_and_longer_bytes_are_refused(message):
     data = message.data
     for size in range(len(data)):
         with pytest.raises(MalformedMessage):
@@ -92,7 +92,7 @@ def _with(data: bytes, at: int, field: bytes) -> bytes:
         (_with(GOLDEN, 10, b"\xff"), "not UTF-8"),
     ],
 )
-def test_bytes_that_are_no_message_are_refused(data, words):
+def test_bytes_that_are_not_a_message_are_refused(data, words):
     with pytest.raises(MalformedMessage, match=words):
         Message.decode(data)
 
@@ -130,7 +130,7 @@ def test_the_form_with_a_version_is_read_when_it_is_asked_for():
         (b"", {"k": "\ud800"}, ValueError),
     ],
 )
-def test_what_is_no_message_is_refused_where_it_is_made(content, properties, error):
+def test_an_invalid_message_is_refused_by_its_constructor(content, properties, error):
     with pytest.raises(error):
         Message(content, properties)
 

@@ -59,7 +59,7 @@ def access(*entries, user="ann", client_id="c1", tenant=""):
     return Ruled(Client(client_id, None, ""), rules, user, tenant=tenant)
 
 
-def test_what_no_entry_allows_is_refused():
+def test_a_topic_that_no_entry_allows_is_refused():
     rules = access(("ann", ("publish up/#", "subscribe down/#")))
 
     assert rules.may_publish("up/1")
@@ -80,7 +80,7 @@ def test_deny_stands_above_allow_also_inside_of_a_granted_filter():
     assert not rules.may_publish("secret/1")
 
 
-def test_rules_of_others_give_nothing_and_those_of_everybody_do():
+def test_rules_of_other_users_do_not_apply_and_general_rules_do():
     rules = access(("bob", ("#",)), ("*", ("news/#",)))
 
     assert rules.may_publish("news/1")
@@ -136,14 +136,14 @@ def test_a_tenant_stays_within_its_topics():
         ("$SYS/#", "publish subscribe", "$SYS/#"),
     ],
 )
-def test_rules_mean_what_they_say_in_mosquittos_words_as_well(rule, verbs, topic_filter):
+def test_rules_in_mosquittos_words_have_the_same_meaning(rule, verbs, topic_filter):
     assert parse_rule(rule) == (tuple(verbs.split()), topic_filter)
 
 
 @pytest.mark.parametrize(
     "rule", ["deny secret/#", "topic deny secret/#", "pattern deny secret/#"]
 )
-def test_a_list_that_denies_takes_mosquittos_deny(rule):
+def test_a_deny_list_accepts_mosquittos_deny(rule):
     assert parse_rule(rule, denies=True) == (("publish", "subscribe"), "secret/#")
     with pytest.raises(ValueError, match="is for the deny list"):
         parse_rule(rule)
@@ -184,7 +184,7 @@ def test_a_list_that_denies_takes_mosquittos_deny(rule):
         ("write " + "é" * 40_000, "bytes"),
     ],
 )
-def test_a_rule_that_cannot_be_understood_is_refused_with_what_to_write(rule, advice):
+def test_an_invalid_rule_is_refused_with_a_correction(rule, advice):
     for denies in (False, True):
         with pytest.raises(ValueError, match=re.escape(advice)):
             parse_rule(rule, denies=denies)
@@ -232,7 +232,7 @@ def test_a_rule_is_refused_or_about_the_filter_at_its_end(pieces, between, denie
     assert " " not in topic_filter or words
 
 
-def test_what_write_denies_is_denied():
+def test_a_denied_write_is_denied():
     client = access(("*", ("#",), ("write secret/#",)))
 
     assert not client.may_publish("secret/a")
@@ -252,6 +252,6 @@ def test_what_write_denies_is_denied():
         ("client:", "is not a ban"),
     ],
 )
-def test_a_ban_that_would_ban_others_or_nobody_is_refused(entry, advice):
+def test_a_ban_that_matches_other_clients_or_none_is_refused(entry, advice):
     with pytest.raises(ValueError, match=advice):
         BanList([entry])

@@ -66,7 +66,7 @@ def test_a_password_hash_is_scrypt_with_its_own_salt_and_cost():
     "line",
     ["plain", "scrypt$3$8$1$YQ==$YQ==", "scrypt$x$8$1$YQ==$YQ==", "scrypt$2$8$1$?$YQ=="],
 )
-def test_a_line_that_is_no_hash_is_refused(line):
+def test_a_line_that_is_not_a_hash_is_refused(line):
     with pytest.raises(ValueError, match=r"scrypt"):
         PasswordHash.parse(line)
 
@@ -76,7 +76,7 @@ def test_a_hash_may_not_ask_for_all_memory():
         PasswordHash.parse(f"scrypt${1 << 30}$8$1$YQ==$YQ==")
 
 
-def test_static_table_of_users_lets_in_who_has_the_password():
+def test_static_table_admits_users_with_the_right_password():
     with running(USERS) as router:
         assert greeting(router, username="ann", password=b"secret") == 0
         assert greeting(router, username="ann", password=b"wrong") == 0x86
@@ -143,7 +143,7 @@ def test_external_function_may_be_async_and_give_reasons():
 # --- topics ---
 
 
-def test_filters_are_refused_one_by_one_and_the_connection_stays():
+def test_each_filter_is_refused_by_itself_and_the_connection_stays():
     acl = (AclEntry("*", ("publish up/%c/#", "subscribe down/#")),)
     with running(Security(acl=acl)) as router, Caller(router.port, "c", V5) as caller:
         wanted = tuple(Subscription(each, 1) for each in ("down/1", "up/c/1", "#"))
@@ -158,7 +158,7 @@ def test_filters_are_refused_one_by_one_and_the_connection_stays():
         assert second == PubAck(2, ReasonCode.NOT_AUTHORIZED, Properties())
 
 
-def test_what_is_denied_is_left_out_of_a_granted_filter():
+def test_denied_topics_are_not_delivered_to_a_granted_filter():
     security = Security(acl=(AclEntry("*", ("#",), ("subscribe secret/#",)),))
     with running(security) as router, Caller(router.port, "c", V4) as caller:
         caller.subscribe("#", 1)
@@ -173,7 +173,7 @@ def test_what_is_denied_is_left_out_of_a_granted_filter():
 @pytest.mark.parametrize(
     "entry", ["client:c", "user:ann", "host:127.0.0.0/8", "host:127.0.0.1"]
 )
-def test_who_is_banned_is_refused(entry):
+def test_a_banned_client_is_refused(entry):
     with running(Security(bans=BanList([entry]))) as router:
         assert greeting(router, username="ann") == ReasonCode.BANNED
         assert greeting(router, V4, username="ann") == 5
@@ -206,7 +206,7 @@ def test_a_reload_holds_for_clients_that_are_connected():
         assert ann.hear_packets(1)[0].reason_code < 0x80
 
 
-def test_a_user_who_was_taken_out_of_the_table_is_disconnected():
+def test_a_user_who_was_removed_from_the_table_is_disconnected():
     with (
         running(USERS) as router,
         Caller(router.port, "c", V5, username="ann", password=b"secret") as ann,

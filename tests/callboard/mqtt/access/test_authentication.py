@@ -99,12 +99,12 @@ def proved(router, method="riddle", **fields):
 
 
 @pytest.mark.parametrize("method", ["riddle", "slow riddle"])
-def test_a_client_that_proves_who_it_is_comes_in(method):
+def test_a_client_with_valid_credentials_is_admitted(method):
     with running() as router, proved(router, method) as caller:
         assert answered(caller, PingReq()) == [PingResp()]
 
 
-def test_who_fails_is_refused_and_closed():
+def test_a_client_that_fails_authentication_is_refused_and_closed():
     with running() as router, begun(router) as caller:
         (answer,) = answered(caller, Auth(CONTINUE, said(b"no")))
 
@@ -135,7 +135,7 @@ def test_a_method_that_is_unknown_or_broken_refuses(method, reason):
         Auth(0, said(b"reward")),
     ],
 )
-def test_nothing_but_the_next_step_may_come_before_the_client_is_in(packet):
+def test_only_the_next_authentication_step_is_accepted_before_admission(packet):
     with running() as router, begun(router) as caller:
         (answer,) = answered(caller, packet)
 
@@ -145,7 +145,7 @@ def test_nothing_but_the_next_step_may_come_before_the_client_is_in(packet):
         assert router.call(lambda: dict(router.machine.sessions.connections)) == {}
 
 
-def test_what_follows_a_connect_with_a_method_has_to_wait():
+def test_packets_after_a_connect_with_a_method_wait_for_admission():
     with running() as router:
         connection = socket.create_connection(("127.0.0.1", router.port), 10)
         with Caller(0, "x", V5, connection=_Glued(connection, Publish("a"))) as caller:
@@ -172,14 +172,14 @@ def test_a_client_may_leave_in_the_middle():
         assert answered(caller, Disconnect()) == []
 
 
-def test_auth_without_a_method_is_a_mistake():
+def test_auth_without_a_method_is_an_error():
     with running(Security(anonymous=True)) as router, Caller(router.port, "c", V5) as caller:
         (answer,) = answered(caller, Auth(AGAIN, said(b"ann")))
 
         assert answer.reason_code == ReasonCode.PROTOCOL_ERROR
 
 
-def test_with_methods_who_names_none_needs_another_way_in():
+def test_with_methods_a_client_without_one_must_log_in_otherwise():
     def greeting(router, **fields):
         with Caller(router.port, "c", V5, **fields) as caller:
             return caller.greeting.reason_code
@@ -198,7 +198,7 @@ def test_with_methods_who_names_none_needs_another_way_in():
         Router(RouterConfig(listeners=public)).start()
 
 
-def test_the_proved_user_is_whom_rules_and_bans_are_about():
+def test_rules_and_bans_apply_to_the_proven_user():
     acl = (AclEntry("ann", allow=("publish up/%u",)),)
     with running(Security(acl=acl, bans=BanList(["user:eve"]))) as router:
         with proved(router, username="bob") as caller:
@@ -214,7 +214,7 @@ def test_the_proved_user_is_whom_rules_and_bans_are_about():
             assert answer.reason_code == ReasonCode.BANNED
 
 
-def test_a_host_whose_proofs_fail_often_has_to_wait():
+def test_a_host_with_many_failed_logins_must_wait():
     with running(Security(login_failures=2)) as router:
         reasons = []
         for _ in range(4):
@@ -244,7 +244,7 @@ reads = st.lists(st.lists(packets, min_size=1, max_size=2), max_size=4)
 
 
 @given(reads, st.integers(1, 50))
-def test_nobody_comes_in_but_by_the_right_steps_one_at_a_time(reads, cut):
+def test_a_client_is_admitted_only_by_the_right_steps_in_order(reads, cut):
     gate = AuthGate(Security(login_failures=0), methods=METHODS)
     edge = Edge(gate)
     edge.door.authenticate = gate.authenticate
@@ -277,7 +277,7 @@ def again(caller, data=b"reward", user=b"ann", method="riddle"):
 
 
 @pytest.mark.parametrize("method", ["riddle", "slow riddle"])
-def test_a_client_may_prove_it_again_and_goes_on_meanwhile(method):
+def test_a_client_may_reauthenticate_while_it_continues(method):
     with running() as router, proved(router, method) as caller:
         for _ in range(2):
             assert again(caller, method=method) == Auth(0, said(b"well", method))
@@ -288,7 +288,7 @@ def test_a_client_may_prove_it_again_and_goes_on_meanwhile(method):
 
 
 @pytest.mark.parametrize("fields", [{"data": b"no"}, {"user": b"bob"}])
-def test_who_fails_to_prove_it_again_is_cut_off(fields):
+def test_a_client_that_fails_to_reauthenticate_is_disconnected(fields):
     with running() as router, proved(router) as caller:
         answer = again(caller, **fields)
 
@@ -304,7 +304,7 @@ def test_who_fails_to_prove_it_again_is_cut_off(fields):
         Auth(0, said(b"ann")),
     ],
 )
-def test_an_auth_that_does_not_come_there_ends_the_connection(packet):
+def test_an_unexpected_auth_ends_the_connection(packet):
     with running() as router, proved(router) as caller:
         (answer,) = answered(caller, packet)
 
@@ -352,7 +352,7 @@ def test_scram_sha_256_is_there_as_soon_as_a_user_has_keys():
         assert answer.reason_code == ReasonCode.NOT_AUTHORIZED
 
 
-def test_a_method_of_ones_own_may_take_the_name():
+def test_a_custom_method_may_replace_the_built_in_one_of_its_name():
     mine = {SCRAM: lambda _shown: ScramExchange({"zoe": KEYS["ann"]}.get)}
     with running(Security(scram=KEYS), mine) as router:
         assert isinstance(proof(Told(router), "zoe", "secret")[0], Proved)

@@ -62,12 +62,12 @@ def test_both_sides_prove_that_they_know_the_password(gs2):
     assert answer == Proved("user", expected)
 
 
-def test_a_wrong_password_and_a_name_that_nobody_has_fail_at_the_same_step():
+def test_a_wrong_password_and_an_unknown_name_fail_at_the_same_step():
     for user, password in (("user", "pen"), ("nobody", "pencil")):
         assert proof(exchange(), user, password)[0] is ReasonCode.NOT_AUTHORIZED
 
 
-def test_a_name_that_nobody_has_gets_the_same_salt_each_time():
+def test_an_unknown_name_gets_the_same_salt_each_time():
     first, second = (exchange().step(b"n,,n=nobody,r=x").data for _ in range(2))
 
     assert first == second
@@ -152,7 +152,7 @@ def test_a_line_that_holds_no_keys_is_refused(line):
         ("a\u00a0b", "a b"),
     ],
 )
-def test_names_and_passwords_are_prepared_as_rfc_4013_says(text, prepared):
+def test_names_and_passwords_are_prepared_by_rfc_4013(text, prepared):
     assert prepare(text) == prepared
 
 

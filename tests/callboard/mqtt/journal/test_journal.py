@@ -33,7 +33,7 @@ def test_a_session_survives_with_its_subscriptions(durable, version) -> None:
     assert again.payloads() == [b"a/1", b"b"]
 
 
-def test_what_a_client_has_unsubscribed_or_ended_does_not_come_back(durable) -> None:
+def test_an_ended_session_or_subscription_is_not_restored(durable) -> None:
     one = durable.client("one", **LASTING)
     one.subscribe("a", "b", qos=1)
     one.unsubscribe("a")
@@ -61,7 +61,7 @@ def test_messages_for_a_session_that_is_away_survive(durable, qos) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_is_in_flight_comes_again_with_its_identifiers(durable, qos) -> None:
+def test_messages_in_flight_are_resent_with_their_identifiers(durable, qos) -> None:
     reader = durable.client("s", answers=False, receive_maximum=4, **LASTING)
     reader.subscribe("t", qos=qos, identifier=3)
     publisher = durable.client("p")
@@ -87,7 +87,7 @@ def test_what_is_in_flight_comes_again_with_its_identifiers(durable, qos) -> Non
     assert released == ([sent[1].packet_id] if qos == 2 else [])
 
 
-def test_a_qos_2_message_that_was_acknowledged_is_not_taken_twice(durable) -> None:
+def test_an_acknowledged_qos_2_message_is_not_delivered_twice(durable) -> None:
     reader = durable.client("s", **LASTING)
     reader.subscribe("t", qos=2)
     first = durable.client("p", answers=False, **LASTING)
@@ -107,7 +107,7 @@ def test_a_qos_2_message_that_was_acknowledged_is_not_taken_twice(durable) -> No
     assert not durable.machine.sessions.graveyard["p"].received
 
 
-def test_retained_messages_survive_and_removed_ones_do_not(durable) -> None:
+def test_retained_messages_survive_a_restart_and_removed_ones_stay_removed(durable) -> None:
     publisher = durable.client("p")
     publisher.publish("kept", b"1", retain=True, content_type="x")
     publisher.publish("kept", b"2", retain=True, content_type="y")
@@ -125,7 +125,7 @@ def test_retained_messages_survive_and_removed_ones_do_not(durable) -> None:
     assert message.properties.content_type == "y"
 
 
-def test_a_session_goes_on_to_expire_after_a_restart(durable) -> None:
+def test_the_expiry_of_a_session_continues_after_a_restart(durable) -> None:
     durable.client("away", clean=False, expiry=100).lose()
     durable.client("there", clean=False, expiry=100)
     durable.now = 60
@@ -153,7 +153,7 @@ def test_an_acknowledgement_goes_out_only_when_the_message_is_durable(durable) -
     assert [link.client_id for link, _ in turn.transmits] == ["p"]
 
 
-def test_nothing_is_written_for_sessions_that_do_not_last(durable) -> None:
+def test_clean_sessions_are_not_written_to_the_journal(durable) -> None:
     before = len(durable.turns)
     reader = durable.client("s")
     reader.subscribe("t", qos=2)
@@ -166,7 +166,7 @@ def test_nothing_is_written_for_sessions_that_do_not_last(durable) -> None:
     assert not any(turn.records for turn in durable.turns[before:])
 
 
-def test_each_publish_is_written_once_whoever_reads_it(durable) -> None:
+def test_each_publish_is_written_once_for_any_number_of_readers(durable) -> None:
     for number, topic_filter in enumerate(("t", "#", "+")):
         durable.client(f"s{number}", **LASTING).subscribe(topic_filter, qos=1)
     durable.client("p").publish("t", b"once", 1)
@@ -229,7 +229,7 @@ def test_a_shared_subscription_survives_with_its_place(durable) -> None:
     assert sorted(more) == [4, 5, 6, 7]
 
 
-def test_the_journal_is_cut_down_to_what_is_needed() -> None:
+def test_the_journal_is_compacted_to_its_live_records() -> None:
     durable = DurableStage(least_growth=50_000)
     reader = durable.client("s", **LASTING)
     reader.subscribe("t", qos=2)
@@ -274,7 +274,7 @@ def test_a_snapshot_that_was_torn_is_given_up(durable, monkeypatch) -> None:
     assert durable.client("s", **LASTING).payloads() == [b"x"]
 
 
-def test_numbers_go_on_after_a_restart(durable) -> None:
+def test_message_numbers_continue_after_a_restart(durable) -> None:
     durable.client("s", **LASTING).subscribe("t", qos=1)
     durable.client("p").publish("t", b"x", 1)
     before = durable.machine.logs.number
@@ -288,12 +288,12 @@ def test_numbers_go_on_after_a_restart(durable) -> None:
     ("kind", "fields"),
     [("unheard", []), ("publish", [1]), ("close", []), ("sent", 3), ("retain", [b"t", 1])],
 )
-def test_records_that_cannot_be_read_are_told(kind, fields) -> None:
+def test_unreadable_records_are_reported(kind, fields) -> None:
     with pytest.raises(LogCorrupt):
         read_record(kind, fields, 0.0)
 
 
-def test_a_journal_can_be_looked_at_as_a_log(tmp_path: Path) -> None:
+def test_a_journal_can_be_read_as_a_log(tmp_path: Path) -> None:
     stage = Stage(is_durable=True)
     journal = RouterJournal(tmp_path / "mqtt", now=lambda: 0.0, wall_clock=lambda: 0)
     stage.client("s", **LASTING).subscribe("t", qos=1)
@@ -307,7 +307,7 @@ def test_a_journal_can_be_looked_at_as_a_log(tmp_path: Path) -> None:
     assert kinds == ["open", "subscribe"]
 
 
-def test_numbers_of_messages_that_were_not_kept_are_not_used_again(durable) -> None:
+def test_numbers_of_dropped_messages_are_not_reused(durable) -> None:
     reader = durable.client("s", answers=False, receive_maximum=1, **LASTING)
     reader.subscribe("t", "u", qos=1)
     publisher = durable.client("p")
@@ -330,7 +330,7 @@ def test_numbers_of_messages_that_were_not_kept_are_not_used_again(durable) -> N
 
 @pytest.mark.parametrize("crashes", [False, True])
 @pytest.mark.parametrize("cuts", [False, True])
-def test_a_filter_with_qos_0_takes_no_message_from_one_with_qos_1(
+def test_a_filter_with_qos_0_does_not_consume_messages_of_one_with_qos_1(
     durable, crashes, cuts
 ) -> None:
     reader = durable.client("s", **LASTING)
@@ -391,7 +391,9 @@ def _retained(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1, -1])
 @pytest.mark.parametrize("kind", HARM)
-def test_a_damaged_journal_is_told_and_never_half_a_router(tmp_path, kind, which) -> None:
+def test_a_damaged_journal_is_reported_and_the_router_does_not_start(
+    tmp_path, kind, which
+) -> None:
     before = _filled(tmp_path / "mqtt")
     assert len(before) == 60
     segments = sorted((tmp_path / "mqtt").glob("*.log"))
@@ -404,7 +406,7 @@ def test_a_damaged_journal_is_told_and_never_half_a_router(tmp_path, kind, which
         _retained(tmp_path / "mqtt")
 
 
-def test_a_journal_without_its_segments_is_told(tmp_path) -> None:
+def test_a_journal_without_its_segments_is_reported(tmp_path) -> None:
     _filled(tmp_path / "mqtt")
     for path in (tmp_path / "mqtt").glob("*.log"):
         path.unlink()

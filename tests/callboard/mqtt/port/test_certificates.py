@@ -89,7 +89,7 @@ def test_a_replaced_certificate_is_shown_to_the_next_client(papers, address):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("address", DOORS)
-def test_a_revoked_client_is_ended_and_does_not_come_back(papers, address):
+def test_a_revoked_client_is_disconnected_and_refused(papers, address):
     stolen, good = papers.issue("stolen"), papers.issue("good")
     authority = papers.folder / "authority.pem"
     scheme = address.partition(":")[0]
@@ -111,7 +111,7 @@ def test_a_revoked_client_is_ended_and_does_not_come_back(papers, address):
 
 
 @pytest.mark.slow
-def test_a_bridge_leaves_a_broker_whose_certificate_is_revoked(papers, caplog):
+def test_a_bridge_disconnects_from_a_broker_whose_certificate_is_revoked(papers, caplog):
     theirs = papers.tls(mutual=False)
     with running(ListenerSettings("tls://127.0.0.1:0", theirs)) as far:
         settings = BridgeSettings(
@@ -130,7 +130,7 @@ def test_a_bridge_leaves_a_broker_whose_certificate_is_revoked(papers, caplog):
 
 
 @pytest.mark.slow
-def test_what_becomes_of_certificates_is_an_event_and_a_figure(papers):
+def test_changes_of_certificates_are_events_and_counted(papers):
     tls = ours(papers)
     with Node() as node:
         events = []
@@ -154,7 +154,7 @@ def test_what_becomes_of_certificates_is_an_event_and_a_figure(papers):
         assert {f"callboard_mqtt_certificates_{kind}_total" for kind in KINDS} <= names
 
 
-def test_a_bridge_tells_what_becomes_of_its_certificates(papers):
+def test_a_bridge_reports_changes_of_its_certificates(papers):
     theirs = papers.tls(mutual=False)
     lists = papers.revoke()
     with running(ListenerSettings("tls://127.0.0.1:0", theirs)) as far:
@@ -181,7 +181,7 @@ def figures(router) -> dict[str, int]:
     return {kind: getattr(counted, f"certificates_{kind}") for kind in KINDS}
 
 
-def test_a_certificate_whose_organisation_is_no_tenant_is_refused(
+def test_a_certificate_with_an_organisation_that_is_not_a_valid_tenant_is_refused(
     papers,
 ):
     settings = ListenerSettings("tls://127.0.0.1:0", papers.tls(), tenants=True)
@@ -215,7 +215,7 @@ def is_closed(sock: socket.socket) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "ws://127.0.0.1:0", *DOORS])
-def test_strangers_of_an_address_are_bounded_and_go_in_time(papers, address):
+def test_unadmitted_connections_of_an_address_are_bounded_and_expire(papers, address):
     network = NetworkLimits(strangers_per_address=3, connect_timeout=2.0)
     tls = papers.tls() if address in DOORS else None
     hello = b"\x16\x03\x01" if address in DOORS else b"GET /" if "ws" in address else b"\x10"
@@ -236,7 +236,7 @@ def test_strangers_of_an_address_are_bounded_and_go_in_time(papers, address):
         eventually(lambda: not router.call(lambda: door.links))
 
 
-def test_clients_are_no_strangers_and_count_by_address():
+def test_admitted_clients_count_by_address_and_not_as_strangers():
     network = NetworkLimits(strangers_per_address=1, connections_per_address=3)
     with running(ListenerSettings("127.0.0.1:0"), network=network) as router:
         callers = [Caller(router.port, f"c{number}") for number in range(3)]

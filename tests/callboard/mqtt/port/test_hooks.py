@@ -49,7 +49,7 @@ def test_publish_hook_changes_messages(version):
         assert [each.payload for each in got if isinstance(each, Publish)] == [b"ABC"]
 
 
-def test_publish_hook_drops_messages_and_says_so():
+def test_publish_hook_drops_messages_and_reports_it():
     with running(publish=drop_secrets) as router:
         with Caller(router.port, "five", V5) as caller:
             caller.say(Publish("a", b"secret", 1, packet_id=1, properties=Properties()))
@@ -96,7 +96,7 @@ def test_subscribe_hook_grants_and_refuses():
         assert caller.hear_packets(1) == [SubAck(1, (0x87, 0, 2, 0x80), Properties())]
 
 
-def test_hooks_see_the_topic_behind_an_alias():
+def test_hooks_get_the_topic_of_an_alias():
     seen = []
 
     def note(client, message):
@@ -111,6 +111,6 @@ def test_hooks_see_the_topic_behind_an_alias():
     assert seen == ["a", "a"]
 
 
-def test_callers_hear_connack():
+def test_callers_receive_connack():
     with Router() as router, Caller(router.port, "x", V4) as caller:
         assert caller.greeting == ConnAck()

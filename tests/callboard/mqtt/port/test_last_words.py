@@ -141,7 +141,7 @@ def times(place):
     return TIMES if place.kind == "tcp" else 5
 
 
-def test_a_client_hears_what_was_wrong_with_its_packet(place):
+def test_a_client_is_told_why_its_packet_is_invalid(place):
     for _ in range(times(place)):
         sock = place.dial()
         sock.sendall(hello() + b"\xf7\x00" + FLOOD)
@@ -153,7 +153,7 @@ def test_a_client_hears_what_was_wrong_with_its_packet(place):
     eventually(lambda: not place.connections())
 
 
-def test_a_client_hears_that_another_connection_took_over(place):
+def test_a_client_is_told_that_another_connection_took_its_session(place):
     for _ in range(times(place)):
         first, second = place.dial(), place.dial()
         first.sendall(hello("c"))
@@ -169,7 +169,7 @@ def test_a_client_hears_that_another_connection_took_over(place):
         second.close()
 
 
-def test_a_client_that_sends_more_than_it_may_hears_so_while_it_goes_on(place):
+def test_a_client_that_exceeds_its_quota_is_told_while_it_keeps_sending(place):
     """One thread publishes with QoS 2 and releases nothing; another reads."""
     publishes = [
         encode(Publish("a", bytes(5_000), 2, packet_id=at, properties=NO_PROPERTIES), V5)
@@ -196,7 +196,7 @@ def test_a_client_that_sends_more_than_it_may_hears_so_while_it_goes_on(place):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_client_that_is_refused_hears_why(kind, papers, tmp_path):
+def test_a_refused_client_is_told_the_reason(kind, papers, tmp_path):
     security = Security(bans=BanList(["client:c"]))
     place = Place(kind, papers, tmp_path, security=security)
     with place.router:
@@ -209,7 +209,7 @@ def test_a_client_that_is_refused_hears_why(kind, papers, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_clients_hear_that_the_router_ends(kind, papers, tmp_path):
+def test_clients_are_told_that_the_router_ends(kind, papers, tmp_path):
     place = Place(kind, papers, tmp_path)
     with place.router:
         clients = [place.dial() for _ in range(5)]

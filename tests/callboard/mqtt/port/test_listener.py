@@ -162,7 +162,9 @@ def test_ws_refuses_other_sub_protocols_other_sites_and_text():
         (Security(users={"ann": hash_password(b"x")}), "http://evil.example", True),
     ],
 )
-def test_pages_of_other_sites_do_not_come_in_where_everybody_may(security, origin, is_let_in):
+def test_pages_of_other_sites_are_refused_even_without_authentication(
+    security, origin, is_let_in
+):
     with running(ListenerSettings("ws://127.0.0.1:0"), security=security) as router:
         url = f"ws://127.0.0.1:{router.port}"
         expected = contextlib.nullcontext() if is_let_in else pytest.raises(InvalidStatus)
@@ -203,7 +205,7 @@ def test_a_wrong_frame_ends_a_connection_also_with_the_request(kind, together):
 
 
 @pytest.mark.slow
-def test_pongs_that_a_client_does_not_read_are_not_kept():
+def test_unread_pongs_do_not_accumulate():
     with (
         running(ListenerSettings("ws://127.0.0.1:0")) as router,
         socket.create_connection(("127.0.0.1", router.port), 10) as sock,
@@ -231,7 +233,7 @@ def test_wss_carries_mqtt(authority):
             assert web.recv(5) == encode(ConnAck(), V4)
 
 
-def test_connections_that_say_nothing_are_bounded():
+def test_silent_connections_are_bounded():
     with running(ListenerSettings("127.0.0.1:0")) as router:
         limits = replace(router.edge.door.limits, open_connections=2)
         router.call(router.edge.door.set_limits, limits)
@@ -242,7 +244,7 @@ def test_connections_that_say_nothing_are_bounded():
 
 
 @pytest.mark.slow
-def test_a_connection_that_says_nothing_ends_though_the_system_keeps_it_for_a_while():
+def test_a_connection_that_never_sends_is_closed_although_the_system_defers_it():
     network = NetworkLimits(connect_timeout=0.1)
     with (
         Router(RouterConfig(network=network, sys_interval=0)) as router,
@@ -258,7 +260,7 @@ def is_of_mqtt(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", [V4, V5])
-def test_connections_that_end_leave_nothing_for_the_garbage_collector(version):
+def test_ended_connections_leave_no_garbage(version):
     count = 100
 
     def come_and_go(router):
@@ -287,7 +289,7 @@ def test_connections_that_end_leave_nothing_for_the_garbage_collector(version):
             gc.enable()
 
 
-def test_who_is_cut_off_is_cut_off_at_once():
+def test_a_disconnected_client_is_closed_at_once():
     with running(ListenerSettings("127.0.0.1:0")) as router, Caller(router.port, "c") as caller:
 
         def cut():
@@ -301,7 +303,7 @@ def test_who_is_cut_off_is_cut_off_at_once():
         assert router.call(lambda: len(router.edge.door.links)) == 0
 
 
-def test_a_connect_that_comes_in_pieces_is_put_together():
+def test_a_connect_in_several_reads_is_assembled():
     with (
         running(ListenerSettings("127.0.0.1:0")) as router,
         socket.create_connection(("127.0.0.1", router.port), 10) as slow,
@@ -317,7 +319,7 @@ def test_a_connect_that_comes_in_pieces_is_put_together():
     "fields",
     [{"security": Security(anonymous=True)}, {"authenticator": lambda _: True}],
 )
-def test_a_public_address_needs_to_know_who_may_come(fields):
+def test_a_public_address_requires_authentication(fields):
     public = (ListenerSettings("0.0.0.0:0"),)
     with pytest.raises(ListenError, match="every client may do everything"):
         Router(RouterConfig(listeners=public)).start()
@@ -342,7 +344,7 @@ def test_an_address_that_is_none_is_refused_before_anything_is_open(address):
         running(ListenerSettings("127.0.0.1:0"), ListenerSettings(address)).start()
 
 
-def test_a_certificate_that_is_missing_is_told(tmp_path):
+def test_a_missing_certificate_is_reported(tmp_path):
     tls = Tls(certificate=tmp_path / "no.pem", mutual=False)
     with pytest.raises(TlsError, match="cannot be read"):
         running(ListenerSettings("tls://127.0.0.1:0", tls)).start()

@@ -34,7 +34,7 @@ def test_broker_gives_a_local_link_in_process_that_publishes_and_subscribes(rout
 
 
 @pytest.mark.slow
-def test_more_than_a_queue_waits_in_the_router_and_nothing_is_lost(router):
+def test_more_messages_than_a_queue_holds_wait_in_the_router_without_loss(router):
     count = 3 * QUEUE_LIMIT
     with router.link() as reader, router.link() as writer:
         reader.subscribe("a").result(5)
@@ -78,7 +78,7 @@ def test_a_local_link_is_awaited(router):
     asyncio.run(play())
 
 
-def test_what_the_router_refuses_fails_at_the_caller(router):
+def test_a_refusal_of_the_router_raises_at_the_caller(router):
     with router.link() as link:
         with pytest.raises(Refused, match="topic filter invalid"):
             link.subscribe("a/#/b").result(5)
@@ -88,7 +88,7 @@ def test_what_the_router_refuses_fails_at_the_caller(router):
             link.recv(0.01)
 
 
-def test_a_link_that_is_over_says_so(router):
+def test_a_closed_link_raises(router):
     first = router.link("same")
     first.connected.result(5)
     second = router.link("same")
@@ -128,7 +128,7 @@ def link_properties():
     return Properties()
 
 
-def test_a_rule_that_fails_is_counted_and_the_others_go_on():
+def test_a_failing_rule_is_counted_and_the_others_continue():
     done = threading.Event()
     rules = (Rule("a", lambda _: 5, "b"), Rule("a", lambda _: done.set()))
     with Router(RouterConfig(rules=rules)) as router, router.link() as link:

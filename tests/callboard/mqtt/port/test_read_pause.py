@@ -43,7 +43,7 @@ class Play:
             call()
 
 
-def test_a_publisher_waits_until_the_reader_takes_more():
+def test_a_publisher_waits_until_the_reader_has_room():
     play = Play()
     play.begin()
     play.publish()
@@ -54,7 +54,7 @@ def test_a_publisher_waits_until_the_reader_takes_more():
     assert not play.publisher.is_held
 
 
-def test_a_reader_that_takes_nothing_is_passed_over_for_a_while():
+def test_a_stalled_reader_is_ignored_for_a_while():
     play = Play()
     play.begin()
     play.publish()
@@ -86,7 +86,7 @@ def test_a_reader_that_trickles_holds_half_of_the_time_at_most():
     assert 20 <= held <= 52
 
 
-def test_a_full_reader_is_read_on_and_one_that_ends_lets_go():
+def test_a_slow_reader_is_still_read_and_its_end_releases_publishers():
     play = Play()
     play.begin()
     play.pressure.wait(play.reader)
@@ -99,7 +99,7 @@ def test_a_full_reader_is_read_on_and_one_that_ends_lets_go():
     assert play.pressure.slow_readers() == []
 
 
-def test_without_patience_nobody_waits():
+def test_without_patience_no_publisher_waits():
     play = Play(patience=0)
     play.begin()
     play.publish()

@@ -51,7 +51,7 @@ def test_remotelink_does_the_connect_and_registers_with_the_router():
     assert edge.remote.state is ClientState.OPEN
 
 
-def test_remotelink_pushes_what_came_with_the_connect_behind_it():
+def test_remotelink_processes_packets_sent_with_the_connect():
     edge = Edge()
     first = encode_connect()
 
@@ -68,7 +68,7 @@ def encode_connect(version=V4):
     return encode(Connect("c", version=version, properties=properties), version)
 
 
-def test_nothing_but_a_connect_may_come_first():
+def test_the_first_packet_must_be_connect():
     edge = Edge()
 
     edge.remote.receive(PUBLISH)
@@ -78,7 +78,7 @@ def test_nothing_but_a_connect_may_come_first():
     assert edge.door.figures.refusals == {"protocol error": 1}
 
 
-def test_connect_timeout_ends_a_connection_that_says_nothing():
+def test_connect_timeout_ends_a_silent_connection():
     edge = Edge(connect_timeout=10)
     edge.remote.receive(encode_connect()[:5])
 
@@ -104,7 +104,7 @@ def test_connect_timeout_ends_a_connection_that_says_nothing():
         ),
     ],
 )
-def test_who_is_refused_is_told_why_in_its_version(version, answer):
+def test_a_refusal_has_the_reason_code_of_the_clients_version(version, answer):
     edge = Edge(gate=Refusing(ReasonCode.NOT_AUTHORIZED)).connect(version)
 
     assert edge.wire.written == encode(answer, version)
@@ -130,7 +130,7 @@ def test_another_version_of_mqtt_is_refused_as_that(body, answer):
     assert edge.wire.is_closed
 
 
-def test_a_connect_that_cannot_be_read_is_told_so_where_the_version_has_a_word_for_it():
+def test_a_malformed_connect_is_answered_with_its_reason_in_mqtt_5():
     wrong = encode_connect(V5).replace(b"\0\1c", b"\0\1\xff"), encode_connect()[:-1] + b"\xff"
     five, four, part = Edge(), Edge(), Edge()
 
@@ -144,7 +144,7 @@ def test_a_connect_that_cannot_be_read_is_told_so_where_the_version_has_a_word_f
     assert all(each.wire.is_closed for each in (five, four, part))
 
 
-def test_while_the_gate_thinks_nothing_is_read_and_nothing_is_lost():
+def test_packets_wait_unread_while_admission_is_pending():
     gate = SlowGate()
     edge = Edge(gate=gate)
     edge.remote.receive(encode_connect() + PUBLISH)
@@ -159,7 +159,7 @@ def test_while_the_gate_thinks_nothing_is_read_and_nothing_is_lost():
     assert not edge.wire.is_paused
 
 
-def test_a_gate_that_answers_too_late_changes_nothing():
+def test_an_admission_after_the_connection_was_lost_is_ignored():
     gate = SlowGate()
     edge = Edge(gate=gate).connect()
     edge.remote.lost()
@@ -233,7 +233,7 @@ def test_ready_waits_until_a_slow_client_reads():
     assert edge.router.kinds() == [Ready]
 
 
-def test_a_long_batch_is_read_in_parts_and_others_come_in_between():
+def test_a_long_batch_is_read_in_parts_between_other_clients():
     edge = Edge(packets_per_read=10).opened()
 
     edge.remote.receive(PUBLISH * 25)
@@ -283,7 +283,7 @@ def test_a_held_client_is_read_until_the_router_has_enough_of_it():
 # --- the end ---
 
 
-def test_a_lost_connection_is_told_with_its_will():
+def test_a_lost_connection_publishes_its_will():
     edge = Edge().opened()
 
     edge.remote.lost()
@@ -352,7 +352,7 @@ def test_server_keep_alive_shortens_that_of_mqtt_5_and_not_of_3_1_1():
 
 
 @pytest.mark.parametrize("linger", [0, 3])
-def test_a_client_that_does_not_take_its_last_bytes_is_cut_off(linger):
+def test_a_client_that_does_not_read_its_last_bytes_is_disconnected(linger):
     edge = Edge(linger=linger).opened()
     edge.end()
     assert edge.wire.is_closed
@@ -363,7 +363,7 @@ def test_a_client_that_does_not_take_its_last_bytes_is_cut_off(linger):
     assert edge.door.links == {}
 
 
-def test_what_comes_after_the_end_is_not_read():
+def test_packets_after_the_end_are_ignored():
     edge = Edge().opened()
     edge.end()
     edge.router.events.clear()

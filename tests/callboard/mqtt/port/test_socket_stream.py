@@ -76,7 +76,7 @@ def place(request, monkeypatch):
     place.close()
 
 
-def test_an_owner_is_told_until_it_has_read_everything(place, monkeypatch):
+def test_the_owner_of_a_link_is_notified_until_it_has_read_all_messages(place, monkeypatch):
     monkeypatch.setattr(socket_stream, "READ_SIZE", 1)
     owner, theirs = place.open()
     theirs.send(b"abc")
@@ -85,7 +85,7 @@ def test_an_owner_is_told_until_it_has_read_everything(place, monkeypatch):
     assert owner.told == [b"a", b"b", b"c"]
 
 
-def test_an_owner_is_told_of_the_end_and_that_it_may_write(place):
+def test_the_owner_of_a_link_is_notified_of_its_end_and_of_room_to_write(place):
     reader, theirs = place.open()
     theirs.close()
     place.look()
@@ -103,7 +103,7 @@ def test_an_owner_is_told_of_the_end_and_that_it_may_write(place):
     assert place.look() == 0
 
 
-def test_who_is_forgotten_is_told_nothing(place):
+def test_a_removed_owner_is_not_notified(place):
     first, one = place.open()
     second, two = place.open()
     two.send(b"a")
@@ -117,7 +117,7 @@ def test_who_is_forgotten_is_told_nothing(place):
     assert second.told == [b"a"]
 
 
-def test_one_that_is_told_may_forget_the_next_of_the_same_look(place):
+def test_an_owner_that_is_notified_may_close_the_next_stream_of_the_same_poll(place):
     (first, one), (second, two) = place.open(), place.open()
 
     def end_both():

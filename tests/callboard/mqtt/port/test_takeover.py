@@ -137,7 +137,7 @@ def facts(router):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_disconnect_holds_before_the_connect_behind_it(play, scheme):
+def test_a_disconnect_is_processed_before_the_next_connect_of_its_client(play, scheme):
     router, greeting = play(scheme, *PUBLISHES, Disconnect(0, NONE))
 
     assert greeting.session_present is True
@@ -153,7 +153,7 @@ def test_the_session_expiry_of_a_disconnect_holds(play, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_subscriptions_hold_before_a_session_is_taken_over(play, scheme):
+def test_subscriptions_are_in_force_before_a_session_is_taken_over(play, scheme):
     asked = Subscribe(1, (Subscription("new"), Subscription("gone")), NONE)
 
     router, greeting = play(scheme, asked, Unsubscribe(2, ("gone",), NONE), *PUBLISHES)
@@ -163,7 +163,7 @@ def test_subscriptions_hold_before_a_session_is_taken_over(play, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_what_the_router_reads_more_slowly_holds_as_well(play, scheme):
+def test_order_holds_for_connections_that_the_router_reads_slowly(play, scheme):
     before = [Publish("slow", b"", properties=NONE)] * 3
 
     router, _ = play(scheme, *PUBLISHES, Disconnect(0, NONE), before=before, message_rate=0.5)
@@ -172,7 +172,7 @@ def test_what_the_router_reads_more_slowly_holds_as_well(play, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_more_than_one_read_and_one_turn_hold(play, scheme):
+def test_order_holds_over_several_reads_and_turns(play, scheme):
     large = [Publish("large", bytes(12_000), properties=NONE)] * 10
 
     router, _ = play(scheme, *large, *PUBLISHES, Disconnect(0, NONE), packets_per_read=3)

@@ -43,7 +43,7 @@ def stage() -> Stage:
     return stage_with(inflight=1)
 
 
-def test_a_reader_that_acknowledges_slowly_loses_nothing(stage) -> None:
+def test_a_reader_that_acknowledges_slowly_loses_no_message(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", answers=False)
     reader.subscribe("t", qos=1)
@@ -77,7 +77,7 @@ def test_publishers_of_other_filters_do_not_wait(stage) -> None:
     assert len(other.got()) == 100
 
 
-def test_a_reader_that_does_nothing_is_passed_over_until_it_does(stage) -> None:
+def test_an_inactive_reader_is_ignored_until_it_is_active(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", answers=False)
     reader.subscribe("t", qos=1)
@@ -97,7 +97,7 @@ def test_a_reader_that_does_nothing_is_passed_over_until_it_does(stage) -> None:
     assert stage.machine.ingress.brakes.braked  # it does something again
 
 
-def test_a_reader_that_takes_too_long_is_passed_over_for_as_long_again() -> None:
+def test_a_too_slow_reader_is_ignored_for_the_same_time_again() -> None:
     stage = stage_with(inflight=1, max_hold=20.0)
     publisher = stage.client("p")
     reader = stage.client("r", answers=False)
@@ -120,7 +120,7 @@ def test_a_reader_that_takes_too_long_is_passed_over_for_as_long_again() -> None
     assert stage.machine.ingress.brakes.braked
 
 
-def test_without_patience_nobody_waits() -> None:
+def test_without_patience_no_publisher_waits() -> None:
     stage = stage_with(inflight=1, acknowledge_patience=0)
     publisher = stage.client("p")
     stage.client("r", answers=False).subscribe("t", qos=1)
@@ -131,7 +131,7 @@ def test_without_patience_nobody_waits() -> None:
 
 
 @pytest.mark.parametrize("ends", ["lost", "unsubscribed", "taken over"])
-def test_a_reader_that_is_gone_lets_publishers_go(stage, ends) -> None:
+def test_a_disconnected_reader_releases_publishers(stage, ends) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", answers=False, clean=False, expiry=100)
     reader.subscribe("t", qos=1)
@@ -148,7 +148,7 @@ def test_a_reader_that_is_gone_lets_publishers_go(stage, ends) -> None:
     assert before + len(publisher.got()) == 100
 
 
-def test_a_session_that_is_away_holds_nobody_up(stage) -> None:
+def test_a_disconnected_session_does_not_delay_publishers(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", clean=False, expiry=100)
     reader.subscribe("t", qos=1)
@@ -161,7 +161,7 @@ def test_a_session_that_is_away_holds_nobody_up(stage) -> None:
 
 
 @pytest.mark.slow
-def test_readers_with_qos_0_hold_nobody_up(stage) -> None:
+def test_readers_with_qos_0_do_not_delay_publishers(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r")
     reader.subscribe("t", qos=0)
@@ -194,7 +194,7 @@ def test_clients_that_publish_what_they_read_do_not_wait_for_themselves(stage) -
     assert stage.machine.meters.lost == 0
 
 
-def test_two_that_wait_for_each_other_both_go_on(stage) -> None:
+def test_two_clients_that_wait_for_each_other_both_continue(stage) -> None:
     one, two = stage.client("1", answers=False), stage.client("2", answers=False)
     one.subscribe("from/2", qos=1)
     two.subscribe("from/1", qos=1)
@@ -219,7 +219,7 @@ def test_a_held_client_is_answered_pings(stage) -> None:
     assert publisher.send(PingReq()) == [PingResp()]
 
 
-def test_a_client_that_leaves_while_it_is_held_has_said_all_that_it_sent(stage) -> None:
+def test_messages_of_a_held_client_that_disconnects_are_published(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", answers=False)
     reader.subscribe("t", qos=1)
@@ -236,7 +236,7 @@ def test_a_client_that_leaves_while_it_is_held_has_said_all_that_it_sent(stage) 
     assert (stage.machine.meters.lost, stage.machine.meters.wills) == (0, 0)
 
 
-def test_a_held_client_may_begin_anew_while_it_reads_what_it_sent(stage) -> None:
+def test_a_held_client_may_start_a_clean_session(stage) -> None:
     stage.client("r", answers=False).subscribe("t", qos=1)
     both = stage.client("b", clean=False, expiry=100)
     both.subscribe("u")
@@ -250,7 +250,7 @@ def test_a_held_client_may_begin_anew_while_it_reads_what_it_sent(stage) -> None
     assert "u" not in {log.topic_filter for log in stage.machine.logs}
 
 
-def test_many_publishers_are_let_go_one_by_one(stage) -> None:
+def test_waiting_publishers_are_released_one_by_one(stage) -> None:
     publishers = [stage.client(f"p{number}") for number in range(40)]
     reader = stage.client("r", answers=False)
     reader.subscribe("t", qos=1)
@@ -289,7 +289,7 @@ def test_a_shared_subscription_holds_publishers_while_a_member_is_there(stage) -
     assert sorted(got) == list(range(100))
 
 
-def test_messages_with_qos_2_come_once_and_in_order(stage) -> None:
+def test_qos_2_messages_arrive_once_and_in_order(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", answers=False)
     reader.subscribe("t", qos=2)
@@ -305,7 +305,7 @@ def test_messages_with_qos_2_come_once_and_in_order(stage) -> None:
     assert stage.machine.meters.lost == 0
 
 
-def test_what_waits_of_a_client_is_bounded_by_its_wire(stage) -> None:
+def test_unprocessed_bytes_of_a_client_are_bounded_by_its_connection(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", answers=False)
     reader.subscribe("t", qos=1)
@@ -322,7 +322,7 @@ def test_what_waits_of_a_client_is_bounded_by_its_wire(stage) -> None:
     assert stage.machine.sessions.by_link[publisher.link].held is None
 
 
-def test_a_client_within_the_process_is_taken_when_too_much_waits(stage) -> None:
+def test_a_local_client_is_read_even_when_too_much_waits(stage) -> None:
     publisher = stage.client("p", is_local=True)
     stage.client("r", answers=False).subscribe("t", qos=1)
     flood(publisher, 20)

@@ -41,7 +41,7 @@ def counted(stage: Stage) -> int:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_mqtt_5_is_told_that_a_message_finds_no_room_to_be_retained(qos) -> None:
+def test_an_mqtt_5_client_is_told_that_its_message_is_not_retained(qos) -> None:
     stage = Stage(Limits(retained_bytes=110 * KIB))
     reader, publisher = stage.client("r"), stage.client("p")
     reader.subscribe("#")
@@ -61,7 +61,9 @@ def test_mqtt_5_is_told_that_a_message_finds_no_room_to_be_retained(qos) -> None
 
 
 @pytest.mark.parametrize(("version", "qos"), [(V4, 0), (V4, 1), (V4, 2), (V5, 0)])
-def test_where_it_cannot_be_told_the_topic_has_no_retained_message(version, qos) -> None:
+def test_a_client_that_cannot_be_told_of_the_refusal_loses_the_older_retained_message(
+    version, qos
+) -> None:
     stage = Stage(Limits(retained_bytes=40 * KIB))
     reader, publisher = stage.client("r"), stage.client("p", version=version)
     reader.subscribe("#", qos=2)
@@ -75,7 +77,7 @@ def test_where_it_cannot_be_told_the_topic_has_no_retained_message(version, qos)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_message_that_was_refused_leaves_the_one_before_alone(qos) -> None:
+def test_a_refused_retained_message_keeps_the_previous_one(qos) -> None:
     stage = Stage(Limits(retained_bytes=20 * KIB))
     publisher = stage.client("p")
     publisher.publish("t", b"before", qos, retain=True)
@@ -86,7 +88,7 @@ def test_a_message_that_was_refused_leaves_the_one_before_alone(qos) -> None:
     assert run.payloads == [b"before"]
 
 
-def test_bytes_come_back_when_messages_are_replaced_emptied_or_expire() -> None:
+def test_the_memory_limit_counts_replaced_removed_and_expired_messages_no_longer() -> None:
     stage = Stage(Limits(retained_bytes=110 * KIB))
     publisher = stage.client("p")
     for _ in range(3):
@@ -106,7 +108,7 @@ def test_bytes_come_back_when_messages_are_replaced_emptied_or_expire() -> None:
     assert (len(retained(stage)), stage.machine.meters.not_retained) == (9, 0)
 
 
-def test_exactly_as_many_are_retained_as_the_limit_says() -> None:
+def test_the_number_of_retained_messages_is_bounded_exactly() -> None:
     stage = Stage(Limits(retained=10))
     publisher = stage.client("p")
     codes = [
@@ -143,7 +145,7 @@ def test_a_restart_keeps_the_bound() -> None:
     assert retained(durable).weight <= 50 * KIB
 
 
-def test_forms_of_retained_messages_are_not_kept_for_their_readers(stage) -> None:
+def test_encoded_forms_of_retained_messages_are_not_cached(stage) -> None:
     stage.client("p").publish("t", bytes(KIB), 2, retain=True)
     for version, qos, identifier in [
         (V4, 0, 0),
@@ -177,7 +179,7 @@ _NAMES = st.sampled_from(["a", "a/b", "a/b/c", "b", "/", "x" * 300, "/".join("d"
     ),
     st.sampled_from([0, 1_000, 30_000, 80_000]),
 )
-def test_what_is_retained_weighs_what_is_counted_and_stays_below(steps, limit) -> None:
+def test_the_counted_size_of_retained_messages_is_exact_and_bounded(steps, limit) -> None:
     stage = Stage(Limits(retained_bytes=limit, retained=6))
     clients = {version: stage.client(str(version), version=version) for version in (V4, V5)}
     for topic, size, qos, expiry, version in steps:
@@ -223,7 +225,7 @@ def test_filters_of_one_client_are_bounded_in_bytes(version, make) -> None:
     assert stage.machine.meters.over_quota == codes.count(refused)
 
 
-def test_exactly_as_many_subscriptions_as_the_limit_says_are_granted() -> None:
+def test_the_number_of_subscriptions_is_bounded_exactly() -> None:
     stage = Stage(Limits(subscriptions=10))
     client = stage.client("c")
     codes = [client.subscribe(str(at)).reason_codes[0] for at in range(11)]
@@ -231,7 +233,7 @@ def test_exactly_as_many_subscriptions_as_the_limit_says_are_granted() -> None:
     assert client.subscribe("3").reason_codes == (0,)
 
 
-def test_filters_that_were_left_unread_count_as_well() -> None:
+def test_filters_that_were_unsubscribed_with_unread_messages_count_too() -> None:
     stage = Stage(Limits(subscriptions=10))
     publisher = stage.client("p")
     client = stage.client("c", answers=False, receive_maximum=1)
@@ -252,7 +254,7 @@ def publisher_weight(stage: Stage) -> int:
 
 
 @pytest.mark.parametrize(("version", "code"), [(V4, 3), (V5, QUOTA)])
-def test_sessions_of_clients_that_never_come_back_are_bounded(version, code) -> None:
+def test_sessions_of_clients_that_never_return_are_bounded(version, code) -> None:
     stage = Stage(Limits(sessions=10))
     lasting = {"version": version, "clean": False}
     if version == V5:
@@ -271,7 +273,7 @@ def test_sessions_of_clients_that_never_come_back_are_bounded(version, code) -> 
     assert connack(stage.client("c11", **lasting)).reason_code == 0
 
 
-def test_deadlines_of_clients_that_come_and_go_are_bounded(monkeypatch) -> None:
+def test_deadlines_of_short_lived_clients_are_bounded(monkeypatch) -> None:
     monkeypatch.setattr(sessions, "SPARE", 100)
     stage = Stage()
     will = Will("w", b"gone", properties=Properties(will_delay_interval=50))
@@ -308,7 +310,7 @@ def test_sessions_are_bounded_in_bytes(what) -> None:
     assert held(stage) == 0
 
 
-def test_a_client_that_comes_back_is_let_in_when_everything_is_full() -> None:
+def test_a_returning_client_is_admitted_when_all_places_are_taken() -> None:
     stage = Stage(Limits(sessions_bytes=20 * KIB, sessions=3))
     lasting = {"clean": False, "expiry": 100}
     for name in "abc":
@@ -410,7 +412,7 @@ def test_identifiers_of_qos_2_that_are_never_released_are_bounded(small) -> None
     assert small.machine.meters.crowded_out
 
 
-def test_clients_that_keep_up_are_left_alone(small) -> None:
+def test_clients_that_keep_up_are_not_slowed(small) -> None:
     reader, publisher = small.client("r"), small.client("p")
     reader.subscribe("t", qos=1)
     for _ in range(1_000):
@@ -422,7 +424,7 @@ def test_clients_that_keep_up_are_left_alone(small) -> None:
 # --- caches and buffers of a connection ---
 
 
-def test_what_a_connection_keeps_of_topics_is_bounded(monkeypatch) -> None:
+def test_topics_cached_for_a_connection_are_bounded(monkeypatch) -> None:
     monkeypatch.setattr(session, "ALIAS_BYTES", 10 * KIB)
     monkeypatch.setattr("callboard.mqtt.router.delivery.ALIAS_BYTES", 10 * KIB)
     monkeypatch.setattr(logs, "CACHED_BYTES", 200 * KIB)
@@ -574,7 +576,7 @@ def test_whatever_clients_do_the_bounds_hold(seed, monkeypatch) -> None:
     assert meters.not_retained
 
 
-def test_the_weight_of_a_tree_is_that_of_its_ways() -> None:
+def test_the_weight_of_a_tree_is_the_sum_of_its_paths() -> None:
     tree: TopicTree[int] = TopicTree()
     tree.set("a/b", 1)
     alone = tree.weight

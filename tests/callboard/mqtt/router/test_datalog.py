@@ -41,7 +41,7 @@ def test_commit_log_read_below_the_head_jumps_to_it() -> None:
     assert segment.runs[number].payloads == [b"\7"]
 
 
-def test_cursor_jump_alert_tells_what_was_lost_to_retention() -> None:
+def test_cursor_jump_alert_reports_the_messages_lost_to_retention() -> None:
     limits = Limits(segment_bytes=2000, segment_count=2, inflight=1, acknowledge_patience=0)
     stage = Stage(limits)
     publisher = stage.client("p")
@@ -98,7 +98,7 @@ def test_datalog_topic_cache_is_extended_when_a_new_filter_appears(stage, topic_
     assert late.payloads() == [b"seen"]
 
 
-def test_offsets_go_on_when_a_log_is_emptied() -> None:
+def test_offsets_continue_when_a_log_is_emptied() -> None:
     log = DataLog("t")
     log.append(run([b"1", b"2"]))
 
@@ -131,7 +131,7 @@ def test_commit_log_custom_segments_hold_for_the_filters_that_they_cover() -> No
     assert sizes == {"big/+": (5_000, 3), "big": (5_000, 3), "small": (2_000, 2)}
 
 
-def test_commit_log_begins_a_new_segment_when_the_active_one_reaches_the_maximum() -> None:
+def test_commit_log_starts_a_new_segment_when_the_active_one_reaches_the_maximum() -> None:
     one = run([b"x"])
     log = DataLog("t", segment_bytes=2 * one.weight, segment_count=100)
     log.readers = 1

@@ -50,7 +50,7 @@ def test_a_run_of_publishes_arrives_whole_and_in_order(stage, versions, qos, gra
 
 @VERSIONS
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_equal_packets_in_one_chunk_are_told_apart(stage, versions, qos) -> None:
+def test_equal_packets_in_one_chunk_are_processed_separately(stage, versions, qos) -> None:
     publisher = stage.client("p", version=versions[0])
     subscriber = stage.client("s", version=versions[1])
     subscriber.subscribe("#", qos=2)
@@ -110,7 +110,7 @@ def test_pubrel_ends_a_qos_2_publish_that_is_delivered_once(stage) -> None:
 
 
 @pytest.mark.parametrize("kind", [PubAck, PubRec])
-def test_puback_and_pubrec_may_come_in_any_order(stage, kind) -> None:
+def test_puback_and_pubrec_may_arrive_in_any_order(stage, kind) -> None:
     qos = 1 if kind is PubAck else 2
     publisher = stage.client("p")
     subscriber = stage.client("s", answers=False)
@@ -198,7 +198,7 @@ def test_the_window_is_not_above_the_clients_receive_maximum(stage) -> None:
     assert [type(each) for each in subscriber.send(PubComp(first[0].packet_id))] == [Publish]
 
 
-def test_inflight_packet_identifiers_wrap_and_skip_those_in_use(stage) -> None:
+def test_inflight_packet_identifiers_wrap_and_skip_used_ones(stage) -> None:
     publisher = stage.client("p")
     subscriber = stage.client("s", answers=False)
     subscriber.subscribe("t", qos=1)
@@ -218,7 +218,7 @@ def test_pingreq_is_answered_with_pingresp(stage) -> None:
     assert stage.client("c").send(PingReq()) == [PingResp()]
 
 
-def test_what_follows_a_disconnect_in_a_chunk_is_not_taken(stage) -> None:
+def test_packets_after_a_disconnect_in_a_chunk_are_ignored(stage) -> None:
     subscriber = stage.client("s")
     subscriber.subscribe("t")
     client = stage.client("c", version=V4)
@@ -247,7 +247,9 @@ def test_device_data_before_a_bad_topic_in_the_batch_still_wakes_readers(stage) 
     st.booleans(),
 )
 @example(b"", 0, False)
-def test_a_topic_means_the_same_on_the_short_and_on_the_long_way(name, qos, retain) -> None:
+def test_a_topic_matches_the_same_on_the_fast_and_on_the_general_path(
+    name, qos, retain
+) -> None:
     client = Stage().client("c")
     body = len(name).to_bytes(2, "big") + name + b"\0\1" * qos + b"\0x"
     first = 0x30 | qos << 1
@@ -269,7 +271,7 @@ def test_a_topic_means_the_same_on_the_short_and_on_the_long_way(name, qos, reta
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("retain", [0, 1])
 @pytest.mark.parametrize("version", [V4, V5])
-def test_a_topic_that_is_no_utf_8_is_a_malformed_packet(
+def test_a_topic_of_invalid_utf_8_is_a_malformed_packet(
     stage, bad, qos, retain, version
 ) -> None:
     client = stage.client("c", version=version)
@@ -299,7 +301,7 @@ def test_a_topic_that_is_no_utf_8_is_a_malformed_packet(
         b"\x30\x04\x00\x02\xff\xfe",  # no UTF-8
     ],
 )
-def test_malformed_packets_end_the_connection_and_nothing_else(stage, bad) -> None:
+def test_malformed_packets_end_only_their_connection(stage, bad) -> None:
     other = stage.client("other")
     client = stage.client("c", version=V4)
 
@@ -366,7 +368,7 @@ def test_a_chunk_of_any_mix_means_the_same_as_its_packets_alone() -> None:
     assert play(at_once=True) == play(at_once=False)
 
 
-def test_the_packets_of_a_client_are_counted_whatever_way_they_take(stage) -> None:
+def test_packets_of_a_client_are_counted_on_every_path(stage) -> None:
     client = stage.client("c", answers=False)
 
     client.send(

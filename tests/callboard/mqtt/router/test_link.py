@@ -63,7 +63,7 @@ def test_a_link_gives_notifications_of_the_router_in_their_order() -> None:
     assert link.take() == []
 
 
-def test_shared_buffers_are_taken_whole_and_the_channel_carries_wake_ups_only() -> None:
+def test_shared_buffers_are_swapped_whole_and_the_channel_carries_only_wake_ups() -> None:
     ends = Ends()
     link = ends.link
     for number in range(100):

@@ -46,7 +46,7 @@ def test_a_wrong_alias_ends_the_connection(stage, topic, alias, reason) -> None:
     assert client.end.reason_code == reason
 
 
-def test_readers_that_take_aliases_get_them(stage) -> None:
+def test_readers_that_accept_aliases_get_them(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", topic_alias_maximum=2, answers=False)
     reader.subscribe("#", qos=1, identifier=5)
@@ -105,7 +105,7 @@ def test_a_message_expires_before_it_is_sent(stage) -> None:
     assert stage.machine.meters.expired == 1
 
 
-def test_what_is_larger_than_the_client_takes_is_not_sent(stage) -> None:
+def test_a_packet_larger_than_the_clients_maximum_is_not_sent(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", maximum_packet_size=50)
     reader.subscribe("t", qos=1)

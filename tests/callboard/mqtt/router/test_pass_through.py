@@ -34,7 +34,7 @@ def test_the_only_reader_gets_the_bytes_that_were_published(stage) -> None:
     assert stage.machine.meters.published == stage.machine.meters.delivered == 3
 
 
-def test_what_follows_a_packet_that_passed_by_is_read_from_the_log(stage) -> None:
+def test_messages_after_a_directly_delivered_one_are_read_from_the_log(stage) -> None:
     publisher, reader = stage.client("p"), stage.client("r")
     reader.subscribe("t", qos=1)
     publisher.send(
@@ -49,7 +49,7 @@ def test_what_follows_a_packet_that_passed_by_is_read_from_the_log(stage) -> Non
     assert stage.lost == 0
 
 
-def test_a_full_link_holds_what_would_pass_by() -> None:
+def test_messages_for_a_full_link_wait_in_the_log() -> None:
     stage = Stage(Limits(delivery_quota=3))
     publisher, reader = stage.client("p"), stage.client("r", reads=False)
     reader.link.push(b"\x82\x07\x00\x01\x00\x00\x01t\x00")
@@ -212,7 +212,7 @@ class _Play:
 
 @pytest.mark.slow
 @given(CLIENTS, STEPS)
-def test_everybody_gets_the_same_in_the_same_order_either_way(options, steps) -> None:
+def test_both_paths_deliver_the_same_messages_in_the_same_order(options, steps) -> None:
     short = _Play(options)
     got = short.run(steps)
     with patch.object(Delivery, "pass_through", lambda *_: False):

@@ -26,7 +26,7 @@ def test_a_retained_message_is_sent_to_later_subscribers(stage, version, qos) ->
     assert {each.qos for each in messages} == {min(qos, 1)}
 
 
-def test_an_empty_retained_payload_removes_and_an_empty_plain_one_does_not(stage) -> None:
+def test_an_empty_payload_removes_a_retained_message_only_with_the_retain_flag(stage) -> None:
     publisher = stage.client("p")
     for topic in ("kept", "gone"):
         publisher.publish(topic, b"x", retain=True)
@@ -43,7 +43,9 @@ def test_an_empty_retained_payload_removes_and_an_empty_plain_one_does_not(stage
 
 
 @pytest.mark.parametrize(("handling", "first", "again"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
-def test_retain_handling_says_when_they_are_sent(stage, handling, first, again) -> None:
+def test_retain_handling_decides_when_retained_messages_are_sent(
+    stage, handling, first, again
+) -> None:
     stage.client("p").publish("t", b"x", retain=True)
     client = stage.client("c")
 
@@ -62,7 +64,7 @@ def test_subscribing_again_in_3_1_1_sends_retained_messages_again(stage) -> None
     assert client.payloads() == [b"x", b"x"]
 
 
-def test_retained_messages_come_before_live_ones(stage) -> None:
+def test_retained_messages_are_sent_before_live_ones(stage) -> None:
     publisher = stage.client("p")
     for number in range(500):
         publisher.publish(f"a/{number}", b"old", 1, retain=True)
@@ -216,7 +218,7 @@ def test_a_will_is_published_only_where_its_client_may_publish(stage) -> None:
     assert (seen.got(), sys.got()) == ([], [])
 
 
-def test_asking_again_and_again_piles_nothing_up(stage) -> None:
+def test_repeated_requests_do_not_accumulate(stage) -> None:
     publisher = stage.client("p")
     for number in range(300):
         publisher.publish(f"a/{number}", b"old", 1, retain=True)

@@ -166,7 +166,7 @@ def test_consume_serves_many_filters_of_one_connection_in_rounds(stage) -> None:
     assert len(reader.messages()) == 150
 
 
-def test_tracker_has_the_requests_of_a_connection_and_says_why_it_is_paused(stage) -> None:
+def test_tracker_holds_the_requests_of_a_connection_and_the_reason_of_its_pause(stage) -> None:
     publisher = stage.client("p")
     reader = stage.client("r", answers=False, receive_maximum=1)
     session = stage.machine.sessions.connections["r"].session
@@ -199,7 +199,7 @@ def test_readyqueue_has_a_connection_at_most_once_and_at_the_back_after_its_turn
     assert machine.is_idle
 
 
-def test_waiters_are_all_taken_at_the_next_append(stage) -> None:
+def test_the_next_append_wakes_all_waiters(stage) -> None:
     readers = [stage.client(f"r{number}") for number in range(3)]
     for reader in readers:
         reader.subscribe("t")
@@ -261,7 +261,7 @@ def test_consume_inflight_full_pauses_until_an_incoming_ack(stage) -> None:
     assert status_of(stage, "r") is CAUGHT_UP
 
 
-def test_consume_partial_read_goes_to_the_back_after_a_sweep_of_200(stage) -> None:
+def test_consume_requeues_a_partial_read_after_a_sweep_of_200(stage) -> None:
     publisher, reader = stage.client("p", version=V4), stage.client("r")
     reader.subscribe("a", "b")
     publisher.send(

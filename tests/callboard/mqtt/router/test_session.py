@@ -29,7 +29,7 @@ LASTING = pytest.mark.parametrize(
 
 
 @LASTING
-def test_connect_restores_a_session_and_says_so(stage, lasting) -> None:
+def test_connect_restores_a_session_and_reports_it(stage, lasting) -> None:
     first = stage.client("s", **lasting)
     first.subscribe("t", qos=1)
     first.lose()
@@ -116,7 +116,7 @@ def test_connect_sends_pending_pubrels_again_until_pubcomp(stage, lasting) -> No
     assert last.got() == []
 
 
-def test_a_publisher_that_comes_back_does_not_double_qos_2(stage) -> None:
+def test_a_returning_publisher_does_not_duplicate_qos_2(stage) -> None:
     subscriber = stage.client("s")
     subscriber.subscribe("t", qos=2)
     lasting = {"version": V4, "clean": False, "answers": False}
@@ -207,7 +207,7 @@ def test_connect_kicks_an_older_holder_of_the_id(stage, version) -> None:
     assert stage.machine.meters.published == 0
 
 
-def test_the_holder_of_a_lasting_session_hands_over_what_is_unread(stage) -> None:
+def test_the_router_that_has_a_persistent_session_hands_over_unread_messages(stage) -> None:
     publisher = stage.client("p")
     old = stage.client("s", clean=False, expiry=60, answers=False)
     old.subscribe("t", qos=1)
@@ -219,7 +219,7 @@ def test_the_holder_of_a_lasting_session_hands_over_what_is_unread(stage) -> Non
     assert new.payloads() == [b"unacknowledged"]
 
 
-def test_links_within_the_process_take_no_place_of_a_client() -> None:
+def test_local_links_do_not_count_as_clients() -> None:
     stage = Stage(Limits(connections=2))
     inside = [stage.client(f"inside-{at}", is_local=True) for at in range(3)]
     clients = [stage.client(str(at)) for at in range(3)]
@@ -267,7 +267,7 @@ def test_a_client_id_may_have_any_characters_but_not_any_length(stage) -> None:
     assert connack(long).reason_code == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
 
 
-def test_the_connack_tells_what_the_router_allows() -> None:
+def test_the_connack_states_the_limits_of_the_router() -> None:
     limits = Limits(receive_maximum=50, topic_alias_maximum=7, packet_size=1234, keep_alive=30)
     client = Stage(limits).client("c", keep_alive=0)
 
@@ -281,7 +281,7 @@ def test_the_connack_tells_what_the_router_allows() -> None:
     )
 
 
-def test_the_last_ten_connects_and_disconnects_are_kept(stage) -> None:
+def test_the_history_keeps_the_last_ten_connects_and_disconnects(stage) -> None:
     for _ in range(8):
         stage.client("s", clean=False, expiry=60).lose()
         stage.advance(1)
@@ -292,7 +292,7 @@ def test_the_last_ten_connects_and_disconnects_are_kept(stage) -> None:
     assert history[-1] == (7.0, "disconnected: unspecified_error")
 
 
-def test_ids_that_come_and_go_leave_nothing(stage) -> None:
+def test_short_lived_client_ids_leave_no_state(stage) -> None:
     for number in range(50):
         client = stage.client(f"c{number}")
         client.subscribe(f"t/{number}", "w/+", f"$share/g{number}/s", qos=1)
@@ -373,7 +373,7 @@ def test_graveyard_metrics_are_kept_with_and_without_a_clean_session(stage, clea
     ] * 2 + ["connected"]
 
 
-def test_histories_of_clients_that_are_gone_are_bounded(stage) -> None:
+def test_histories_of_disconnected_clients_are_bounded(stage) -> None:
     for number in range(KEPT + 5):
         stage.client(str(number)).lose()
     for client_id in ("4", "5"):
@@ -384,7 +384,7 @@ def test_histories_of_clients_that_are_gone_are_bounded(stage) -> None:
     assert len(connections["5"].session.history) == 3
 
 
-def test_connect_puts_the_connack_straight_into_the_link_and_all_parts_are_there(stage) -> None:
+def test_connect_writes_the_connack_to_the_link_and_creates_all_parts(stage) -> None:
     link = Link(stage, Connect("s", version=V4), lambda: None)
     link.begin()
 

@@ -75,7 +75,7 @@ def test_segments_of_many_runs_are_written_in_parts_and_few_stay_in_memory(monke
     assert sum(bool(segment.runs) for segment in segments) < 6
 
 
-def test_reading_goes_on_where_it_was_after_a_crash() -> None:
+def test_reading_continues_at_its_position_after_a_crash() -> None:
     durable = durable_with(5_000)
     away(durable)
     flood(durable.client("p"), range(200))
@@ -109,7 +109,7 @@ def test_shelved_messages_are_written_once() -> None:
 
 
 @pytest.mark.slow
-def test_what_everybody_has_read_leaves_the_disk() -> None:
+def test_messages_read_by_all_are_removed_from_the_disk() -> None:
     durable = durable_with(3_000)
     away(durable)
     publisher = durable.client("p")
@@ -124,7 +124,7 @@ def test_what_everybody_has_read_leaves_the_disk() -> None:
 
 
 @pytest.mark.slow
-def test_a_session_that_ends_leaves_the_disk() -> None:
+def test_an_ended_session_is_removed_from_the_disk() -> None:
     durable = durable_with(3_000)
     away(durable)
     away(durable, "u", name="other")
@@ -138,7 +138,7 @@ def test_a_session_that_ends_leaves_the_disk() -> None:
     assert len(written(durable)) < 250  # a file of the journal goes as a whole
 
 
-def test_above_its_limit_the_journal_drops_the_oldest_and_tells() -> None:
+def test_above_its_limit_the_journal_drops_the_oldest_messages_and_reports_it() -> None:
     durable = durable_with(5_000, journal_bytes=30_000)
     away(durable)
     flood(durable.client("p"), range(1000))
@@ -152,7 +152,7 @@ def test_above_its_limit_the_journal_drops_the_oldest_and_tells() -> None:
     assert size < 30_000 + 60_000
 
 
-def test_without_room_for_it_the_journal_keeps_what_memory_holds() -> None:
+def test_without_shelving_the_journal_keeps_the_messages_in_memory() -> None:
     durable = durable_with(journal_bytes=0)
     away(durable)
     flood(durable.client("p"), range(300))
@@ -164,7 +164,7 @@ def test_without_room_for_it_the_journal_keeps_what_memory_holds() -> None:
 
 
 @pytest.mark.parametrize("filters", [["t"], ["#", "t"]])
-def test_what_was_told_as_lost_does_not_come_back_after_a_crash(filters) -> None:
+def test_messages_reported_as_lost_do_not_return_after_a_crash(filters) -> None:
     durable = durable_with(journal_bytes=0)
     slow = {**LASTING, "answers": False, "receive_maximum": 1}
     reader = durable.client("r", **slow)
@@ -211,7 +211,7 @@ def test_messages_with_qos_0_are_gaps() -> None:
     assert durable.lost == 200 - len(got) > 50
 
 
-def test_several_filters_of_one_client_give_each_message_once() -> None:
+def test_several_filters_of_one_client_deliver_each_message_once() -> None:
     durable = durable_with(4_000)
     reader = durable.client("r", **LASTING)
     reader.subscribe("t", "#", qos=2)
@@ -236,7 +236,7 @@ def test_members_of_a_group_share_what_is_shelved() -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_of_the_shelf_holds_nobody_up() -> None:
+def test_a_reader_of_shelved_messages_does_not_delay_publishers() -> None:
     durable = durable_with()
     away(durable)
     publisher = durable.client("p")
@@ -256,7 +256,7 @@ def test_a_reader_of_the_shelf_holds_nobody_up() -> None:
     assert durable.lost == 0
 
 
-def test_what_cannot_be_read_back_is_lost_and_told() -> None:
+def test_messages_that_cannot_be_read_back_are_reported_as_lost() -> None:
     durable = durable_with()
     away(durable)
     flood(durable.client("p"), range(300))

@@ -71,7 +71,7 @@ def test_data_request_starts_at_the_log_end_at_subscribe(stage) -> None:
 
 
 @pytest.mark.parametrize("version", [V4, V5])
-def test_overlapping_subscriptions_give_one_message_with_the_highest_qos(
+def test_overlapping_subscriptions_deliver_one_message_with_the_highest_qos(
     stage, version
 ) -> None:
     publisher = stage.client("p")
@@ -118,7 +118,7 @@ def test_a_message_before_a_further_subscription_is_not_lost(stage) -> None:
 
 
 @pytest.mark.parametrize("dropped", ["a/#", "a/b"])
-def test_a_message_is_sent_once_also_when_one_filter_leaves_first(stage, dropped) -> None:
+def test_a_message_is_sent_once_even_if_a_matching_filter_is_removed(stage, dropped) -> None:
     publisher = stage.client("p")
     client = stage.client("c", receive_maximum=1, answers=False)
     client.subscribe("a/#", qos=1)
@@ -232,7 +232,7 @@ def test_access_that_changed_is_asked_again(stage) -> None:
 # --- shared subscriptions ---
 
 
-def test_shared_messages_go_to_one_member_each_in_turn(stage) -> None:
+def test_shared_messages_are_delivered_to_the_members_in_turn(stage) -> None:
     publisher = stage.client("p")
     members = [stage.client(f"m{number}") for number in range(3)]
     for member in members:
@@ -260,7 +260,7 @@ def test_two_groups_get_all_messages_each(stage) -> None:
 
 
 @pytest.mark.parametrize("strategy", list(ShareStrategy))
-def test_shared_groups_roundrobin_random_and_sticky_give_each_message_to_one_member(
+def test_share_groups_roundrobin_random_and_sticky_deliver_each_message_to_one_member(
     strategy,
 ) -> None:
     stage = Stage(Limits(share_strategy=strategy))
@@ -291,7 +291,7 @@ def test_consume_skips_a_shared_request_when_the_window_is_full(stage) -> None:
     assert (len(slow.payloads()), len(quick.payloads())) == (1, 19)
 
 
-def test_a_group_waits_when_no_member_can_take_anything(stage) -> None:
+def test_a_share_group_waits_while_no_member_has_room(stage) -> None:
     publisher = stage.client("p")
     member = stage.client("m", answers=False, receive_maximum=1)
     member.subscribe("$share/g/t", qos=1)
@@ -306,7 +306,9 @@ def test_a_group_waits_when_no_member_can_take_anything(stage) -> None:
     assert late.payloads() == [b"\2"]
 
 
-def test_unacknowledged_shared_messages_go_to_another_member_when_a_session_ends(stage) -> None:
+def test_unacknowledged_shared_messages_are_sent_to_another_member_when_a_session_ends(
+    stage,
+) -> None:
     publisher = stage.client("p")
     first = stage.client("first", answers=False)
     first.subscribe("$share/g/t", qos=1)
@@ -371,7 +373,7 @@ def test_unsubscribe_removes_the_request_the_waiter_and_the_group_membership(sta
     ]
 
 
-def test_a_topic_that_begins_with_a_dollar_is_matched_by_filters_that_do(stage) -> None:
+def test_a_topic_that_starts_with_a_dollar_matches_only_filters_that_do(stage) -> None:
     client = stage.client("c")
     client.subscribe("$x/#", "$x/+")
 
@@ -381,7 +383,7 @@ def test_a_topic_that_begins_with_a_dollar_is_matched_by_filters_that_do(stage) 
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
-def test_another_qos_for_a_filter_neither_doubles_nor_loses_what_waits(
+def test_changing_the_qos_of_a_filter_neither_duplicates_nor_loses_messages(
     stage, before, after
 ) -> None:
     reader = stage.client("r", answers=False, receive_maximum=1, clean=False, expiry=60)

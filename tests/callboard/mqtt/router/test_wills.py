@@ -33,7 +33,7 @@ def seen(durable: DurableStage) -> list[bytes]:
 
 @pytest.mark.parametrize("version", [V4, V5])
 @pytest.mark.parametrize("lasts", [True, False])
-def test_the_will_of_a_client_that_was_connected_is_said_after_a_restart(
+def test_the_will_of_a_connected_client_is_published_after_a_restart(
     durable, version, lasts
 ) -> None:
     watch(durable)
@@ -53,7 +53,7 @@ def test_the_will_of_a_client_that_was_connected_is_said_after_a_restart(
     assert seen(durable) == []
 
 
-def test_a_delay_begins_with_the_restart_for_who_was_connected(durable) -> None:
+def test_the_will_delay_of_a_connected_client_begins_at_the_restart(durable) -> None:
     watch(durable)
     durable.client("c", will=delayed(60), **LASTING)
     durable.advance(500)
@@ -80,7 +80,7 @@ def test_a_will_that_waits_keeps_its_time(durable) -> None:
     assert (before, seen(durable)) == ([], [b"gone"])
 
 
-def test_a_will_that_was_due_while_the_router_was_down_is_said_at_once(durable) -> None:
+def test_a_will_that_was_due_while_the_router_was_down_is_published_at_once(durable) -> None:
     watch(durable)
     durable.client("c", will=delayed(60), **LASTING).lose()
     durable.now += 100
@@ -92,7 +92,7 @@ def test_a_will_that_was_due_while_the_router_was_down_is_said_at_once(durable) 
 
 
 @pytest.mark.parametrize("was_connected", [True, False])
-def test_a_client_that_is_back_in_time_has_no_will_said(durable, was_connected) -> None:
+def test_a_client_that_returns_in_time_has_no_will_published(durable, was_connected) -> None:
     watch(durable)
     client = durable.client("c", will=delayed(60), **LASTING)
     if not was_connected:
@@ -107,7 +107,7 @@ def test_a_client_that_is_back_in_time_has_no_will_said(durable, was_connected) 
 
 
 @pytest.mark.parametrize("delay", [0, 60])
-def test_a_will_that_was_dropped_or_said_is_not_said_again(durable, delay) -> None:
+def test_a_dropped_or_published_will_is_not_published_again(durable, delay) -> None:
     watch(durable)
     durable.client("one", will=delayed(delay, b"one"), **LASTING).send(
         Disconnect(0, Properties())
@@ -136,7 +136,7 @@ def test_a_will_keeps_its_properties(durable) -> None:
     assert message.properties.user_properties == (("a", "b"),)
 
 
-def test_wills_are_in_what_the_journal_is_cut_down_to(durable) -> None:
+def test_compaction_of_the_journal_keeps_wills(durable) -> None:
     watch(durable)
     durable.client("there", will=delayed(60, b"there"), **LASTING)
     durable.client("away", will=delayed(60, b"away"), **LASTING).lose()
@@ -151,14 +151,14 @@ def test_wills_are_in_what_the_journal_is_cut_down_to(durable) -> None:
     assert (first, seen(durable)) == ([b"away"], [b"there"])
 
 
-def test_a_will_that_its_client_may_not_publish_is_not_kept(durable) -> None:
+def test_a_will_that_its_client_may_not_publish_is_dropped(durable) -> None:
     durable.client("c", will=Will("$SYS/broker/lie", b"x", retain=True), **LASTING)
     durable.crash()
     durable.run()
     assert not list(durable.machine.logs.retained)
 
 
-def test_without_a_journal_nothing_is_written() -> None:
+def test_without_a_journal_no_file_is_written() -> None:
     durable = DurableStage()
     durable.machine.effects.is_durable = False
     durable.client("c", will=delayed(5)).lose()

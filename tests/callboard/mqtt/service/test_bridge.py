@@ -75,7 +75,7 @@ def test_a_bridge_carries_messages_both_ways_with_every_qos(version):
                 assert all(each.topic.endswith(str(each.qos)) for each in got)
 
 
-def test_the_same_topics_both_ways_go_round_nowhere():
+def test_topics_mapped_in_both_directions_do_not_loop():
     same = (BridgeTopics("#", "in"), BridgeTopics("#", "out"))
     with running() as far, running(to(far.port, same)) as near:
         wait_for(near)
@@ -136,7 +136,7 @@ def test_a_bridge_logs_in_and_speaks_tls(tmp_path):
             wait_for(near)
 
 
-def test_a_refused_bridge_says_why_and_tries_again(caplog):
+def test_a_refused_bridge_reports_the_reason_and_retries(caplog):
     users = Security(users={"plant": hash_password(b"secret", cost=2)})
     with running(security=users) as far, running(to(far.port)):
         wait_until(lambda: caplog.text.count("not authorized") >= 2)
@@ -186,7 +186,7 @@ def test_an_address_that_is_none_is_refused(address):
         BridgeSettings(address).parse()
 
 
-def test_what_mqtt_3_1_1_would_bring_back_is_refused():
+def test_topics_that_would_loop_over_mqtt_3_1_1_are_refused():
     round_trip = (BridgeTopics("a/#", "in"), BridgeTopics("+/b", "out"))
     with pytest.raises(ListenError, match=r"to \+/b from a/#: MQTT 3.1.1 cannot exclude"):
         to(1, round_trip, version="3.1.1").parse()
@@ -197,7 +197,7 @@ def test_what_mqtt_3_1_1_would_bring_back_is_refused():
 
 
 @pytest.mark.slow
-def test_a_bridge_that_ends_says_so_to_a_broker_that_floods_it():
+def test_a_bridge_that_ends_disconnects_cleanly_from_a_flooding_broker():
     """Without the DISCONNECT the broker would take it for lost, and publish its will."""
     flood = encode(Publish("in/x", bytes(60_000), properties=NO_PROPERTIES), V5) * 200
     for _ in range(10):

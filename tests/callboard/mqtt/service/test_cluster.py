@@ -132,7 +132,7 @@ def test_a_session_that_moved_reads_on_at_its_new_router_alone(routers) -> None:
     assert message.payload == b"at two"
 
 
-def test_an_old_connection_on_another_router_is_told_that_its_session_is_taken_over(
+def test_the_old_connection_on_another_router_is_told_of_the_takeover(
     routers,
 ) -> None:
     one, two = routers
@@ -146,7 +146,7 @@ def test_an_old_connection_on_another_router_is_told_that_its_session_is_taken_o
             assert second.hear_packets(1) == [end]
 
 
-def test_qos_2_goes_on_at_the_new_router_both_ways(routers) -> None:
+def test_qos_2_continues_in_both_directions_at_the_new_router(routers) -> None:
     one, two = routers
     with ann(one) as first:
         first.subscribe("t", 2)
@@ -193,7 +193,9 @@ def test_messages_of_a_shared_subscription_move_with_its_last_member(routers) ->
     assert got == [b"0", b"1"]
 
 
-def test_a_will_that_waits_is_not_published_when_its_client_goes_elsewhere(routers) -> None:
+def test_a_delayed_will_is_not_published_when_its_client_connects_to_another_router(
+    routers,
+) -> None:
     one, two = routers
     said = Properties(session_expiry_interval=100)
     will = Will("gone", b"x", 1, properties=Properties(will_delay_interval=50))
@@ -224,7 +226,7 @@ def test_a_session_with_too_much_to_carry_stays(routers, monkeypatch) -> None:
 # --- referred ---
 
 
-def test_a_lasting_session_is_on_its_router_and_others_say_where(referring) -> None:
+def test_a_persistent_session_is_on_one_router_and_others_refer_to_it(referring) -> None:
     one, two = referring
     with ann(one) as first:
         first.subscribe("t", 1)
@@ -253,7 +255,7 @@ def test_a_client_that_starts_clean_is_free_to_move(pair, request) -> None:
         assert away(one) == []
 
 
-def test_a_client_whose_session_need_not_last_takes_its_id_along(routers) -> None:
+def test_the_clean_session_of_a_client_that_connects_to_another_router_ends(routers) -> None:
     one, two = routers
     with ann(one, expiry=0) as first, ann(two, expiry=0) as second:
         (end,) = first.hear_packets(1)
@@ -261,7 +263,7 @@ def test_a_client_whose_session_need_not_last_takes_its_id_along(routers) -> Non
         assert end.reason_code == ReasonCode.SESSION_TAKEN_OVER
 
 
-def test_a_router_that_has_left_has_no_say(routers) -> None:
+def test_a_router_that_has_left_has_no_vote(routers) -> None:
     one, two = routers
     with ann(one):
         pass
@@ -271,7 +273,7 @@ def test_a_router_that_has_left_has_no_say(routers) -> None:
         assert (client.greeting.reason_code, client.greeting.session_present) == (0, False)
 
 
-def test_while_a_router_does_not_answer_its_clients_are_told_to_come_again(
+def test_while_a_router_does_not_answer_its_clients_get_server_busy(
     routers, monkeypatch
 ) -> None:
     one, two = routers
@@ -301,9 +303,7 @@ def test_while_a_router_does_not_answer_its_clients_are_told_to_come_again(
 
 @pytest.mark.parametrize("policy", list(SessionPolicy))
 @pytest.mark.parametrize("at", [0, 1])
-def test_when_two_routers_meet_that_have_a_session_each_the_one_used_last_stays(
-    policy, at
-) -> None:
+def test_of_two_sessions_of_one_client_the_last_used_one_stays(policy, at) -> None:
     with apart(policy) as (one, two, a, b):
         for router in (one, two):
             with ann(router) as client:

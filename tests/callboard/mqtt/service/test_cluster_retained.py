@@ -66,7 +66,7 @@ def both_keep(one: Router, two: Router, wanted: dict[bytes, bytes]) -> None:
     eventually(lambda: kept(one) == kept(two) == wanted, 20, interval=0.02)
 
 
-def test_what_is_retained_at_one_router_is_retained_at_the_other(routers) -> None:
+def test_a_message_retained_at_one_router_is_retained_at_the_other(routers) -> None:
     one, two = routers
     retain(one, "a/b", b"1", content_type="x")
     retain(two, "c", b"2")
@@ -88,7 +88,7 @@ def test_a_removal_counts_where_the_message_is_not_known_yet(routers) -> None:
 
 
 @pytest.mark.parametrize(("handling", "times"), [(0, 2), (1, 1), (2, 0)])
-def test_a_subscriber_of_another_router_gets_it_as_the_standard_says(
+def test_a_subscriber_at_another_router_gets_the_message_as_the_standard_requires(
     routers, handling, times
 ) -> None:
     one, two = routers
@@ -112,7 +112,7 @@ def test_a_subscriber_of_another_router_gets_it_as_the_standard_says(
 
 
 @pytest.mark.slow
-def test_routers_that_meet_agree_and_bring_back_nothing_that_was_removed() -> None:
+def test_routers_that_meet_agree_and_restore_no_removed_message() -> None:
     with apart() as (one, two, a, b):
         retain(one, "both", b"older")
         retain(one, "only/one", b"1")
@@ -132,7 +132,7 @@ def test_routers_that_meet_agree_and_bring_back_nothing_that_was_removed() -> No
         both_keep(one, two, {b"only/two": b"4"})
 
 
-def test_a_router_that_was_away_learns_what_was_removed_meanwhile(tmp_path) -> None:
+def test_a_returning_router_receives_the_removals_that_it_missed(tmp_path) -> None:
     config = RouterConfig(sys_interval=0, directory=str(tmp_path / "two"))
     with Node("a") as a, Router(RouterConfig(sys_interval=0), node=a) as one:
         a.listen("127.0.0.1", 0)
@@ -152,7 +152,7 @@ def test_a_router_that_was_away_learns_what_was_removed_meanwhile(tmp_path) -> N
 
 
 @pytest.mark.slow
-def test_a_router_that_joins_gets_everything_in_pieces(monkeypatch) -> None:
+def test_a_joining_router_gets_all_retained_messages_in_pieces(monkeypatch) -> None:
     monkeypatch.setattr(cluster, "PIECE", 3)
     monkeypatch.setattr(cluster, "PIECE_BYTES", 10_000)
     with apart() as (one, two, a, b):
@@ -165,7 +165,7 @@ def test_a_router_that_joins_gets_everything_in_pieces(monkeypatch) -> None:
         both_keep(one, two, wanted)
 
 
-def test_a_router_without_room_says_so_and_the_others_keep_theirs(caplog) -> None:
+def test_a_router_without_room_reports_it_and_others_keep_their_messages(caplog) -> None:
     small = RouterConfig(sys_interval=0, limits=Limits(retained=2))
     with apart(RouterConfig(sys_interval=0), small) as (one, two, a, b):
         link(a, b)
@@ -212,7 +212,7 @@ def test_a_message_forwarded_by_doors_is_retained_only_if_its_publisher_said_so(
         both_keep(one, two, {b"kept": b"2"})
 
 
-def test_doors_that_retain_do_so_for_actors_and_not_for_clients_elsewhere() -> None:
+def test_a_retaining_bridge_serves_actors_and_not_clients_of_other_routers() -> None:
     maps = [TopicMap(retain=True)]
     with (
         apart() as (one, two, a, b),
@@ -240,7 +240,7 @@ def near_address(endpoint: Endpoint) -> tuple[str, int]:
     return "127.0.0.1", endpoint.listen("127.0.0.1", 0)
 
 
-def test_the_time_that_a_message_has_left_goes_along(routers) -> None:
+def test_the_remaining_expiry_travels_with_a_message(routers) -> None:
     one, two = routers
     retain(one, "t", b"x", message_expiry_interval=100)
     both_keep(one, two, {b"t": b"x"})
@@ -256,7 +256,7 @@ def test_system_topics_stay_at_their_router(routers) -> None:
     eventually(lambda: kept(two) == {b"t": b"1"})
 
 
-def test_a_write_with_a_false_stamp_topic_or_key_is_not_taken(routers) -> None:
+def test_a_write_with_a_false_stamp_topic_or_key_is_ignored(routers) -> None:
     one, _ = routers
     now = time.time_ns()
     wrong = (
@@ -305,9 +305,7 @@ def test_removals_are_forgotten_after_a_time_and_above_a_number(routers, monkeyp
     assert one.call(lambda: heads.digests) == [0] * 256
 
 
-def test_what_may_have_been_removed_long_ago_is_told_when_it_comes_back(
-    routers, caplog
-) -> None:
+def test_a_retained_message_that_returns_after_long_is_reported(routers, caplog) -> None:
     one, _ = routers
     old = time.time_ns() - 2 * GRAVE
 

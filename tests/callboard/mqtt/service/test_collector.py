@@ -15,7 +15,7 @@ def as_before():
     gc.unfreeze()
 
 
-def test_what_is_loaded_is_left_alone_and_cycles_still_go() -> None:
+def test_the_collector_skips_loaded_modules_and_still_frees_cycles() -> None:
     tune_collector()
 
     assert gc.get_freeze_count() > 10_000

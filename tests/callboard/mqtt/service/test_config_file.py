@@ -134,7 +134,7 @@ def test_a_file_sets_everything(tmp_path):
     assert config.bridges[0].version == "3.1.1"
 
 
-def test_all_mistakes_are_told_with_their_key(tmp_path):
+def test_every_mistake_is_reported_with_its_key(tmp_path):
     text = """
     colour = "red"
     [[listeners]]
@@ -197,13 +197,13 @@ def test_all_mistakes_are_told_with_their_key(tmp_path):
         ),
     ],
 )
-def test_one_mistake_is_one_line(tmp_path, text, said):
+def test_each_mistake_is_one_line(tmp_path, text, said):
     (line,) = lines_of(tmp_path, text)
 
     assert said in line
 
 
-def test_a_file_that_is_not_there_is_told():
+def test_a_missing_file_is_reported():
     with pytest.raises(MqttConfigError, match="No such file"):
         read_config_file(Path("/no/such/file.toml"))
 
@@ -241,7 +241,7 @@ def test_the_door_is_a_map_of_topics(tmp_path):
     assert table.node.join == ["basp://127.0.0.1:4222"]
 
 
-def test_functions_are_found_by_module_and_name():
+def test_functions_are_resolved_by_module_and_name():
     assert find_function("os.path:join")("a", "b") == "a/b"
 
 
@@ -358,9 +358,7 @@ LISTENER = '[[listeners]]\naddress = "127.0.0.1:1883"\n'
         ("[limits]\nmax_retaind = 5", "limits.max_retaind", "max_retained"),
     ],
 )
-def test_what_would_be_taken_for_something_else_is_refused_with_its_line(
-    tmp_path, text, key, advice
-):
+def test_ambiguous_settings_are_refused_with_their_line(tmp_path, text, key, advice):
     (line,) = lines_of(tmp_path, LISTENER + text)
 
     assert line.startswith((f"{key} = ", f"{key}: "))
@@ -393,7 +391,7 @@ def test_the_example_of_the_docs_is_understood(tmp_path):
     assert not access.may_publish("down/1")
 
 
-def test_mistakes_of_form_hide_none_of_meaning(tmp_path):
+def test_mistakes_of_form_do_not_hide_mistakes_of_meaning(tmp_path):
     text = """
     [[listeners]]
     address = "127.0.0.1:0"

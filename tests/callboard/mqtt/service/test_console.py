@@ -41,7 +41,7 @@ def ask(router, path, posted=None):
         )
 
 
-def test_consolelink_router_tells_counts(router, caller):
+def test_consolelink_router_shows_counts(router, caller):
     told = ask(router, "/router")
 
     assert told["connections"] >= 1
@@ -49,7 +49,7 @@ def test_consolelink_router_tells_counts(router, caller):
     assert told["network"]["bytes_in"] > 0
 
 
-def test_consolelink_device_tells_all_of_a_client(router, caller):
+def test_consolelink_device_describes_a_client(router, caller):
     assert "c/1" in [each["client_id"] for each in ask(router, "/devices")["devices"]]
     told = ask(router, "/device/c%2F1")
 
@@ -59,7 +59,7 @@ def test_consolelink_device_tells_all_of_a_client(router, caller):
     assert told["status"] == "ConnectionCaughtup"
 
 
-def test_consolelink_subscriptions_and_waiters_take_dots_for_slashes(router, caller):
+def test_consolelink_subscriptions_and_waiters_accept_dots_for_slashes(router, caller):
     assert "a/b" in [each["filter"] for each in ask(router, "/subscriptions")["filters"]]
     assert ask(router, "/subscriptions/a.b")["clients"] == ["c/1"]
     assert ask(router, "/subscriptions/a%2Fb")["readers"] == 1
@@ -77,12 +77,12 @@ def test_consolelink_config_hides_secrets_and_readyqueue_is_short(router, caller
 
 
 @pytest.mark.parametrize("path", ["/device/nobody", "/subscriptions/x", "/nothing", "/device"])
-def test_what_is_not_there_is_404(router, path):
+def test_an_unknown_path_is_404(router, path):
     with pytest.raises(urllib.error.HTTPError, match="404"):
         ask(router, path)
 
 
-def test_prometheus_metrics_tell_publishes_connections_and_failures(router, caller):
+def test_prometheus_metrics_count_publishes_connections_and_failures(router, caller):
     caller.say(Publish("a/b", b"x"))
     caller.hear_packets(1)
 
@@ -119,7 +119,7 @@ def test_the_lag_of_named_readers_of_logs_is_a_sys_topic(tmp_path):
             pass
 
 
-def test_the_list_of_slow_subscribers_names_who_does_not_read(router):
+def test_the_list_of_slow_subscribers_names_stalled_clients(router):
     with Caller(router.port, "slow", V4) as slow, router.link() as link:
         slow.subscribe("flood")
         while not ask(router, "/slow")["count"]:
@@ -130,7 +130,7 @@ def test_the_list_of_slow_subscribers_names_who_does_not_read(router):
         assert told["behind"] > 0
 
 
-def test_a_trace_tells_packets_both_ways(router, caller):
+def test_a_trace_shows_packets_in_both_directions(router, caller):
     assert ask(router, "/trace/c%2F1/0", b"") == {"connected": True, "count": 0, "packets": []}
 
     caller.say(PingReq(), Publish("a/b", b"hello"))
@@ -175,7 +175,7 @@ class Remote:
     tracer = None
 
 
-def test_a_trace_that_nobody_looks_at_ends():
+def test_an_unread_trace_ends():
     now = [0.0]
     tracer, remote = Tracer(lambda: now[0]), Remote()
     tracer.look("c", remote, 0)
@@ -200,7 +200,7 @@ def test_only_some_clients_are_traced_at_a_time():
     assert tracer.look("one more", None, 0) is None
 
 
-def test_a_console_port_that_is_taken_stops_the_start(router):
+def test_a_console_port_in_use_stops_the_start(router):
     port = router.console_url.rpartition(":")[2]
     with pytest.raises(ListenError, match="the console's"):
         Router(RouterConfig(console=f"127.0.0.1:{port}")).start()

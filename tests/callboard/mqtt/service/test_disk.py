@@ -56,9 +56,7 @@ def retained(router):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-def test_a_disk_without_room_lets_clients_wait_and_nothing_is_lost(
-    tmp_path, disk, code, caplog
-):
+def test_a_full_disk_makes_clients_wait_and_loses_no_message(tmp_path, disk, code, caplog):
     with Node() as node:
         with running(tmp_path, node) as router, Caller(router.port, "c") as caller:
             caller.say(Publish("a", b"1", 1, retain=True, packet_id=1))
@@ -88,7 +86,7 @@ def test_a_router_that_waits_for_the_disk_can_be_closed(tmp_path, disk):
             assert retained(router) == set()
 
 
-def test_a_router_that_was_killed_leaves_its_journal_to_the_next(tmp_path, disk):
+def test_a_killed_router_leaves_its_journal_unlocked(tmp_path, disk):
     with Node() as node:
         router = running(tmp_path, node).start()
         port = router.port

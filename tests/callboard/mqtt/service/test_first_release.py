@@ -59,6 +59,6 @@ def test_a_session_in_a_journal_belongs_to_its_first_user(journal):
     assert len(come(journal, "bob")) == 3  # not acknowledged, and his over restarts
 
 
-def test_where_nobody_proves_who_he_is_the_session_stays_without_a_user(journal):
+def test_without_authentication_a_session_has_no_user(journal):
     assert len(come(journal, "", security=Security())) == 3
     assert len(come(journal, "ann")) == 3

@@ -114,7 +114,7 @@ def test_a_connection_that_was_closed_keeps_no_client_id(stack):
         assert refusal(router, user, expiry=0) == 0
 
 
-def test_where_nobody_proves_who_he_is_the_last_one_has_the_session(stack):
+def test_without_authentication_the_last_client_has_the_session(stack):
     router = running(stack, Security())
     first = connect(router, "", username="x")
     with connect(router, "", username="y") as second:
@@ -122,7 +122,7 @@ def test_where_nobody_proves_who_he_is_the_last_one_has_the_session(stack):
         assert first.hear_packets(1)[0].reason_code == ReasonCode.SESSION_TAKEN_OVER
 
 
-def test_the_option_lets_another_user_take_a_session_over(stack):
+def test_the_option_allows_another_user_to_take_a_session_over(stack):
     router = running(stack, limits=Limits(duplicate_client_id="take over"))
     with connect(router, "ann") as ann, connect(router, "bob") as bob:
         assert bob.greeting.session_present
@@ -152,7 +152,7 @@ def test_a_session_of_an_older_release_is_its_first_users(tmp_path):
             assert refusal(running(stack, directory=tmp_path), user) == expected
 
 
-def test_records_of_no_user_are_those_of_older_releases():
+def test_a_session_without_a_user_is_written_as_in_earlier_releases():
     will = Will("w", b"gone")
     for older, newer in (
         (SessionOpened("s", 1.0, None, 5), SessionOpened("s", 1.0, None, 5, "ann")),
@@ -187,7 +187,7 @@ def test_a_claim_of_an_older_router_is_answered_as_before(stack):
     assert not isinstance(asked("ann"), SessionRefused)
 
 
-def test_a_local_link_of_the_program_is_nobody_elses(stack):
+def test_a_client_of_the_network_cannot_take_a_local_link(stack):
     router = running(stack)
     with router.link("meter") as local:
         local.subscribe("t").result(5)
@@ -195,7 +195,7 @@ def test_a_local_link_of_the_program_is_nobody_elses(stack):
             assert refusal(router, user) == NOT_AUTHORIZED
 
 
-def test_the_user_is_who_was_proved():
+def test_the_user_is_the_proven_one():
     admit = Connect("meter", username="said", version=V5)
     named = Peer(certificate={"commonName": "shown"})
 

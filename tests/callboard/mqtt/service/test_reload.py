@@ -31,7 +31,7 @@ def aliased(alias, topic="a"):
     return Publish(topic, b"x", 1, packet_id=1, properties=Properties(topic_alias=alias))
 
 
-def test_clients_that_come_later_are_told_other_limits_and_earlier_ones_keep_theirs(router):
+def test_new_limits_apply_to_clients_that_connect_later(router):
     with Caller(router.port, "early", V5) as early:
         router.reload(
             limits=Limits(topic_alias_maximum=1, receive_maximum=3, packet_size=2_000)
@@ -93,7 +93,7 @@ def test_limits_of_connections_and_logs_change_as_well(router):
             assert second.greeting.reason_code == 0
 
 
-def test_what_is_not_named_stays(router):
+def test_keys_that_are_not_named_keep_their_values(router):
     security = Security(users={})
     router.reload(security)
 
@@ -102,7 +102,7 @@ def test_what_is_not_named_stays(router):
     assert router.edge.door.limits.keep_alive == 100
 
 
-def test_packets_that_do_not_fit_into_the_journal_are_refused_and_nothing_changes(tmp_path):
+def test_packets_too_large_for_the_journal_are_refused_without_effect(tmp_path):
     with Router(RouterConfig(directory=tmp_path, sys_interval=0)) as router:
         with pytest.raises(JournalFailed, match="omit the directory"):
             router.reload(limits=Limits(packet_size=1 << 28))

@@ -78,7 +78,7 @@ def test_broker_is_embeddable_and_runs_until_it_is_stopped() -> None:
     router.close()
 
 
-def test_publishers_are_not_read_while_a_reader_is_half_a_log_behind() -> None:
+def test_publishers_are_paused_while_a_reader_lags_by_half_a_log() -> None:
     limits = Limits(segment_bytes=1 << 16, segment_count=4, inflight=20)
     payload = bytes(4096)
     with (
@@ -150,7 +150,7 @@ def test_a_router_starts_once() -> None:
         router.start()
 
 
-def test_a_port_that_is_taken_is_told_and_nothing_is_left(monkeypatch) -> None:
+def test_a_port_in_use_is_reported_and_no_resource_remains(monkeypatch) -> None:
     with Router() as first:
         taken = RouterConfig(
             listeners=(first.config.listeners[0].__class__(f"127.0.0.1:{first.port}"),)
@@ -159,7 +159,7 @@ def test_a_port_that_is_taken_is_told_and_nothing_is_left(monkeypatch) -> None:
             Router(taken).start()
 
 
-def test_what_fails_on_the_routers_thread_goes_to_the_caller() -> None:
+def test_errors_on_the_routers_thread_are_raised_at_the_caller() -> None:
     def fail() -> None:
         raise LookupError("nobody there")
 
@@ -169,7 +169,7 @@ def test_what_fails_on_the_routers_thread_goes_to_the_caller() -> None:
         exchange(router.port)
 
 
-def test_a_turn_that_fails_cuts_off_one_client(monkeypatch, caplog) -> None:
+def test_a_failing_turn_disconnects_one_client(monkeypatch, caplog) -> None:
     def fail(ingress, connection, data):
         if b"poison" in data:
             raise ZeroDivisionError
@@ -185,7 +185,7 @@ def test_a_turn_that_fails_cuts_off_one_client(monkeypatch, caplog) -> None:
     assert "a turn of the MQTT router failed" in caplog.text
 
 
-def test_a_journal_that_fails_ends_the_router_and_acknowledges_nothing(
+def test_a_failing_journal_ends_the_router_before_it_acknowledges(
     tmp_path, monkeypatch
 ) -> None:
     def fail(_self, _records, _machine):
@@ -229,7 +229,7 @@ def test_broker_builds_the_router_before_its_listeners(tmp_path, monkeypatch) ->
         assert found == [["keeper"]]
 
 
-def test_alerts_reach_who_follows_the_nodes_events() -> None:
+def test_alerts_are_events_of_the_node() -> None:
     limits = Limits(segment_bytes=2_000, segment_count=2, inflight=1, acknowledge_patience=0)
 
     async def play(node: Node, router: Router) -> object:

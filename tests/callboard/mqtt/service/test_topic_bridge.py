@@ -55,7 +55,7 @@ def test_mqtt_topics_appear_as_endpoint_topics_and_the_reverse():
         wait_until(lambda: (place.door.brought, place.door.taken) == (500, 500))
 
 
-def test_no_message_comes_back_through_the_door():
+def test_no_message_returns_through_the_topic_bridge():
     with Place() as place, place.endpoint.make_subscriber("/mqtt") as subscriber:
         place.link.subscribe("#", qos=1).result(5)
 
@@ -72,7 +72,7 @@ def test_no_message_comes_back_through_the_door():
         wait_until(lambda: (place.door.brought, place.door.taken) == (2, 1))
 
 
-def test_two_routers_in_one_cluster_give_each_message_once():
+def test_two_routers_in_one_cluster_deliver_each_message_once():
     with Place() as one, Place() as two:
         assert two.endpoint.peer("127.0.0.1", one.endpoint.listen("127.0.0.1"))
         two.link.subscribe("#", qos=1).result(5)
@@ -101,7 +101,7 @@ def test_two_routers_in_one_cluster_give_each_message_once():
         ("bytes", b"\xd9\xbf", b"\xd9\xbf"),
     ],
 )
-def test_payloads_become_what_the_map_wants(values, payload, expected):
+def test_payloads_are_converted_as_the_map_requires(values, payload, expected):
     place = Place(TopicMap(values=values))
     with place, place.endpoint.make_subscriber("/mqtt/") as subscriber:
         place.link.publish("a", payload)
@@ -120,7 +120,7 @@ def test_payloads_become_what_the_map_wants(values, payload, expected):
         ("refused", b"1" * 30, []),
     ],
 )
-def test_a_payload_that_is_not_json_is_what_the_setting_says(
+def test_a_payload_that_is_not_json_is_converted_as_configured(
     otherwise, payload, expected, caplog
 ):
     place = Place(TopicMap(values="json", otherwise=otherwise))
@@ -139,7 +139,7 @@ def test_a_payload_that_is_not_json_is_what_the_setting_says(
     assert len(told) == (1 if payload != b"1" * 30 else 0)
 
 
-def test_a_payload_that_no_topic_can_have_takes_no_other_message_with_it():
+def test_an_invalid_payload_does_not_affect_other_messages():
     place = Place(TopicMap(values="json"))
     with place, place.endpoint.make_subscriber("/mqtt/") as subscriber:
         for payload in (b"1", b"9" * 30, b"2", b"3"):
@@ -180,7 +180,7 @@ def test_maps_choose_prefixes_and_directions():
         assert (got.topic, got.payload, got.retain) == ("down/2", b'{"k": 1}', True)
 
 
-def test_what_mqtt_cannot_have_is_counted():
+def test_values_that_mqtt_cannot_carry_are_counted():
     with Place() as place:
         place.link.subscribe("#").result(5)
         for topic in ("/mqtt/", "/mqtt/a/#", "/mqtt/$SYS/x", "/mqtt/good"):

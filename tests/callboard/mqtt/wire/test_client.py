@@ -24,7 +24,7 @@ def said(client):
     ]
 
 
-def test_a_packet_is_in_flight_until_its_acknowledgement_comes():
+def test_a_packet_is_in_flight_until_its_acknowledgement_arrives():
     client = ClientProtocol()
     first, second = client.expect("a"), client.expect("b")
 
@@ -33,7 +33,7 @@ def test_a_packet_is_in_flight_until_its_acknowledgement_comes():
     assert client.take(PubAck(second)) is None
 
 
-def test_a_message_with_qos_2_that_comes_again_is_acknowledged_and_not_given_twice():
+def test_a_repeated_qos_2_message_is_acknowledged_and_delivered_once():
     client = ClientProtocol()
     packet = Publish("t", b"x", 2, packet_id=7)
 
@@ -67,7 +67,7 @@ def test_a_refusal_settles_at_once():
     assert client.take(SubAck(client.expect("s"), (1,))).refusal == 0
 
 
-def test_without_a_session_there_only_what_had_not_arrived_stays_in_flight():
+def test_without_a_session_at_the_broker_only_unreceived_messages_stay_in_flight():
     client = ClientProtocol()
     arrived, lost = client.expect("arrived"), client.expect("lost")
     client.take(PubRec(arrived))

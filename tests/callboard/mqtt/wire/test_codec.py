@@ -46,7 +46,7 @@ def _header(data):
 
 
 @given(versioned)
-def test_every_packet_comes_back_as_it_was(pair):
+def test_every_packet_decodes_to_what_was_encoded(pair):
     version, packet = pair
 
     assert read(encode(packet, version), version) == packet
@@ -100,7 +100,7 @@ def test_a_packet_that_is_cut_anywhere_is_refused_or_another_packet(pair, data):
         (Disconnect(ReasonCode.DISCONNECT_WITH_WILL, Properties()), 5, "e001 04"),
     ],
 )
-def test_the_bytes_are_those_of_the_standard(packet, version, written):
+def test_the_bytes_equal_those_of_the_standard(packet, version, written):
     data = bytes.fromhex(written)
 
     assert encode(packet, version) == data
@@ -176,7 +176,9 @@ CONNECT = "00044d515454"
         ("response topic with wildcard", 0x30, "000161 04 08 0001 23", 5, _TOPIC),
     ],
 )
-def test_what_breaks_a_rule_is_refused_with_its_reason(rule, first, body, version, expected):
+def test_a_packet_that_breaks_a_rule_is_refused_with_its_reason(
+    rule, first, body, version, expected
+):
     error, reason = expected
 
     with pytest.raises(error) as caught:
@@ -211,7 +213,7 @@ def marked(value):
 
 
 @given(versioned, st.sampled_from(ILL_FORMED), st.data())
-def test_a_text_that_is_no_utf_8_is_a_malformed_packet_wherever_it_stands(pair, bad, data):
+def test_invalid_utf_8_is_a_malformed_packet_in_every_text(pair, bad, data):
     version, packet = pair
     whole, mark = encode(marked(packet), version), MARK.encode()
     places = [at for at in range(len(whole)) if whole.startswith(mark, at)]
@@ -253,7 +255,7 @@ def test_a_text_that_is_no_utf_8_is_a_malformed_packet_wherever_it_stands(pair, 
         (Subscribe(1, (Subscription("$share/a/b", no_local=True),)), 5),
     ],
 )
-def test_what_would_break_a_rule_is_not_sent(packet, version):
+def test_a_packet_that_would_break_a_rule_is_not_sent(packet, version):
     with pytest.raises(InvalidPacket):
         encode(packet, version)
 

@@ -117,7 +117,7 @@ def compare_properties(properties, theirs):
 
 
 @given(packets(V5))
-def test_they_read_what_we_write(packet):
+def test_paho_decodes_our_packets(packet):
     theirs = one_way(packet)
 
     assert type(theirs).__name__ == _NAMES[type(packet)]
@@ -132,7 +132,7 @@ def test_they_read_what_we_write(packet):
 
 
 @given(packets(V5))
-def test_we_read_what_they_write(packet):
+def test_our_codec_decodes_packets_of_paho(packet):
     theirs = one_way(packet)
     written = theirs.write()
     frames = find_frames(written, LIMIT)

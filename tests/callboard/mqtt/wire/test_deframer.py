@@ -38,7 +38,7 @@ def test_network_reads_give_whole_packets_wherever_they_end(parts, cuts, most):
         assert position in ends
 
 
-def test_a_read_that_ends_with_a_packet_is_handed_on_as_it_came():
+def test_a_read_that_ends_with_a_packet_is_passed_on_without_a_copy():
     data = encode(PingReq(), 4) * 3
 
     assert Deframer().receive(data) is data
@@ -65,7 +65,7 @@ def test_network_limits_the_packet_size_before_the_packet_is_there():
         network.receive(b"")
 
 
-def test_a_large_packet_in_many_reads_is_looked_at_when_it_is_there():
+def test_a_large_packet_is_parsed_when_it_is_complete():
     packet = encode(Publish("a", bytes(500_000)), 4)
     network = Deframer()
 
@@ -75,7 +75,7 @@ def test_a_large_packet_in_many_reads_is_looked_at_when_it_is_there():
     assert not network.rest
 
 
-def test_what_comes_before_a_malformed_packet_is_handed_on_first():
+def test_packets_before_a_malformed_one_are_processed_first():
     network = Deframer()
     good = encode(PingReq(), 4)
 

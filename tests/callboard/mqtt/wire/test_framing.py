@@ -41,7 +41,7 @@ def plain(data):
 
 @given(written | runs, st.data())
 @example([encode(PingReq(), 4)] * 40, None)
-def test_the_end_of_the_last_whole_packet_is_found_wherever_a_read_ends(parts, data):
+def test_the_last_complete_packet_is_recognized_for_any_read_boundary(parts, data):
     whole = b"".join(parts)
     end = data.draw(st.integers(0, len(whole))) if data else len(whole)
 
@@ -85,7 +85,7 @@ def test_a_padded_length_is_malformed_in_mqtt_5_and_borne_in_3_1_1():
 
 
 @given(written | runs, st.integers(1, 9))
-def test_no_more_packets_are_found_than_were_asked_for(parts, most):
+def test_the_deframer_returns_at_most_the_requested_packets(parts, most):
     whole = b"".join(parts)
 
     frames = find_frames(whole, LIMIT, most=most)

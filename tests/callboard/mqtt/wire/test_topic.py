@@ -41,7 +41,7 @@ FILTERS = (
         ("ACCOUNTS", "Accounts", False),
     ],
 )
-def test_filters_match_as_the_standard_says(topic, topic_filter, expected) -> None:
+def test_filters_match_as_the_standard_requires(topic, topic_filter, expected) -> None:
     tree: FilterTree[str] = FilterTree()
     tree.set(topic_filter, "found")
 
@@ -64,12 +64,12 @@ def test_filters_match_as_the_standard_says(topic, topic_filter, expected) -> No
         "$share/+/a",
     ],
 )
-def test_malformed_filters_are_told_apart(topic_filter) -> None:
+def test_malformed_filters_are_distinguished(topic_filter) -> None:
     assert not is_valid_filter(topic_filter)
 
 
 @pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0", "a" * 65_536, "/" * 200])
-def test_names_that_nobody_may_publish_on(topic) -> None:
+def test_empty_long_and_deep_names_and_wildcards_are_not_topics(topic) -> None:
     assert not is_valid_topic(topic)
 
 
@@ -80,7 +80,7 @@ def test_a_shared_filter_has_a_group_and_a_plain_filter() -> None:
 
 
 @given(st.sets(FILTERS, max_size=8), st.lists(TOPICS, max_size=6))
-def test_trees_find_what_plain_matching_finds(filters, topics) -> None:
+def test_trees_match_the_same_topics_as_plain_matching(filters, topics) -> None:
     tree: FilterTree[str] = FilterTree()
     names: TopicTree[str] = TopicTree()
     for topic_filter in filters:
@@ -96,7 +96,7 @@ def test_trees_find_what_plain_matching_finds(filters, topics) -> None:
 
 
 @given(st.lists(FILTERS, max_size=8), st.lists(TOPICS, max_size=6))
-def test_trees_are_empty_when_everything_is_removed(filters, topics) -> None:
+def test_trees_are_empty_when_all_filters_are_removed(filters, topics) -> None:
     tree: FilterTree[str] = FilterTree()
     names: TopicTree[str] = TopicTree()
     for topic_filter in filters:
@@ -132,5 +132,5 @@ def test_filters_overlap_where_a_topic_matches_both(one, other, topic) -> None:
         ("+/b", "a/c", False),
     ],
 )
-def test_overlapping_filters_are_told(one, other, expected) -> None:
+def test_overlapping_filters_are_reported(one, other, expected) -> None:
     assert overlap(one, other) is expected

@@ -52,7 +52,9 @@ def run(python, *arguments, folder, **more):
     )
 
 
-def test_a_fork_has_arguments_folder_variables_and_streams_and_its_exit_code_is_told(folder):
+def test_a_fork_gets_its_arguments_folder_variables_and_streams_and_reports_its_exit_code(
+    folder,
+):
     done = run(start_python(), "-m", "told", "a", "b c", folder=folder, COLOR="red")
 
     assert done.stdout == f"['a', 'b c'] {folder} red True\n"
@@ -60,7 +62,7 @@ def test_a_fork_has_arguments_folder_variables_and_streams_and_its_exit_code_is_
     assert done.returncode == 7
 
 
-def test_errors_of_a_fork_are_told_as_python_tells_them(folder):
+def test_errors_of_a_fork_are_printed_as_python_prints_them(folder):
     (folder / "fails.py").write_text("raise ValueError('much')")
 
     done = run(start_python(), "-m", "fails", folder=folder)
@@ -69,7 +71,7 @@ def test_errors_of_a_fork_are_told_as_python_tells_them(folder):
     assert done.stderr.endswith("ValueError: much\n")
 
 
-def test_what_is_no_module_runs_in_a_python_of_its_own(folder):
+def test_a_program_that_is_not_a_module_runs_in_a_python_of_its_own(folder):
     done = run(
         start_python(), "-c", "import sys; print('pandas' in sys.modules)", folder=folder
     )

@@ -80,7 +80,7 @@ def read(folder, monkeypatch):
         ("key = 'no''body'", [], 0),
     ],
 )
-def test_only_what_is_wanted_is_decoded(read, where, expected, batches):
+def test_only_requested_columns_are_decoded(read, where, expected, batches):
     assert read(where) == (list(expected), len(expected), batches)
 
 
@@ -115,6 +115,6 @@ def test_a_segment_whose_index_ends_at_damage_is_read(folder):
         ),
     ],
 )
-def test_conditions_that_cannot_be_read_are_told(where):
+def test_invalid_conditions_are_reported(where):
     with pytest.raises(InvalidSetting, match=f"where={re.escape(repr(where))}"):
         Conditions.parse(where)

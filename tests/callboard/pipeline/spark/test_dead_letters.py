@@ -43,7 +43,9 @@ def offsets(dead, query):
     return sorted(each.offset for each in letters(dead) if each.origin.query == query)
 
 
-def test_two_queries_with_other_schemas_have_their_own_letters_in_one_log(fill, read, dead):
+def test_two_queries_with_different_schemas_have_separate_dead_letters_in_one_log(
+    fill, read, dead
+):
     fill(DELAYS)
 
     assert read(WHOLE, query="whole") == [0]
@@ -62,7 +64,7 @@ def test_tables_with_other_schemas_have_their_own_letters_too(fill, read, dead):
     assert sorted(each.offset for each in letters(dead)) == [1, 1, 2]
 
 
-def test_other_partitions_and_retries_bring_no_letter_twice(fill, read, dead):
+def test_other_partitions_and_retries_duplicate_no_dead_letter(fill, read, dead):
     fill(DELAYS * 10)
 
     for borders in ([0, 30], [0, 7, 30], [0, 30], [5, 11, 23, 30]):
@@ -83,7 +85,7 @@ def test_a_process_that_knows_of_no_letter_adds_none_that_is_there(fill, read, d
     assert offsets(dead, "q") == [1, 2]
 
 
-def test_letters_that_another_process_buried_meanwhile_are_seen(fill, read, dead):
+def test_dead_letters_that_another_process_adds_are_noticed(fill, read, dead):
     fill(DELAYS)
     read(query="q", end=2)
     (record,) = LogReader(dead)
@@ -123,7 +125,9 @@ def test_a_letter_is_the_record_as_it_was_stored(folder, read, dead):
         assert kept.headers["offset"] == str(record.offset)
 
 
-def test_one_log_under_two_paths_is_one(fill, read, dead, folder, tmp_path, monkeypatch):
+def test_one_log_under_two_paths_is_the_same_log(
+    fill, read, dead, folder, tmp_path, monkeypatch
+):
     fill(DELAYS)
     read(query="q")
     monkeypatch.chdir(tmp_path)
@@ -146,7 +150,7 @@ def test_letters_of_before_are_read(dead):
     assert not letter.is_bytes
 
 
-def test_bad_records_far_apart_are_found(folder, read, dead):
+def test_undecodable_records_far_apart_are_all_reported(folder, read, dead):
     with CommitLog(folder, sync="none") as log:
         for number in range(5000):
             log.append("/n", {"delay": "bad" if number in {3, 4, 2500, 4999} else number})

@@ -37,7 +37,7 @@ def test_columns_of_a_record_are_its_parts_and_all_others_the_payload(publish):
     assert record.payload == {"rate": 0.5, "n": 3}
 
 
-def test_what_is_missing_comes_from_the_option_and_the_clock(publish):
+def test_missing_topics_and_times_are_taken_from_the_option_and_the_clock(publish):
     (record,) = publish([{"rate": 0.5}], topic="/rates")
 
     assert (record.topic, record.key, record.time) == ("/rates", None, NOW)
@@ -112,6 +112,6 @@ def test_a_payload_that_is_too_large_is_refused(publish):
         ({"topic": "/t", "time": 5}, '"time" is int64'),
     ],
 )
-def test_rows_that_make_no_record_say_why(publish, row, says):
+def test_invalid_rows_are_refused_with_the_reason(publish, row, says):
     with pytest.raises(InvalidSetting, match=says):
         publish([row])

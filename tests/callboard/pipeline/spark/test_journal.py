@@ -36,7 +36,7 @@ def payloads(folder):
     return [(record.offset, record.payload) for record in LogReader(folder)]
 
 
-def test_what_tasks_have_staged_is_one_segment_in_their_order(journal, folder):
+def test_segments_staged_by_tasks_become_one_segment_in_the_order_of_tasks(journal, folder):
     staged = [stage(journal, "a", "b"), stage(journal), stage(journal, "c")]
 
     assert journal.publish("q", 0, staged)
@@ -92,7 +92,7 @@ def test_a_log_that_was_just_made_can_be_published_in(journal, folder):
     assert payloads(folder) == [(0, "a")]
 
 
-def test_what_is_discarded_is_gone_and_what_was_published_stays(journal, folder):
+def test_discarding_removes_staged_segments_and_keeps_published_ones(journal, folder):
     first, second = stage(journal, "a"), stage(journal, "b")
     journal.publish("q", 0, [first])
 
@@ -149,7 +149,7 @@ def test_whenever_the_process_dies_each_record_is_there_once_after_a_replay(
     assert payloads(folder) == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
 
 
-def test_a_note_without_its_segment_says_nothing(journal, folder):
+def test_a_commit_record_without_its_segment_is_ignored(journal, folder):
     """It was written, then the process died, then a program appended there."""
     journal.publish("q", 0, [stage(journal, "a")])
     note = Path(folder, f"{0:020}{PUBLISHED}").read_text()
@@ -162,13 +162,13 @@ def test_a_note_without_its_segment_says_nothing(journal, folder):
     assert payloads(folder) == [(0, "a"), (1, "x"), (2, "b")]
 
 
-def test_a_log_that_is_held_by_another_says_by_whom(journal, folder, monkeypatch):
+def test_a_locked_log_names_its_holder(journal, folder, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE", 0.05)
     with CommitLog(folder), pytest.raises(PublishFailed, match=f"this process .{os.getpid()}"):
         journal.publish("q", 0, [stage(journal, "a")])
 
 
-def test_names_are_given_to_what_is_on_the_disk_and_made_durable_in_turn(journal, monkeypatch):
+def test_files_are_synced_before_their_names_and_in_order(journal, monkeypatch):
     journal.publish("q", 0, [stage(journal, "a")])
     seen = steps(monkeypatch, None)
 
@@ -178,7 +178,7 @@ def test_names_are_given_to_what_is_on_the_disk_and_made_durable_in_turn(journal
     assert seen[:6] == [*contents, *note, "rename", "fsync", "rename"]
 
 
-def test_without_that_promise_nothing_is_synced(folder, monkeypatch):
+def test_without_sync_a_checkpoint_is_not_synced(folder, monkeypatch):
     seen = steps(monkeypatch, None)
     journal = FolderJournal(folder, is_durable=False)
 
@@ -191,7 +191,7 @@ def segments(folder):
     return sorted(path.name for path in Path(folder).glob("*.log"))
 
 
-def test_many_small_segments_become_one_and_nothing_else_changes(folder):
+def test_merging_small_segments_changes_no_record(folder):
     journal = FolderJournal(folder, is_durable=False)
     for batch in range(MANY + 2):
         journal.publish("q", batch, [stage(journal, batch)])
@@ -209,7 +209,7 @@ def test_many_small_segments_become_one_and_nothing_else_changes(folder):
 
 
 @pytest.mark.parametrize("dies_at", [0, 1, 2, 3, 4, 30, 63])
-def test_whenever_a_merge_dies_all_is_there_once_and_the_next_one_cleans_up(
+def test_a_merge_that_dies_at_any_step_keeps_each_record_once_and_the_next_merge_cleans_up(
     folder, monkeypatch, dies_at
 ):
     journal = FolderJournal(folder, is_durable=False)
@@ -232,7 +232,7 @@ def test_whenever_a_merge_dies_all_is_there_once_and_the_next_one_cleans_up(
 # --- retention ---
 
 
-def test_old_results_go_by_batches_and_the_newest_one_stays(folder):
+def test_old_results_are_removed_by_batches_except_the_newest(folder):
     journal = FolderJournal(folder, is_durable=False, retain=Retention(records=10))
     for batch in range(20):
         journal.publish("q", batch, [stage(journal, batch, batch)])
@@ -247,7 +247,7 @@ def test_old_results_go_by_batches_and_the_newest_one_stays(folder):
     ]
 
 
-def test_results_that_were_merged_go_in_small_steps_too(folder):
+def test_merged_results_are_removed_in_small_steps(folder):
     journal = FolderJournal(folder, is_durable=False, retain=Retention(records=1000))
 
     kept = []
@@ -276,7 +276,7 @@ def test_the_age_of_results_is_that_of_their_publishing(folder):
 
 
 @pytest.mark.parametrize("limit", [Retention(records=1), Retention(bytes=1)])
-def test_a_batch_whose_results_are_gone_already_is_not_published_again(journal, folder, limit):
+def test_a_batch_whose_results_were_removed_is_not_published_again(journal, folder, limit):
     """Another query, and a program with limits of its own, have published since."""
     journal.publish("q", 7, [stage(journal, "a")])
     other = FolderJournal(folder, retain=limit)
@@ -294,7 +294,7 @@ def test_a_batch_whose_results_are_gone_already_is_not_published_again(journal, 
 
 
 @pytest.mark.parametrize("dies_at", range(14))
-def test_whenever_the_process_dies_that_removes_old_results_none_comes_again(
+def test_removed_results_are_not_published_again_after_a_crash_at_any_step(
     folder, monkeypatch, dies_at
 ):
     journal = FolderJournal(folder, retain=Retention(records=2))
@@ -316,7 +316,7 @@ def test_whenever_the_process_dies_that_removes_old_results_none_comes_again(
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "unlink"])
-def test_damage_of_the_segment_published_last_is_told(tmp_path, damage):
+def test_damage_of_the_last_published_segment_is_reported(tmp_path, damage):
     journal = FolderJournal(str(tmp_path / "log"))
     for batch in range(3):
         journal.publish("q", batch, [stage(journal, 1, 2, 3)])

@@ -38,7 +38,7 @@ def test_tasks_read_sealed_segments_from_the_store_and_the_tail_from_the_node(
     assert sealed.equals(here.slice(0, archived.segments[-1].base))
 
 
-def test_mistakes_of_sinks_are_told(storage):
+def test_mistakes_in_options_of_sinks_are_reported(storage):
     wrong = {"grpc://h:1/x": "is read-only", "nonsense://x": "cannot be opened"}
     for path, text in wrong.items():
         with pytest.raises(InvalidSetting, match=text):

@@ -33,12 +33,12 @@ def test_names_are_read_in_any_case():
         ("path", "", "the directory of a log"),
     ],
 )
-def test_a_wrong_value_says_what_to_give(name, value, says):
+def test_an_invalid_value_is_refused_with_the_valid_ones(name, value, says):
     with pytest.raises(InvalidSetting, match=says):
         parse(**{name: value})
 
 
-def test_places_are_found_by_word_number_and_time():
+def test_positions_are_given_as_word_offset_or_time():
     with CommitLog() as log:
         log.append_batch(range(5), topic="/n", time=[second * 10**9 for second in range(5)])
 

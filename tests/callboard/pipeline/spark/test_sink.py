@@ -15,7 +15,7 @@ from callboard.pipeline.spark.options import SourceOptions
 from callboard.pipeline.spark.sink import LogStreamWriter, SinkOptions
 
 
-def test_results_are_kept_as_long_as_the_option_says(folder):
+def test_results_are_kept_for_the_configured_time(folder):
     options = SinkOptions.parse({"path": folder, "retain": "records=2", "sync": "none"})
     for batch in range(4):
         rows = RowEncoder(pa.schema({"n": pa.int64()}), "/t").encode(
@@ -38,7 +38,7 @@ def test_results_are_kept_as_long_as_the_option_says(folder):
         ("path", "", "to the directory of a log"),
     ],
 )
-def test_a_wrong_value_says_what_to_give(name, value, says):
+def test_an_invalid_value_is_refused_with_the_valid_ones(name, value, says):
     with pytest.raises(InvalidSetting, match=says):
         SinkOptions.parse({"path": "results", name: value})
 
@@ -49,7 +49,7 @@ def on_a_cluster(monkeypatch):
 
 
 @pytest.mark.usefixtures("on_a_cluster")
-def test_a_folder_of_a_cluster_is_refused_until_it_is_said_who_has_it():
+def test_a_local_folder_on_a_cluster_needs_a_declared_staging():
     with pytest.raises(InvalidSetting, match=r"spark://10.0.0.1:7077 has other hosts; set"):
         SinkOptions.parse({"path": "/results"})
 

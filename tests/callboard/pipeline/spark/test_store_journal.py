@@ -48,7 +48,7 @@ def payloads(store):
     return [(record.offset, record.payload) for record in reader(store)]
 
 
-def test_what_tasks_have_staged_is_one_segment_in_their_order(store):
+def test_segments_staged_by_tasks_become_one_segment_in_the_order_of_tasks(store):
     journal = StoreJournal(store)
     staged = [stage(journal, "a", "b"), stage(journal), stage(journal, "c")]
     assert journal.publish("q", 0, staged)
@@ -70,7 +70,7 @@ def test_queries_publish_each_batch_once(store):
 
 
 @pytest.mark.parametrize("kind", ["killed before", "killed behind", "unheard", "refused"])
-def test_a_publisher_that_fails_at_any_request_has_published_all_or_nothing(kind):
+def test_a_publisher_that_fails_at_any_request_publishes_all_or_nothing(kind):
     at, done = 0, False
     while not done:
         store = FlakyObjects()
@@ -119,7 +119,7 @@ def test_a_batch_that_two_publish_at_once_is_there_once(faults):
     assert mine[-1] == str(other.published()["q"])
 
 
-def test_small_segments_are_put_together_while_they_are_read(store):
+def test_small_segments_are_merged_while_they_are_read(store):
     journal = StoreJournal(store)
     journal.publish("q", 0, [stage(journal, 0)])
     reading = iter(reader(store).read(0))
@@ -151,7 +151,7 @@ def test_retention_removes_the_oldest_results(store):
     assert payloads(store) == [(n, n) for n in range(5, 10)]
 
 
-def test_what_dead_tasks_left_is_swept(store, monkeypatch):
+def test_files_of_dead_tasks_are_removed(store, monkeypatch):
     monkeypatch.setattr(module, "_SWEEP", 1)
     journal = StoreJournal(store)
     left = stage(journal, "left")
@@ -162,7 +162,7 @@ def test_what_dead_tasks_left_is_swept(store, monkeypatch):
     assert store.names("staged") == []
 
 
-def test_the_archive_of_a_log_takes_no_results(store):
+def test_the_archive_of_a_log_refuses_results(store):
     store.create(Manifest(0, "x", "").name, Manifest(0, "0123", "shop:/cpu").encode())
     journal = StoreJournal(store)
     with pytest.raises(

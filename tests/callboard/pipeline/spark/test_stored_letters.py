@@ -55,7 +55,7 @@ def offsets(log, query):
 
 
 @pytest.mark.slow
-def test_each_bad_record_is_one_letter_a_query_however_it_is_cut(flights, dead):
+def test_each_bad_record_is_one_dead_letter_of_a_query_for_any_partitions(flights, dead):
     for borders in ([0, 30], [0, 7, 30], [5, 11, 23, 30]):
         list(read(flights, dead, borders))
         dead_letters._KNOWN.clear()  # as in another process
@@ -67,7 +67,7 @@ def test_each_bad_record_is_one_letter_a_query_however_it_is_cut(flights, dead):
     assert (letter.place, letter.topic) == ((flights, 1), "/JFK")
 
 
-def test_options_of_the_store_are_those_of_the_letters(flights, s3, tmp_path):
+def test_options_of_the_object_store_apply_to_dead_letters(flights, s3, tmp_path):
     dead = f"s3://logs/{tmp_path.name}/dead"
     given = {f"storage.{name}": value for name, value in s3.items()}
 
@@ -79,7 +79,7 @@ def test_options_of_the_store_are_those_of_the_letters(flights, s3, tmp_path):
 @pytest.mark.parametrize(
     "place", ["grpc://host:1/dead", "basp://host:1/dead", "no-such://dead"]
 )
-def test_a_place_that_takes_no_letters_is_refused_at_once(flights, place):
+def test_an_unusable_place_for_dead_letters_is_refused_at_once(flights, place):
     with pytest.raises(InvalidSetting, match=place.partition(":")[0]):
         list(read(flights, place, [0, 30]))
 
@@ -97,7 +97,7 @@ def burying(monkeypatch, objects):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_lost_answers_and_refusals_bring_no_letter_twice(monkeypatch, seed):
+def test_lost_answers_and_refusals_duplicate_no_dead_letter(monkeypatch, seed):
     luck, store = random.Random(seed), FlakyObjects()
 
     def fault(what, name):
@@ -112,7 +112,7 @@ def test_lost_answers_and_refusals_bring_no_letter_twice(monkeypatch, seed):
     assert offsets(journal.reader, "q") == [*range(40)]
 
 
-def test_writers_that_come_at_once_add_each_letter_once(monkeypatch):
+def test_concurrent_writers_add_each_dead_letter_once(monkeypatch):
     """Another task publishes the same letters between the look at the store and the answer."""
     store, others = FlakyObjects(), [0, 1]
 
@@ -131,7 +131,7 @@ def test_writers_that_come_at_once_add_each_letter_once(monkeypatch):
     assert offsets(StoreJournal(store, kind=LETTERS).reader, "q") == [*range(5)]
 
 
-def test_letters_are_kept_by_their_own_times(monkeypatch):
+def test_dead_letters_expire_by_their_own_times(monkeypatch):
     store = FlakyObjects()
     journal = StoreJournal(store, kind=LETTERS, retain=Retention(seconds=60))
     dead_letters._KNOWN.clear()
@@ -143,7 +143,7 @@ def test_letters_are_kept_by_their_own_times(monkeypatch):
     assert offsets(journal.reader, "q") == [2]  # the newest is always kept
 
 
-def test_a_place_with_other_things_is_left_alone(monkeypatch):
+def test_a_place_with_other_content_is_refused_and_not_changed(monkeypatch):
     store = FlakyObjects()
     results = StoreJournal(store)
     results.publish("q", 1, [results.stage([(_batch(), 1)])])
@@ -167,7 +167,7 @@ def back(log, begin=30):
 
 
 @pytest.mark.slow
-def test_the_command_lists_them_and_puts_each_back_once(flights, dead, tmp_path, capsys):
+def test_the_command_lists_dead_letters_and_requeues_each_once(flights, dead, tmp_path, capsys):
     list(read(flights, dead, [0, 30]))
     list(read(flights, dead, [0, 30], query="other"))
 
@@ -188,7 +188,9 @@ def test_the_command_lists_them_and_puts_each_back_once(flights, dead, tmp_path,
 
 
 @pytest.mark.slow
-def test_what_another_host_noted_counts_where_the_log_has_it(flights, dead, monkeypatch):
+def test_a_requeue_from_another_host_counts_records_that_the_log_has(
+    flights, dead, monkeypatch
+):
     list(read(flights, dead, [0, 30]))
     requeue(dead)
     monkeypatch.setattr(module.socket, "gethostname", lambda: "elsewhere")
@@ -204,7 +206,7 @@ def test_what_another_host_noted_counts_where_the_log_has_it(flights, dead, monk
     assert (told.records, told.before) == (20, 0)
 
 
-def test_a_run_that_dies_before_its_note_is_gone_on_with(flights, dead, monkeypatch):
+def test_a_run_that_dies_before_its_commit_record_is_continued(flights, dead, monkeypatch):
     list(read(flights, dead, [0, 30]))
     with monkeypatch.context() as patched:
         patched.setattr(
@@ -219,7 +221,7 @@ def test_a_run_that_dies_before_its_note_is_gone_on_with(flights, dead, monkeypa
     assert back(flights) == [str(at) for at in BAD]
 
 
-def test_what_is_no_log_is_said(dead, capsys):
+def test_a_folder_that_is_not_a_log_is_reported(dead, capsys):
     with pytest.raises(LogFailed, match="there is no log at s3://"):
         requeue(dead)
     assert main(["log", "requeue", dead, "--to", "s3://logs/x"]) != 0
@@ -245,6 +247,6 @@ def test_the_logs_on_a_store_are_listed(flights, dead, capsys):
     )
 
 
-def test_a_log_without_letters_is_said_and_no_success(flights, tmp_path, capsys):
+def test_requeue_of_a_log_without_dead_letters_fails_with_a_message(flights, tmp_path, capsys):
     assert main(["log", "requeue", flights]) == 1
     assert f"no dead letters in {flights}; pass the log of" in capsys.readouterr().err
