@@ -121,6 +121,7 @@ def _start_master(
             options,
             rows=contents.rows,
             writers=contents.writers,
+            unreadable=contents.unreadable,
             is_durable=backend.is_durable,
         )
 

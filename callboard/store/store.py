@@ -1,7 +1,7 @@
-"""`Store`: what users hold of a master or a clone. Methods as in Broker's Python package.
+"""`Store`: a handle of a master or a clone, with the methods of Broker's Python package.
 
-Every blocking method `x` has a twin `ax` to be awaited, with the same signature. Values are
-taken as they are when a method is called: later changes of a list are not stored.
+Every blocking method `x` has an awaitable twin `ax` with the same signature. A value is stored
+as it is when the method is called; later changes of a list are not stored.
 """
 
 import asyncio
@@ -45,22 +45,22 @@ AWAIT_IDLE_TIMEOUT: Final = 15.0
 #: Seconds that `close` waits for the disk.
 CLOSE_TIMEOUT: Final = 15.0
 
-#: Seconds that a read waits for what was written before it.
+#: Seconds that a read waits for earlier writes of this node.
 SETTLE_TIMEOUT: Final = 15.0
 
-#: Seconds that a question to the master may take.
+#: Seconds that the master has to answer a request.
 ANSWER_TIMEOUT: Final = 15.0
 
-#: How long a key lives, in seconds or as a span of time; None: for ever.
+#: Time until a key expires, in seconds or as a timespan; None: it does not expire.
 Expiry = float | datetime.timedelta | Timespan | None
 
 
 class Store(Closing):
     """A master or a clone of a store, for any thread.
 
-    Reads look at the copy on this node. On a master they see all that was written through it
-    before; on a clone they see a write when it has come back from the master. Writes return at
-    once; `await_idle` tells when they have arrived.
+    Reads use the copy on this node. On a master they see all earlier writes of this node; on a
+    clone they see a write after the master has sent it back. Writes return at once;
+    `await_idle` waits until the master has acknowledged them.
     """
 
     def __init__(self, actor: StoreActor) -> None:
@@ -74,7 +74,7 @@ class Store(Closing):
         return self._actor.name
 
     def node_id(self) -> str:
-        """Return the id of the endpoint that it lives on."""
+        """Return the id of its endpoint."""
         return str(self._actor.machine.entity.endpoint)
 
     @property
@@ -85,18 +85,18 @@ class Store(Closing):
     # --- reading ---
 
     def get(self, key: Any) -> Any:
-        """Return the value of a key, None if there is none.
+        """Return the value of a key; None if it has none.
 
         Raises:
-            NoSuchMaster: a clone that has never reached its master.
-            StaleData: a clone that lost its master too long ago.
+            NoSuchMaster: this clone has never reached its master.
+            StaleData: this clone has been without its master for too long.
             StoreClosed: the store was closed.
             WouldBlock: called on the thread of a running event loop; await `aget`.
         """
         return python_of(self._entries().get(token_of(key)))
 
     async def aget(self, key: Any) -> Any:
-        """Return the value of a key, None if there is none."""
+        """Return the value of a key; None if it has none."""
         return python_of((await self._aentries()).get(token_of(key)))
 
     def exists(self, key: Any) -> bool:
@@ -118,8 +118,8 @@ class Store(Closing):
     def get_index_from_value(self, key: Any, index: Any) -> Any:
         """Return the element at an index of a key's value.
 
-        That is whether a set holds it, what a table has under it, or the element of a vector;
-        None if there is no such key or index.
+        For a set it is whether the set has the member, for a table the value of a key, for a
+        vector the element at a position; None if there is no such key or index.
 
         Raises:
             TypeClash: the value has no elements.
@@ -136,13 +136,13 @@ class Store(Closing):
         return len(self._entries())
 
     def _entries(self) -> dict[Token, Stored]:
-        """Return the entries, after a wait where one is needed."""
+        """Return the entries; wait until they can be read."""
         if asyncio._get_running_loop() is not None and current_cell.get() is None:  # noqa: SLF001
             msg = "reading a store may block the running event loop; await the twins: aget …"
             raise WouldBlock(msg)
         if not self._can_read():
             try:
-                self._actor.settle().result(self._patience())
+                self._actor.settle().result(self._read_timeout())
             except ResultTimeout as cause:
                 raise self._unreachable() from cause
         return self._checked_entries()
@@ -152,45 +152,46 @@ class Store(Closing):
         if not self._can_read():
             settled = self._actor.settle()
             try:
-                await self._actor.within(settled, self._patience())
+                await self._actor.within(settled, self._read_timeout())
             except TimeoutError as cause:
                 raise self._unreachable() from cause
         return self._checked_entries()
 
     def when_readable(self, read: Callable[[], object]) -> None:
-        """Call something that reads when reading it needs no waiting, or has failed."""
+        """Call `read` when it can read without a wait, or when the wait has failed."""
         if self._can_read():
             read()
             return
         settled = self._actor.settle()
-        self._actor.expire_in(settled, self._patience())
+        self._actor.expire_in(settled, self._read_timeout())
         settled.on_done(lambda _: read())
 
     def _can_read(self) -> bool:
-        """Return whether a read needs no waiting."""
+        """Return whether a read needs no wait."""
         machine = self._actor.machine
         return machine.has_copy if isinstance(machine, Clone) else self._actor.is_settled()
 
-    def _patience(self) -> float:
+    def _read_timeout(self) -> float:
         """Return the seconds that a read may wait."""
         machine = self._actor.machine
         return machine.options.max_get_delay if isinstance(machine, Clone) else SETTLE_TIMEOUT
 
     def _unreachable(self) -> Exception:
-        """Return the error of a read that waited in vain."""
+        """Return the error of a read whose wait has timed out."""
         name = self._actor.name
         if self.is_master:
             return errors.RequestTimeout(
-                f"the master of the store {name!r} does not come to its turn"
+                f"the master of the store {name!r} has not executed earlier writes within "
+                f"{self._read_timeout():g} s; is its node busy?"
             )
         msg = (
             f"the clone of the store {name!r} has not found its master within "
-            f"{self._patience():g} s; is a node with the master in reach?"
+            f"{self._read_timeout():g} s; is a node with the master in reach?"
         )
         return errors.NoSuchMaster(msg)
 
     def _checked_entries(self) -> dict[Token, Stored]:
-        """Return the entries, unless they are too old or the store has ended."""
+        """Return the entries; raise if they are stale or the store has ended."""
         actor = self._actor
         if actor.error is not None:
             raise actor.error
@@ -212,8 +213,8 @@ class Store(Closing):
 
         Args:
             key: any value of the data model.
-            value: any value of the data model, as it is at this moment.
-            expiry: seconds (or a span of time) after which the key is removed.
+            value: any value of the data model, as it is at the time of the call.
+            expiry: seconds (or a timespan) after which the key is removed.
 
         Raises:
             EndpointError: the data model has no such key, value or expiry.
@@ -226,7 +227,9 @@ class Store(Closing):
         await self._awrite(_put(key, value, expiry))
 
     def put_unique(self, key: Any, value: Any, expiry: Expiry = None) -> bool:
-        """Set the value of a key that has none; False when it has one. Atomic in the network.
+        """Set the value of a key if it has none, and return whether it was set.
+
+        The master decides, so one of several concurrent callers gets True.
 
         Raises:
             RequestTimeout: the master did not answer; it may have put the value or not.
@@ -239,7 +242,7 @@ class Store(Closing):
             raise self._no_answer(request) from cause
 
     async def aput_unique(self, key: Any, value: Any, expiry: Expiry = None) -> bool:
-        """Set the value of a key that has none; False when it has one."""
+        """Set the value of a key if it has none, and return whether it was set."""
         request, future = self._ask_unique(key, value, expiry)
         try:
             return await self._actor.within(future, ANSWER_TIMEOUT)
@@ -266,8 +269,8 @@ class Store(Closing):
     def increment(self, key: Any, amount: Any = 1, expiry: Expiry = None) -> None:
         """Add to a number, or a timespan to a time. A missing key starts from zero.
 
-        Like all that changes values this happens at the master: what does not fit the type of
-        the value changes nothing, is logged, and is an event `CommandsRefused` of its node.
+        The master computes the new value. An amount that does not fit the type of the value
+        changes nothing; the master's node logs it and reports an event `CommandsRefused`.
         """
         self._actor.write(_add(key, amount, None, expiry))
 
@@ -298,11 +301,11 @@ class Store(Closing):
         """Insert a member into a set or, given a value too, an entry into a table.
 
         Args:
-            key: of the set or the table.
+            key: key of the set or table.
             index: the member, or the key of the entry.
-            args: a value, and behind it an expiry.
-            value: the value by name; None for a member of a set.
-            expiry: how long the whole value of `key` is kept.
+            args: the value, and an expiry.
+            value: the value, by keyword; None for a member of a set.
+            expiry: time until `key` expires, with the whole set or table.
         """
         self._actor.write(_insert(key, index, args, value, expiry))
 
@@ -313,11 +316,11 @@ class Store(Closing):
         await self._awrite(_insert(key, index, args, value, expiry))
 
     def remove_from(self, key: Any, index: Any, expiry: Expiry = None) -> None:
-        """Remove a member of a set, or the entry of a table."""
+        """Remove a member of a set, or an entry of a table."""
         self._actor.write(_subtract(key, index, expiry))
 
     async def aremove_from(self, key: Any, index: Any, expiry: Expiry = None) -> None:
-        """Remove a member of a set, or the entry of a table."""
+        """Remove a member of a set, or an entry of a table."""
         await self._awrite(_subtract(key, index, expiry))
 
     def push(self, key: Any, value: Any, expiry: Expiry = None) -> None:
@@ -337,26 +340,25 @@ class Store(Closing):
         await self._awrite(_subtract(key, None, expiry))
 
     async def _awrite(self, action: tuple[Any, ...]) -> None:
-        """Write, after what waits has become less."""
+        """Write, once there is room for another command."""
         while not self._actor.has_room():
             await self._actor.settle()
         self._actor.write(action)
 
     def ask_unique(self, key: Any, value: Any, expiry: Expiry = None) -> Future[bool]:
-        """Begin a `put_unique`; the future has its answer."""
+        """Send a `put_unique`, and return the future of its answer."""
         return self._ask_unique(key, value, expiry)[1]
 
     def _ask_unique(self, key: Any, value: Any, expiry: Expiry) -> tuple[int, Future[bool]]:
-        """Begin a `put_unique`; returns its request and the future of its answer."""
-        _, *fields = _put(key, value, expiry)  # what is wrong is said before anything is asked
+        """Send a `put_unique`, and return its request and the future of its answer."""
+        _, *fields = _put(key, value, expiry)  # raises before the request is registered
         request, future = self._actor.question()
-        self._actor.write(
-            (Command.PUT_UNIQUE, *fields, self._actor.machine.entity.who, request)
-        )
+        asker = self._actor.machine.entity.plain
+        self._actor.write((Command.PUT_UNIQUE, *fields, asker, request))
         return request, future
 
     def _no_answer(self, request: int) -> errors.RequestTimeout:
-        """Forget a request, and return the error that it gets."""
+        """Drop a request, and return the error for its caller."""
         self._actor.forget(request)
         msg = (
             f"the master of the store {self._actor.name!r} did not answer within "
@@ -371,22 +373,22 @@ class Store(Closing):
         timeout: float = AWAIT_IDLE_TIMEOUT,
         callback: Callable[[bool], object] | None = None,
     ) -> bool | None:
-        """Wait until the store is idle; False if it was not within `timeout` seconds.
+        """Wait until the store is idle; return False after `timeout` seconds.
 
         A master is idle when all clones have acknowledged the last command, no handshake is
-        pending, no command of a writer waits, and everything is as durable as its backend
+        pending, no command of a writer waits, and all changes are as durable as its backend
         promises. A clone is idle when it is connected, misses no command, and the master has
-        acknowledged (which means: made durable) all that was written here.
+        acknowledged (and so made durable) all of its writes.
 
-        With a callback it returns None at once, and `callback(result)` is called later, on
-        the node's thread.
+        With a callback it returns None at once, and later calls `callback(result)` on the
+        node's thread.
         """
         future = self._actor.idle()
         if callback is not None:
-            told = callback
+            on_result = callback
             self._actor.expire_in(future, timeout)
-            # On the node's thread, also if a loop runs here.
-            future.on_done(lambda done: told(done.exception() is None and done.result(0)))
+            # On the node's thread, even if the caller's thread runs an event loop.
+            future.on_done(lambda done: on_result(done.exception() is None and done.result(0)))
             return None
         try:
             return future.result(timeout)
@@ -399,7 +401,7 @@ class Store(Closing):
         timeout: float = AWAIT_IDLE_TIMEOUT,
         callback: Callable[[bool], object] | None = None,
     ) -> bool | None:
-        """Wait until the store is idle; False if it was not within `timeout` seconds."""
+        """Wait until the store is idle; return False after `timeout` seconds."""
         if callback is not None:
             return self.await_idle(timeout, callback)
         try:
@@ -408,16 +410,16 @@ class Store(Closing):
             return False
 
     def watch(self, prefix: str = "") -> AsyncIterator[StoreEvent]:
-        """Iterate over the changes of keys that start with a text; of all keys without one.
+        """Iterate over the changes of keys with a prefix.
 
-        A watcher that is too slow misses the oldest changes beyond 65,536. A cancelled wait for
-        the next change loses none.
+        A slow watcher loses the oldest changes beyond 65,536. A cancelled wait for the next
+        change loses none.
         """
         watching = ExitStack()
         queues: list[MessageQueue[StoreEvent]] = []
 
         async def next_event() -> StoreEvent:
-            if not queues:  # changes count from the first wait on
+            if not queues:  # the first wait starts the queue of changes
                 queues.append(watching.enter_context(self.changes(prefix)))
             return await queues[0].aget()
 
@@ -425,7 +427,7 @@ class Store(Closing):
 
     @contextmanager
     def changes(self, prefix: str = "") -> Iterator[MessageQueue[StoreEvent]]:
-        """Keep a queue of such changes, for threads: `queue.get(timeout)`."""
+        """Provide a queue of the changes of keys with a prefix: `queue.get(timeout)`."""
         queue = self._actor.watch(prefix)
         try:
             yield queue
@@ -433,7 +435,7 @@ class Store(Closing):
             self._actor.unwatch(queue)
 
     def close_with_node(self, queue: MessageQueue[Any]) -> None:
-        """Close a queue of answers when the node ends, and with it the store."""
+        """Close a queue of answers when the node ends."""
         self._actor.close_with_node(queue)
 
     def mapping(self) -> "StoreMapping":
@@ -441,27 +443,27 @@ class Store(Closing):
         return StoreMapping(self)
 
     def proxy(self) -> "StoreProxy":
-        """Return a proxy, which asks now and receives the answers later."""
+        """Return a proxy, which sends requests without waiting for their answers."""
         return StoreProxy(self)
 
     # --- the end ---
 
     def close(self) -> None:
-        """Detach: end this master or clone, after all that was written. Idempotent."""
+        """Detach: end this master or clone after all of its writes. Idempotent."""
         future = self._actor.detach()
         if current_cell.get() is not None:
-            return  # a handler never waits; its node goes on when it returns
+            return  # the node can end the store only after this handler has returned
         try:
-            with suppress(NodeClosed):  # which has ended the store
+            with suppress(NodeClosed):  # the end of the node has ended the store
                 future.result(CLOSE_TIMEOUT)
         except ResultTimeout:
             self._actor.me.kill()
 
     async def aclose(self) -> None:
-        """Detach: end this master or clone, after all that was written."""
+        """Detach: end this master or clone after all of its writes."""
         future = self._actor.detach()
         try:
-            with suppress(NodeClosed):  # which has ended the store
+            with suppress(NodeClosed):  # the end of the node has ended the store
                 await self._actor.within(future, CLOSE_TIMEOUT)
         except TimeoutError:
             self._actor.me.kill()
@@ -471,16 +473,16 @@ class Store(Closing):
 
 
 def _element(entries: dict[Token, Stored], key: Any, index: Any) -> Any:
-    """Return what a value has at an index, None where nothing is."""
+    """Return the element at an index of a key's value; None if there is no key or index."""
     with suppress(KeyError):
         return index_of(entries[token_of(key)], index)
     return None
 
 
-# ------------------------------------------------------------------- what methods write
+# --------------------------------------------------------------------------------- actions
 
 
-#: At hand, as an attribute of a class is looked up at each use.
+#: A global name is looked up faster than an attribute of a class, and puts are frequent.
 _PUT: Final = Command.PUT
 
 
@@ -490,7 +492,10 @@ def _put(key: Any, value: Any, expiry: Expiry) -> Action:
 
 
 def _add(key: Any, value: Any, initial: DataType | None, expiry: Expiry) -> Action:
-    """Return an addition; without a type to start from, it is that of the value."""
+    """Return an addition; a missing key starts from an empty value of `initial`'s type.
+
+    Without `initial` it is the type of the value.
+    """
     stored = stored_of(value)
     kind = initial or data_of(stored).get_type()
     return Command.ADD, token_of(key), stored, int(kind), _ns(expiry)
@@ -522,12 +527,12 @@ def _ns(expiry: Any) -> int | None:
         case datetime.timedelta():
             return Timespan.from_timedelta(expiry).count()
         case int() | float() if not isinstance(expiry, bool):
-            # An integer may be larger than any float is.
+            # `float` raises OverflowError for an integer beyond the largest float.
             return Timespan(
                 float(max(-sys.float_info.max, min(expiry, sys.float_info.max)))
             ).count()
-    shown = "a bool" if isinstance(expiry, bool) else f"{expiry!r:.60}"
-    msg = f"an expiry is a number of seconds or a span of time, not {shown}"
+    label = "a bool" if isinstance(expiry, bool) else f"{expiry!r:.60}"
+    msg = f"an expiry is a number of seconds or a timespan, not {label}"
     raise InvalidData(msg)
 
 
@@ -535,10 +540,10 @@ def _ns(expiry: Any) -> int | None:
 
 
 class StoreMapping(MutableMapping[Any, Any]):
-    """Reads and writes a store as a dict; what a clone writes comes back from its master.
+    """A store as a mutable mapping; a clone sees a write after its master has sent it back.
 
-    `mapping[key] = value` puts, `del mapping[key]` erases. Deleting raises `KeyError` when this
-    copy does not have the key; nothing else here waits for the master.
+    `mapping[key] = value` puts, `del mapping[key]` erases. Deletion raises `KeyError` if this
+    copy does not have the key. No method waits for an answer of the master.
     """
 
     def __init__(self, store: Store) -> None:
@@ -577,12 +582,12 @@ class StoreMapping(MutableMapping[Any, Any]):
 
 
 class StoreResponse(NamedTuple):
-    """An answer.
+    """The answer to a request of a proxy.
 
     Attributes:
-        id: of the request.
-        answer: what was asked for; None when there is an error.
-        error: what went wrong, or None.
+        id: number of the request.
+        answer: the result; None after an error.
+        error: the error, or None.
     """
 
     id: int
@@ -591,7 +596,7 @@ class StoreResponse(NamedTuple):
 
 
 class StoreProxy:
-    """Asks a store without waiting; every request has a number and one answer."""
+    """Requests to a store without waits; each request has a number and gets one answer."""
 
     def __init__(self, store: Store) -> None:
         """Use `store.proxy()`."""
@@ -601,15 +606,15 @@ class StoreProxy:
         store.close_with_node(self._mailbox)
 
     def exists(self, key: Any) -> int:
-        """Ask whether a key has a value; returns the number of the request."""
+        """Request whether a key has a value; return the number of the request."""
         return self._read(lambda: self._store.exists(key))
 
     def get(self, key: Any) -> int:
-        """Ask for the value of a key."""
+        """Request the value of a key."""
         return self._read(lambda: self._store.get(key))
 
     def keys(self) -> int:
-        """Ask for all keys."""
+        """Request all keys."""
         return self._read(self._store.keys)
 
     def get_index_from_value(self, key: Any, index: Any) -> int:
@@ -617,7 +622,7 @@ class StoreProxy:
         return self._read(lambda: self._store.get_index_from_value(key, index))
 
     def put_unique(self, key: Any, value: Any, expiry: Expiry = None) -> int:
-        """Ask for a value to be put if the key has none."""
+        """Request to put a value if the key has none."""
         request = next(self._requests)
 
         def answered(future: Future[bool]) -> None:
@@ -627,7 +632,7 @@ class StoreProxy:
         return request
 
     def available(self) -> int:
-        """Return how many answers wait."""
+        """Return the number of answers that wait."""
         return self._mailbox.available()
 
     def fd(self) -> int:
@@ -635,7 +640,7 @@ class StoreProxy:
         return self._mailbox.fd()
 
     def receive(self, timeout: float | None = None) -> StoreResponse | None:
-        """Return the next answer; None when none came within `timeout` seconds."""
+        """Return the next answer; None if none arrives within `timeout` seconds."""
         return self._mailbox.get(timeout)
 
     async def areceive(self) -> StoreResponse:
@@ -643,7 +648,7 @@ class StoreProxy:
         return await self._mailbox.aget()
 
     def _read(self, read: Callable[[], Any]) -> int:
-        """Read when that needs no waiting."""
+        """Read as soon as that needs no wait; return the number of the request."""
         request = next(self._requests)
         self._store.when_readable(lambda: self._answer(request, read))
         return request
@@ -652,6 +657,6 @@ class StoreProxy:
         """Put the outcome of a read into the mailbox."""
         try:
             response = StoreResponse(request, read())
-        except Exception as error:  # noqa: BLE001  # it is the answer
+        except Exception as error:  # noqa: BLE001  # the caller receives it as the answer
             response = StoreResponse(request, None, error)
         self._mailbox.take([response])

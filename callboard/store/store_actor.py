@@ -1,14 +1,14 @@
-"""A store on a node: the machine of a master or a clone, in an actor that threads may call.
+"""The actor of a store: runs the machine of a master or a clone for threads and other nodes.
 
     threads ──write──> inputs ──> machine ──> stores of other nodes, a backend
     stores of other nodes ──────> machine ──> entries, answers, watchers
 
-Frontends live on the threads of users. What they write waits in `inputs` until the actor's turn
-and is carried out as one run; reads look at the entries directly, which is right whenever
-nothing that was written here still waits. No lock is taken for either. Commands of other nodes
-arrive from the hub in runs. Both become steps of the machine, whose effects are carried out in
-order. Effects behind a `Persist` wait until the backend says that it is durable; later steps go
-on meanwhile, and what they want to persist shares the next transaction.
+Frontends run on the threads of users. Their writes wait in `inputs` until the actor's turn, and
+are executed as one run. Reads use the entries directly; that is correct whenever no write of
+this node still waits. Neither takes a lock. Commands of other nodes arrive from the hub in
+runs. Both become steps of the machine, whose effects are executed in order. Effects after a
+`Persist` wait until the backend reports it durable. Later steps run in the meantime, and their
+changes share the next transaction.
 """
 
 import itertools
@@ -45,7 +45,7 @@ from callboard.store.errors import BackendFailure, MasterExists, StoreClosed, St
 from callboard.store.machine import command
 from callboard.store.machine.change import Change, StoreEvent, event_data, event_of
 from callboard.store.machine.clone import Clone
-from callboard.store.machine.leaf import is_write, may_say
+from callboard.store.machine.leaf import is_write, may_send
 from callboard.store.machine.master import Master
 from callboard.store.machine.step import (
     Answer,
@@ -62,37 +62,38 @@ from callboard.store.machine.step import (
 from callboard.support import after_fork
 from callboard.support.dataclass import dataclass
 
-_LOG: Final = logging.getLogger("callboard.store")
+_log = logging.getLogger("callboard.store")
 
 T = TypeVar("T")
 
-#: Commands that wait for the actor's turn: a thread that writes more waits for it.
+#: Commands that wait for the actor's turn; beyond it, a writing thread waits for room.
 INPUT_LIMIT: Final = 16_384
 
-#: Seconds that such a thread waits at most; then clones that are too slow must begin anew.
-WAIT_FOR_ROOM: Final = 5.0
+#: Longest wait for room. After it the write is accepted, and clones that are too slow lose
+#: their channel and load a snapshot again.
+ROOM_SECONDS: Final = 5.0
 
-#: Events that wait for one watcher; older ones are dropped beyond it.
+#: Events that wait for one watcher; beyond it, the oldest are dropped.
 WATCH_LIMIT: Final = 65_536
 
-#: Commands that one turn takes: the node's other actors have their turns too.
-TURN_LENGTH: Final = 512
+#: Commands of one turn, so that other actors of the node get their turns.
+TURN_LIMIT: Final = 512
 
-#: Commands on the way to clones, a master or a disk beyond which threads that write wait.
-CONGESTION: Final = 16_384
+#: Commands that clones, the master or the disk have not confirmed; beyond it, writers wait.
+CONGESTION_LIMIT: Final = 16_384
 
-#: Commands on the way below which they go on.
-RELIEF: Final = CONGESTION // 2
+#: Unconfirmed commands below which waiting writers resume.
+RELIEF_LIMIT: Final = CONGESTION_LIMIT // 2
 
 
 @dataclass(frozen=True, slots=True)
 class CommandsRefused:
-    """Event: commands of a store had no effect, and nobody waited to hear it.
+    """Event: commands of a store had no effect, and their senders do not await an answer.
 
     Attributes:
-        store: its name.
-        count: commands.
-        reason: of the first of them.
+        store: name of the store.
+        count: number of commands.
+        reason: why the first of them had no effect.
     """
 
     store: str
@@ -102,11 +103,11 @@ class CommandsRefused:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A peer with limited rights that sent commands, as it was when they came.
+    """A peer with limited rights, with its rights when its commands arrived.
 
     Attributes:
-        node: its node.
-        endpoint: its endpoint, if it has one that is its own.
+        node: id of its node.
+        endpoint: id of its endpoint; None if it has no endpoint of its own.
         may_write: whether it may write this store.
     """
 
@@ -116,19 +117,23 @@ class Leaf:
 
 
 def master_name(name: str) -> str:
-    """Return the name in the directories of nodes; a store's own name may have any letters."""
+    """Return the name of a master in the directories of nodes.
+
+    The name of the store is encoded, as it may have characters that a directory refuses.
+    """
     return MASTER_NAME + checked_topic(name).encode().hex()
 
 
 class StoreActor(SystemActor, RunReceiver):
-    """Runs the machine of one store, for frontends on any thread and for other nodes."""
+    """The actor of one store, for frontends on any thread and for other nodes."""
 
-    #: Used by each command; with more than 30 keys a dictionary is not shared.
+    #: Used by each command. The class has more than 30 attributes, and then Python does not
+    #: share the keys of instance dictionaries, which makes them slower than slots.
     __slots__ = ("error", "inputs", "is_busy", "is_congested", "wake_pending", "machine")
 
-    #: Why a clone gets no copy, and why its last writes had no effect.
-    _unread: NotPermitted | None = None
-    _unwritten: NotPermitted | None = None
+    #: The refusal of a clone's last request for a copy, and of its last writes.
+    _read_refusal: NotPermitted | None = None
+    _write_refusal: NotPermitted | None = None
 
     def __init__(
         self,
@@ -137,13 +142,13 @@ class StoreActor(SystemActor, RunReceiver):
         make_machine: Callable[[float], Master | Clone],
         backend: StoreBackend | None,
     ) -> None:
-        """Run a machine.
+        """Make the machine, and subscribe to the commands of other nodes.
 
         Args:
-            hub: of the node.
-            name: of the store.
-            make_machine: makes the machine, at a time of the node's clock.
-            backend: of a master; a clone has none.
+            hub: hub of the node.
+            name: name of the store.
+            make_machine: makes the machine, given the time of the node's clock.
+            backend: backend of a master; None for a clone.
         """
         self.hub = hub
         self.name = name
@@ -152,12 +157,12 @@ class StoreActor(SystemActor, RunReceiver):
         self.wake_pending = False
         after_fork.own_wake(self)
         self._drain_order = CallBack(self._drain)
-        #: True while the actor carries out what it took; set before it takes.
+        #: Whether the actor executes inputs; set before it removes them from the queue.
         self.is_busy = False
         self.is_congested = False
-        #: Notified when threads that wait for room may go on.
+        #: Notified when threads that wait for room may resume.
         self._room = locks.condition("room of a store", 330)
-        #: Why the store has ended; None while it has not.
+        #: Why the store has ended; None while it is open.
         self.error: StoreError | None = None
         self._questions: dict[int, Future[bool]] = {}
         self._numbers = itertools.count(1)
@@ -169,26 +174,26 @@ class StoreActor(SystemActor, RunReceiver):
         self._to_masters = master_topic(name)
         self._events = f"{STORE_EVENTS}/{name}"
         #: Effects that wait for the backend, each with the number of the write before it.
-        self._held: deque[tuple[int, StoreEffect]] = deque()
+        self._deferred: deque[tuple[int, StoreEffect]] = deque()
         self._written = 0
         self._durable = 0
-        self._rows_under_way = 0
-        #: When the first key expires, as far as there is a timer for it.
+        self._unconfirmed_rows = 0
+        #: The timer for the earliest deadline of a key.
         self._timer: Any = None
         self._timer_at = 0.0
         self._idle_awaited: list[Future[bool]] = []
         self._settled_awaited: list[Future[None]] = []
-        #: Done when the store has ended, once that is wanted.
+        #: Whether the store ends when all writes are durable.
         self._is_leaving = False
         self._has_ended = False
-        #: Resolved when the actor has ended, and another master of the name may start.
+        #: Done when the actor has ended, and another master of the name may start.
         self._end_waiters: list[Future[None]] = []
         topic = self._to_clones if backend is None else self._to_masters
-        hub.refusal_listeners.append(self._note_refusal)  # before there can be one
+        hub.refusal_listeners.append(self._record_refusal)  # before the first command is sent
         hub.add_receiver(
             self, [topic], kind=PackedType.COMMAND, sees_own=True
         ).add_done_callback(self._subscribed)
-        hub.on_peer_event(self._peer_event)
+        hub.on_peer_event(self._handle_peer_event)
         self.after(self._interval, StoreSignal.TICK)
         self._arm_timer()
 
@@ -198,7 +203,7 @@ class StoreActor(SystemActor, RunReceiver):
     # --- for threads of users ---
 
     def write(self, action: command.Action) -> None:
-        """Carry out a command in the next turn; waits while too much waits.
+        """Queue a command for the next turn; waits for room if too many commands wait.
 
         Raises:
             StoreError: the store is closed, or its backend failed.
@@ -212,20 +217,18 @@ class StoreActor(SystemActor, RunReceiver):
             self._wait_for_room()
 
     def _poke(self) -> None:
-        """Take what waits in the next turn."""
+        """Schedule a turn that executes the queued inputs."""
         self.wake_pending = True
         self.post_self(self._drain_order)
 
     def is_settled(self) -> bool:
-        """Return whether all that was written here so far can be read."""
-        # In this order: the actor says that it is busy before it takes.
+        """Return whether all earlier writes of this node can be read."""
+        # In this order: the actor sets `is_busy` before it removes inputs. Checked the other
+        # way round, inputs that are removed between the two checks would be missed.
         return not self.inputs and not self.is_busy
 
     def settle(self) -> Future[None]:
-        """Return a future that is done when all that was written so far can be read.
-
-        A clone has a copy then.
-        """
+        """Return a future that is done when earlier writes can be read, and there is a copy."""
         future: Future[None] = Future(self)
         self.call_soon(self._settle, future)
         return self._fail_late(future)
@@ -237,19 +240,19 @@ class StoreActor(SystemActor, RunReceiver):
         return self._fail_late(future)
 
     def question(self) -> tuple[int, Future[bool]]:
-        """Return a new request, and the future of its answer."""
+        """Return the number of a new request and the future of its answer."""
         request = next(self._numbers)
         future = self._questions[request] = Future(self)
         return request, self._fail_late(future)
 
     def forget(self, request: int) -> None:
-        """Nobody waits for the answer to a request any more."""
+        """Drop a request whose caller no longer waits."""
         self._questions.pop(request, None)
         if isinstance(self.machine, Clone):
             self.machine.forget(request)
 
     def detach(self) -> Future[None]:
-        """End the store behind what was written; the future is done when it has ended."""
+        """End the store after all earlier writes; the future is done when it has ended."""
         future: Future[None] = Future(self)
         self._end_waiters.append(future)  # first: an actor that has ended runs no call
         self.call_soon(self._detach)
@@ -258,34 +261,34 @@ class StoreActor(SystemActor, RunReceiver):
         return self.runtime.shutdown.guard(future)
 
     def _fail_late(self, future: Future[T]) -> Future[T]:
-        """Fail what was asked after the end: nobody will answer."""
+        """Fail a future that was made after the end of the store, which would never be done."""
         if self.error is not None:
             future.set_exception(self.error)
         return self.runtime.shutdown.guard(future)
 
     def _wait_for_room(self) -> None:
-        """Let a thread outside of the node wait until less waits."""
+        """Wait until there is room for more inputs, unless this is the node's thread."""
         if self.runtime.is_runner_thread():
-            return  # a handler never waits; its node goes on when it returns
+            return  # the node executes the inputs only after this handler has returned
         with self._room:
-            self._room.wait_for(self.has_room, WAIT_FOR_ROOM)
+            self._room.wait_for(self.has_room, ROOM_SECONDS)
 
     def has_room(self) -> bool:
-        """Return whether a write would not wait."""
+        """Return whether a write is accepted without a wait."""
         is_full = self.is_congested or len(self.inputs) > INPUT_LIMIT
         return not is_full or self.error is not None
 
     async def within(self, future: Future[T], timeout: float) -> T:
-        """Await a future for some time at most, by the node's clock.
+        """Await a future for at most `timeout` seconds of the node's clock.
 
         Raises:
-            ResultTimeout: the time is over.
+            ResultTimeout: the future was not done in time.
         """
         self.expire_in(future, timeout)
         return await future
 
     def expire_in(self, future: Future[Any], timeout: float) -> None:
-        """Fail a future with `ResultTimeout` when the time is over."""
+        """Fail a future with `ResultTimeout` after `timeout` seconds."""
         timeout = seconds(timeout)
 
         def arm() -> None:
@@ -296,7 +299,7 @@ class StoreActor(SystemActor, RunReceiver):
         self.runtime.post(arm)
 
     def watch(self, prefix: str) -> MessageQueue[StoreEvent]:
-        """Return a queue of the changes of keys that start with a text."""
+        """Return a queue that receives the changes of keys with a prefix."""
         queue: MessageQueue[StoreEvent] = MessageQueue(WATCH_LIMIT)
         with self._watchers_lock:
             self._watchers = (*self._watchers, (prefix, queue))
@@ -316,309 +319,311 @@ class StoreActor(SystemActor, RunReceiver):
     def unwatch(self, queue: MessageQueue[StoreEvent]) -> None:
         """Stop filling a queue."""
         with self._watchers_lock:
-            self._watchers = tuple(one for one in self._watchers if one[1] is not queue)
+            self._watchers = tuple(pair for pair in self._watchers if pair[1] is not queue)
 
     # --- mail ---
 
     def _drain(self) -> None:
-        """Take what frontends wrote, as one run."""
+        """Execute queued inputs of frontends as one run."""
         self.is_busy = True
         self.wake_pending = False
         inputs = self.inputs
-        count = min(len(inputs), TURN_LENGTH)
+        count = min(len(inputs), TURN_LIMIT)
         take = inputs.popleft
         actions = [take() for _index in range(count)]
         if actions:
-            self._look_for_watchers()
-            self._carry_out(self.machine.local(actions, self.now()))
-            self._fail_unread()
-            self._look_around()
+            self._check_watchers()
+            self._execute(self.machine.local(actions, self.now()))
+            self._fail_refused_reads()
+            self._check_waiters()
         self.is_busy = False
         if inputs and not self.wake_pending:
             self._poke()
-        self._look_for_congestion()
+        self._check_congestion()
 
     def _drain_all(self) -> None:
-        """Take all that waits."""
+        """Execute all queued inputs."""
         while self.inputs:
             self._drain()
 
     def _settle(self, future: Future[None]) -> None:
-        """Say that there is a copy to read, and that what was written is on its way."""
+        """Execute queued inputs; complete the future when there is a copy to read."""
         self._drain_all()
         self._settled_awaited.append(future)
-        self._fail_unread()
-        self._look_around()
+        self._fail_refused_reads()
+        self._check_waiters()
 
     def _await_idle(self, future: Future[bool]) -> None:
-        """Say so when the store is idle."""
+        """Execute queued inputs; complete the future when the store is idle."""
         self._drain_all()
         self._idle_awaited.append(future)
-        self._fail_unread()
-        self._fail_unwritten()
-        self._look_for_idleness()
+        self._fail_refused_reads()
+        self._fail_refused_writes()
+        self._check_idleness()
 
     def _detach(self) -> None:
-        """End, when all that was written is durable."""
+        """Execute queued inputs; end the store when all writes are durable."""
         if self.error is not None:
-            return  # the end is under way
+            return  # the actor is about to end
         self._drain_all()
         self.step(StoreSignal.LEAVE)
         self._is_leaving = True
         self._release(self._durable)
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
-        """Take a run of the hub: commands of other stores; on the node's thread."""
+        """Handle commands of other replicas, from the hub; on the node's thread."""
         rights = self.hub.overlay.rights(sender)
         leaf = None
-        if rights is not None:  # as it is now: in the turn to come the leaf may be gone
+        if rights is not None:  # recorded now: the leaf may be disconnected in the next turn
             may_write = rights.permit_store(self.name, "write")
             leaf = Leaf(sender, self.hub.core.endpoint_of(sender), may_write)
-        self.call_soon(self._take, items, leaf)
+        self.call_soon(self._receive_runs, items, leaf)
 
-    def _take(self, items: list[Item], leaf: Leaf | None) -> None:
-        """Take commands of other stores."""
-        self._look_for_watchers()
+    def _receive_runs(self, items: list[Item], leaf: Leaf | None) -> None:
+        """Execute commands of other replicas."""
+        self._check_watchers()
         now = self.now()
         for _, content in items:
             try:
                 run = command.read_run(content)
             except InvalidData as error:
-                _LOG.warning("store %r was sent what is not a command: %s", self.name, error)
+                _log.warning("store %r received a malformed command: %s", self.name, error)
                 continue
-            if leaf is not None and not may_say(run, leaf.endpoint, may_write=leaf.may_write):
+            if leaf is not None and not may_send(run, leaf.endpoint, may_write=leaf.may_write):
                 level = "write" if is_write(run) else "read"
                 self.hub.refuse(leaf.node, level, self.name)
                 continue
-            self._carry_out(self.machine.receive(run, now))
-        self._look_around()
+            self._execute(self.machine.receive(run, now))
+        self._check_waiters()
 
-    # --- what the node of the master does not permit ---
+    # --- refusals by the node of the master ---
 
-    def _note_refusal(self, refusal: RefusedThere) -> None:
-        """Hear what other endpoints refuse this one, as the hub tells it: in any turn."""
+    def _record_refusal(self, refusal: RefusedThere) -> None:
+        """Handle a refusal in the next turn; called by the hub, in any turn."""
         if refusal.name == self.name:
-            self.call_soon(self._refused, refusal)
+            self.call_soon(self._handle_refusal, refusal)
 
-    def _refused(self, refusal: RefusedThere) -> None:
-        """Give up what a clone has no right to, and tell those who wait."""
+    def _handle_refusal(self, refusal: RefusedThere) -> None:
+        """Refuse the reads or writes that a clone has no right to, and fail their waiters."""
         machine, right = self.machine, refusal.right
         if not isinstance(machine, Clone) or right not in ("read", "write"):
             return
         error = NotPermitted(f"this node has no right to {right} the store {self.name!r}")
         master = machine.master
         if right == "read" and not machine.has_copy:
-            self._unread = error
-            self._fail_unread()
+            self._read_refusal = error
+            self._fail_refused_reads()
         elif (
             right == "write"
             and master is not None
             and (self.hub.core.endpoint_of(refusal.node) == master.endpoint.bytes)
         ):
-            self._unwritten = error
-            self._carry_out(machine.refused(error))
-            self._fail_unwritten()
-            self._look_around()
+            self._write_refusal = error
+            self._execute(machine.refused(error))
+            self._fail_refused_writes()
+            self._check_waiters()
 
-    def _fail_unread(self) -> None:
-        """Fail those who wait for a copy that does not come."""
-        error = None if self.machine.has_copy else self._unread
+    def _fail_refused_reads(self) -> None:
+        """Fail the waiters of a clone that has no copy and no right to one."""
+        error = None if self.machine.has_copy else self._read_refusal
         if error is not None:
             if isinstance(self.machine, Clone):
-                self._carry_out(self.machine.refused(error))
+                self._execute(self.machine.refused(error))
             settled, self._settled_awaited = self._settled_awaited, []
             idle, self._idle_awaited = self._idle_awaited, []
             for future in (*settled, *idle):
                 future.set_exception(error)  # type: ignore[attr-defined]
 
-    def _fail_unwritten(self) -> None:
-        """Fail those who wait for writes that had no effect; the first to wait hears of it."""
-        error, awaited = self._unwritten, self._idle_awaited
+    def _fail_refused_writes(self) -> None:
+        """Fail the waiters for idleness once, after writes of this clone were refused."""
+        error, awaited = self._write_refusal, self._idle_awaited
         if error is not None and awaited:
-            self._unwritten, self._idle_awaited = None, []
+            self._write_refusal, self._idle_awaited = None, []
             for future in awaited:
                 future.set_exception(error)
 
     @handler
     def step(self, event: StoreSignal | EndpointLost) -> None:
-        """Take a rare event."""
+        """Handle a rare event."""
         if event is StoreSignal.TICK:
             self.after(self._interval, event)
         elif event is StoreSignal.KEY_EXPIRES:
             self._timer = None
-        self._look_for_watchers()
-        self._carry_out(self.machine.step(event, self.now()))
-        self._look_around()
+        self._check_watchers()
+        self._execute(self.machine.step(event, self.now()))
+        self._check_waiters()
 
-    def _write_ended(self, number: int, rows: int, failure: BackendFailure | None) -> None:
-        """A write is durable, or failed: go on with what waited for it, or end."""
-        self._rows_under_way -= rows
+    def _handle_written(self, number: int, rows: int, failure: BackendFailure | None) -> None:
+        """Execute the effects that waited for a write, or end the store after a failed one."""
+        self._unconfirmed_rows -= rows
         if failure is None:
             self._release(number)
             return
-        _LOG.error("the master of store %r ends: %s", self.name, failure)
-        self._held.clear()
+        _log.error("the master of store %r ends: %s", self.name, failure)
+        self._deferred.clear()
         self._stop(failure)
 
-    def _peer_event(self, event: PeerEvent) -> None:
-        """Hear of other endpoints, as the hub tells it: on the node's thread, in any turn."""
-        happened: StoreInput
+    def _handle_peer_event(self, event: PeerEvent) -> None:
+        """Handle an event of another endpoint; called by the hub on the node's thread."""
+        store_input: StoreInput
         if event.kind is SC.EndpointDiscovered:
-            self._unread = None  # that one may permit it
-            happened = StoreSignal.ENDPOINT_FOUND
+            self._read_refusal = None  # the new endpoint may permit reads
+            store_input = StoreSignal.ENDPOINT_FOUND
         elif event.kind is SC.EndpointUnreachable and event.endpoint is not None:
-            happened = EndpointLost(event.endpoint)
+            store_input = EndpointLost(event.endpoint)
         else:
             return
-        self.post_self(happened)
+        self.post_self(store_input)
 
     def _subscribed(self, _: Future[None]) -> None:
-        """Begin: other endpoints know that there is a store here."""
+        """Seek the master or clones, once other endpoints know that this store exists."""
         if self.error is None:
             self.step(StoreSignal.ENDPOINT_FOUND)
             refusal = self.hub.refusals.get(("read", self.name))
-            if refusal is not None:  # another clone here was told
-                self._note_refusal(refusal)
+            if refusal is not None:  # received for another clone on this node
+                self._record_refusal(refusal)
 
     # --- effects ---
 
-    def _carry_out(self, effects: list[StoreEffect]) -> None:
-        """Carry out effects in order; those behind a `Persist` wait for it."""
+    def _execute(self, effects: list[StoreEffect]) -> None:
+        """Execute effects in order; effects after a `Persist` wait until it is durable."""
         for effect in effects:
             if isinstance(effect, Persist):
                 self._persist(effect)
             elif self._durable < self._written:
-                self._held.append((self._written, effect))
+                self._deferred.append((self._written, effect))
             else:
-                self._carry_out_one(effect)
+                self._execute_one(effect)
 
     def _persist(self, changes: Persist) -> None:
-        """Hand changes to the backend."""
+        """Write changes to the backend."""
         assert self._backend is not None
         self._written += 1
         number, rows = self._written, len(changes.rows)
-        self._rows_under_way += rows
-        self._backend.write(changes, partial(self.call_soon, self._write_ended, number, rows))
+        self._unconfirmed_rows += rows
+        written = partial(self.call_soon, self._handle_written, number, rows)
+        self._backend.write(changes, written)
 
     def _release(self, number: int) -> None:
-        """Carry out what waited for a write."""
+        """Execute the effects that waited for writes up to a number."""
         self._durable = max(self._durable, number)
-        held = self._held
-        while held and held[0][0] <= self._durable:
-            self._carry_out_one(held.popleft()[1])
-        self._look_around()
+        deferred = self._deferred
+        while deferred and deferred[0][0] <= self._durable:
+            self._execute_one(deferred.popleft()[1])
+        self._check_waiters()
         if self._is_leaving and self._durable == self._written:
             self._stop(None)
 
-    def _carry_out_one(self, effect: StoreEffect) -> None:
-        """Carry out an effect that nothing holds back."""
+    def _execute_one(self, effect: StoreEffect) -> None:
+        """Execute an effect that does not wait for a write."""
         match effect:
             case SendRun(run, to_master):
                 self._send(run, to_master=to_master)
             case Answer(request, value):
                 self._answer(request, value)
             case ReportChanges(changes):
-                self._tell(changes)
+                self._report_changes(changes)
             case ReportRefused(count, reason):
                 self.runtime.report(CommandsRefused(self.name, count, reason))
                 text = "store %r: %d commands had no effect: %s"
-                _LOG.warning(text, self.name, count, reason)
+                _log.warning(text, self.name, count, reason)
             case Resign(rival):
                 self._resign(rival)
 
     def _send(self, run: command.CommandRun, *, to_master: bool) -> None:
-        """Send a run to one store, or to all masters or clones."""
+        """Send a run to its receiver, or to all masters or clones if it is nil."""
         topic = self._to_masters if to_master else self._to_clones
         endpoint = run.receiver.endpoint.bytes if run.receiver else None
         self.hub.command(topic, command.encode_run(run), endpoint)
 
     def _answer(self, request: int, value: object) -> None:
-        """Answer a question, if somebody still wants to know."""
+        """Complete the future of a request, unless its caller has stopped waiting."""
         future = self._questions.pop(request, None)
         if future is not None and isinstance(value, Exception):
             future.set_exception(value)
         elif future is not None:
             future.set_result(bool(value))
 
-    def _tell(self, changes: list[Change]) -> None:
-        """Tell watchers and the topic of store events what changed."""
+    def _report_changes(self, changes: list[Change]) -> None:
+        """Send changes to watchers and to the topic of store events."""
         name = self.name
         events = [event_of(name, change) for change in changes] if self._watchers else []
         for prefix, queue in self._watchers:
-            wanted = [
+            matches = [
                 event
                 for event in events
                 if not prefix or (isinstance(event.key, str) and event.key.startswith(prefix))
             ]
-            if wanted:
-                queue.take(wanted)
+            if matches:
+                queue.take(matches)
         if self.hub.wants(self._events):
-            who = self.machine.master or command.NIL
+            master = self.machine.master or command.NIL
             for change in changes:
-                self.hub.deliver_here(self._events, event_data(name, change, who))
+                self.hub.deliver_here(self._events, event_data(name, change, master))
 
     def _resign(self, rival: command.EntityId) -> None:
-        """End after a partition: of two masters that meet, the smaller name stays."""
+        """End this master: after a partition, the master with the smaller id stays."""
         if self.error is not None:
             return
         msg = (
-            f"another master of the store {self.name!r} was made at {rival} while "
-            "it was out of reach; this one ends, what it holds is still in its backend"
+            f"the store {self.name!r} got another master, {rival}, while its node was not "
+            "reachable; this master ends, and its backend keeps the values"
         )
-        _LOG.error(msg)
-        self._carry_out(self.machine.step(StoreSignal.LEAVE, self.now()))
+        _log.error(msg)
+        self._execute(self.machine.step(StoreSignal.LEAVE, self.now()))
         self._stop(MasterExists(msg))
 
     # --- after each step ---
 
-    def _look_around(self) -> None:
-        """Look for what a step may have made true."""
+    def _check_waiters(self) -> None:
+        """Complete the futures whose condition a step may have made true."""
         if self._settled_awaited and self.machine.has_copy:
             settled, self._settled_awaited = self._settled_awaited, []
             for future in settled:
                 future.set_result(None)
         if self._idle_awaited:
-            self._look_for_idleness()
+            self._check_idleness()
         if self.is_congested:
-            self._look_for_congestion()
+            self._check_congestion()
         self._arm_timer()
 
-    def _look_for_watchers(self) -> None:
+    def _check_watchers(self) -> None:
         self.machine.wants_changes = bool(self._watchers) or self.hub.wants(self._events)
 
-    def _look_for_idleness(self) -> None:
-        """Tell those who wait for it that the store is idle, or work towards it."""
+    def _check_idleness(self) -> None:
+        """Complete the waiters for idleness if the store is idle, else request acks for it."""
         is_durable = self._durable == self._written
         if is_durable and not self.inputs and self.machine.is_idle:
-            self._tell_idle(is_idle=True)
+            self._complete_idle(is_idle=True)
         else:
-            self._idle_awaited = [one for one in self._idle_awaited if not one.done()]
+            self._idle_awaited = [future for future in self._idle_awaited if not future.done()]
             if self._idle_awaited:
-                self._carry_out(self.machine.step(StoreSignal.HASTEN, self.now()))
+                self._execute(self.machine.step(StoreSignal.HASTEN, self.now()))
 
-    def _tell_idle(self, *, is_idle: bool) -> None:
-        """Tell those who wait for it whether the store is idle."""
+    def _complete_idle(self, *, is_idle: bool) -> None:
+        """Complete the futures of all waiters for idleness."""
         awaited, self._idle_awaited = self._idle_awaited, []
         for future in awaited:
             future.set_result(is_idle)
 
-    def _look_for_congestion(self) -> None:
-        """Let threads that write wait while too much is on the way, or go on."""
+    def _check_congestion(self) -> None:
+        """Make writing threads wait while too many commands are unconfirmed, or wake them."""
         machine = self.machine
-        # Without a master nobody waits: a clone keeps its writes, and refuses too many.
+        # A clone without a master makes no thread wait: it buffers writes up to its limit, and
+        # refuses more.
         unacknowledged = machine.unacknowledged if machine.is_connected else 0
-        limit = RELIEF if self.is_congested else CONGESTION
-        self.is_congested = max(unacknowledged, self._rows_under_way) > limit
+        limit = RELIEF_LIMIT if self.is_congested else CONGESTION_LIMIT
+        self.is_congested = max(unacknowledged, self._unconfirmed_rows) > limit
         if not self.is_congested:
             self._wake_writers()
 
     def _wake_writers(self) -> None:
-        """Let threads that wait for room look whether there is some."""
+        """Wake the threads that wait for room."""
         with self._room:
             self._room.notify_all()
 
     def _arm_timer(self) -> None:
-        """Have one timer, for the key that expires first."""
+        """Set the timer for the earliest deadline of a key."""
         due = self.machine.next_expiry
         if due is None or (self._timer is not None and self._timer_at <= due):
             return
@@ -632,25 +637,26 @@ class StoreActor(SystemActor, RunReceiver):
     def _stop(self, error: StoreError | None) -> None:
         """End the store and its actor."""
         self._close(error or StoreClosed(f"the store {self.name!r} was closed"))
-        self.hub.off_peer_event(self._peer_event)
+        self.hub.off_peer_event(self._handle_peer_event)
         with suppress(ValueError):
-            self.hub.refusal_listeners.remove(self._note_refusal)
+            self.hub.refusal_listeners.remove(self._record_refusal)
         self.hub.remove_receiver(self, kind=PackedType.COMMAND)
         self.stop_self()
 
     def on_end(self, reason: ExitReason, detail: str) -> None:
-        """Release everything, also when the actor ends by itself or with its node."""
+        """Release all resources, whatever ended the store: `close`, a failure or its node."""
         self._close(StoreClosed(f"the store {self.name!r} ended: {detail or reason}"))
         if self._backend is not None:
             self._backend.close()
-            # Before anybody hears of the end: the next master may come at once.
+            # Before the futures are done: a waiter may create the next master at once, which
+            # fails while this name is registered.
             self.hub.node.unregister(master_name(self.name))
         self._has_ended = True
         for future in self._end_waiters:
             future.set_result(None)
 
     def _close(self, error: StoreError) -> None:
-        """Take no more commands: all that wait get the error."""
+        """Refuse further commands, and fail all waiters with the error."""
         if self.error is not None:
             return
         self.error = error
@@ -660,4 +666,4 @@ class StoreActor(SystemActor, RunReceiver):
         for _, queue in self._watchers:
             queue.close()
         self._wake_writers()
-        self._tell_idle(is_idle=False)
+        self._complete_idle(is_idle=False)

@@ -19,12 +19,13 @@ Stores = dict[Labels, list[StoreActor]]
 
 #: Attributes of store machines that are summed, and the help texts of their metrics.
 _SUMS: Final = (
-    ("input_channels", "Writers that a master listens to; masters that a clone follows."),
+    ("input_channels", "Writers of a master; masters that a clone follows."),
     ("output_channels", "Clones that follow a master; masters that a clone writes to."),
-    ("out_of_order", "Commands that came too early and wait for those before them."),
-    ("size", "Keys that a master or clone holds."),
-    ("processed", "Commands that a master or clone has carried out."),
-    ("unacknowledged", "Commands that not all clones, or not the master, have acknowledged."),
+    ("out_of_order", "Commands that arrived early and wait for earlier ones."),
+    ("size", "Keys of a master or clone."),
+    ("processed", "Commands that a master or clone has executed."),
+    ("unacknowledged", "Commands that a clone, or the master, has not acknowledged."),
+    ("unreadable", "Commands and stored entries that could not be read and were left out."),
 )
 
 #: Names of metrics that differ from the attribute.
@@ -33,6 +34,7 @@ _NAMES: Final = {
     "size": "entries",
     "processed": "processed_updates_total",
     "unacknowledged": "unacknowledged_updates",
+    "unreadable": "unreadable_total",
 }
 
 

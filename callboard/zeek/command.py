@@ -24,10 +24,11 @@ from callboard.model.data import Data, DataType, Table
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan
 from callboard.store.machine.command import (
+    ACTIONS,
     FIELDS,
+    FIRST_OWN,
     NIL,
     SEQS_LIMIT,
-    Command,
     CommandField,
     EntityId,
 )
@@ -70,7 +71,7 @@ def command_to_bytes(command: InternalCommand) -> bytes:
     for field, value in zip(FIELDS[number], values, strict=True):
         _, write = _CODECS[field]
         out += write(value)
-    if number < Command.ATTACH_WRITER:
+    if number in ACTIONS:
         out += _entity_bytes(command.publisher)
     return bytes(out)
 
@@ -98,7 +99,7 @@ def _command(buffer: bytes) -> tuple[InternalCommand, int]:
     sender, offset = _entity(buffer, offset)
     receiver, offset = _entity(buffer, offset)
     number, offset = buffer[offset], offset + 1
-    if number >= len(FIELDS):
+    if number not in FIELDS or number >= FIRST_OWN:
         msg = f"{number} is not a kind of command"
         raise InvalidData(msg)
     content: list[Any] = [number]
@@ -107,7 +108,7 @@ def _command(buffer: bytes) -> tuple[InternalCommand, int]:
         value, offset = read(buffer, offset)
         content.append(value)
     publisher = NIL
-    if number < Command.ATTACH_WRITER:
+    if number in ACTIONS:
         publisher, offset = _entity(buffer, offset)
     return InternalCommand(seq, sender, tuple(content), receiver, publisher), offset
 

@@ -181,7 +181,7 @@ def store_commands_text(_: str, __: list[str], ___: Options) -> str:
     numbers = {value: name for name, value in vars(Command).items() if name.isupper()}
     rows = [
         [str(number), f"`{numbers[number].lower()}`", ", ".join(f.name.lower() for f in kinds)]
-        for number, kinds in enumerate(FIELDS)
+        for number, kinds in FIELDS.items()
     ]
     return _markdown(["number", "command", "fields"], rows)
 

@@ -24,7 +24,7 @@ def carry_out_at_once(self: Any, effects: list[Any]) -> None:
         if type(effect).__name__ == "Persist":
             self._persist(effect)
         else:
-            self._carry_out_one(effect)
+            self._execute_one(effect)
 
 
 def persist_no_writers(self: Any) -> Any:
@@ -48,9 +48,9 @@ def is_idle_when_connected(self: Any) -> bool:
 ORIGINAL_PERSIST: Callable[[Any], Any] = Master._take_persist
 
 BUGS = [
-    (StoreActor, "_carry_out", carry_out_at_once, "not durable|is lost", 6),
+    (StoreActor, "_execute", carry_out_at_once, "not durable|is lost", 6),
     (Master, "_take_persist", persist_no_writers, "not between", 14),
-    (Master, "_remember", remember_no_answer, "nobody won|won by all", 14),
+    (Master, "_record_answer", remember_no_answer, "nobody won|won by all", 14),
     (Clone, "is_idle", property(is_idle_when_connected), "not durable", 22),
     (Clone, "consume_nil", lambda *_: None, "differs|was idle before", 43),
     (Master, "is_idle", property(lambda _self: True), "was idle before|differs", 1),

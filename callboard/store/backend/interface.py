@@ -1,4 +1,4 @@
-"""What a backend is, which kinds there are, and their options."""
+"""Backends of stores: their interface, their kinds and their options."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Literal, Protocol
 
 from callboard.store.errors import BackendFailure
-from callboard.store.machine.command import Who
+from callboard.store.machine.command import PlainEntity
 from callboard.store.machine.step import Persist, Row, WriterRow
 from callboard.store.machine.stored import Token
 from callboard.support.dataclass import dataclass
@@ -22,24 +22,31 @@ class Backend(Enum):
 
 @dataclass(slots=True)
 class Contents:
-    """What a backend holds: rows, and how far each writer's commands were carried out."""
+    """The contents of a backend.
+
+    Attributes:
+        rows: value and deadline of each key.
+        writers: the progress of each writer.
+        unreadable: number of rows that were left out because they cannot be read.
+    """
 
     rows: dict[Token, Row] = field(default_factory=dict)
-    writers: dict[Who, WriterRow] = field(default_factory=dict)
+    writers: dict[PlainEntity, WriterRow] = field(default_factory=dict)
+    unreadable: int = 0
 
 
 class StoreBackend(Protocol):
-    """Keeps the rows of one master."""
+    """Storage of the rows of one master."""
 
-    #: Whether `write` does anything: if not, nothing is ever handed to it.
+    #: Whether the backend stores anything; if not, `write` is never called.
     is_durable: bool
 
     def open(self, wall_offset: float) -> Contents:
-        """Return what is there; may block.
+        """Open the backend and return its contents; may block.
 
         Args:
-            wall_offset: seconds since 1970 of the moment when the node's clock showed 0.
-                Deadlines of rows are in the seconds of the node's clock.
+            wall_offset: Unix time, in seconds, at which the node's clock showed 0. Deadlines of
+                rows are in seconds of the node's clock.
 
         Raises:
             BackendFailure: it cannot be opened, or is damaged.
@@ -48,23 +55,25 @@ class StoreBackend(Protocol):
     def write(self, changes: Persist, done: Callable[[BackendFailure | None], object]) -> None:
         """Write changes, all or nothing; never blocks.
 
-        `done` is called on any thread when they are durable, in the order of the writes.
+        `done` is called with None when they are durable, or with the failure; on any thread,
+        in the order of the writes.
         """
 
     def close(self) -> None:
-        """Finish what was written, and release everything; may block."""
+        """Complete all writes, and release all resources; may block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions(Mapping[str, Any]):
-    """What a backend is asked for; None leaves the choice to it. Memory has no options.
+    """Options of a backend; None means its default. The memory backend has no options.
 
     Attributes:
-        path: the file of a SQLite backend, which needs one.
-        synchronous: when a write counts as durable; `FULL`.
-        journal_mode: `WAL`.
-        failure_mode: what to do with a damaged file, `FAIL` or `DELETE` it; `FAIL`.
-        integrity_check: whether to look through the whole file when it is opened; it is not.
+        path: the file of a SQLite backend, which requires one.
+        synchronous: when a write counts as durable; the default is `FULL`.
+        journal_mode: SQLite's journal mode; the default is `WAL`.
+        failure_mode: what happens to a damaged file: opening fails (`FAIL`, the default), or
+            the file is deleted (`DELETE`).
+        integrity_check: whether opening checks the whole file; the default is no.
     """
 
     path: str | os.PathLike[str] | None = None
@@ -74,32 +83,34 @@ class BackendOptions(Mapping[str, Any]):
     integrity_check: bool | None = None
 
     def __getitem__(self, name: str) -> Any:
-        """Return an option that was given."""
+        """Return an option that is set."""
         if name not in list(self):
             raise KeyError(name)
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names of those that were given."""
-        return (each.name for each in fields(self) if getattr(self, each.name) is not None)
+        """Iterate over the names of the options that are set."""
+        return (
+            option.name for option in fields(self) if getattr(self, option.name) is not None
+        )
 
     def __len__(self) -> int:
-        """Return how many were given."""
+        """Return the number of options that are set."""
         return len(list(iter(self)))
 
 
 class MemoryBackend:
-    """Keeps nothing: the master's own memory is all there is."""
+    """A backend that stores nothing: values exist only in the memory of the master."""
 
     is_durable = False
 
     def open(self, wall_offset: float) -> Contents:
-        """Return nothing."""
+        """Return empty contents."""
         return Contents()
 
     def write(self, changes: Persist, done: Callable[[BackendFailure | None], object]) -> None:
-        """Report success at once: nothing is written."""
+        """Report success at once."""
         done(None)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""

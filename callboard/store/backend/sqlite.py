@@ -1,9 +1,9 @@
-"""A backend in a SQLite file, off the node's thread.
+"""A backend in a SQLite file, written by a thread of its own.
 
-One thread writes. It takes everything that waits, puts it into one transaction, and says so
-when the commit has returned: the more is written, the more shares one commit.
+The thread collects all waiting changes in one transaction, and reports them as durable after
+its commit: the higher the load, the more changes share one commit.
 
-What a commit promises:
+Durability of a commit:
 
 | synchronous | kill of the process | loss of power |
 |---|---|---|
@@ -12,12 +12,15 @@ What a commit promises:
 | `NORMAL` with `DELETE` | kept | the latest may be lost in rare cases |
 | `FULL`, `EXTRA` | kept | kept |
 
-What is missing of a file is told: the number of its commits stands in it, and beside it in a
-small file, `things.commits.db` for `things.db`, see `CommitMark`. A file of another program or
-of a later release is never written, nor is anything that is no plain file opened.
+Lost commits are detected: the number of commits is stored in the file and in a small file
+beside it, `things.commits.db` for `things.db`, see `CommitMark`. The backend never writes a
+file of another program or of a later release, and opens only regular files.
 
-The file is locked while it is open: two masters cannot have the same one. Options have Broker's
-names, and may have the form in which Broker wants them: an enum value or text such as
+A row whose key, value or deadline cannot be read is left out, logged and counted; the other
+rows are served. It stays in the file until its key is written or the store is cleared.
+
+The file is locked while it is open, so two masters cannot share it. Options have Broker's
+names, and may have Broker's values: an enum value or a text such as
 `Broker::SQLITE_SYNCHRONOUS_FULL`.
 """
 
@@ -43,18 +46,19 @@ from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Enum
 from callboard.store.backend.interface import Contents
 from callboard.store.errors import BackendFailure
-from callboard.store.machine.command import Who
-from callboard.store.machine.step import ERASED, Persist, Row, WriterRow
+from callboard.store.machine.command import PlainEntity
+from callboard.store.machine.step import ERASED, Persist, WriterRow
 from callboard.store.machine.stored import Token, checked_stored, checked_token
 from callboard.support import after_fork
 from callboard.support.dataclass import dataclass
 from callboard.support.file_place import FilePlaces, replaced
 from callboard.support.private_file import check_file_mode, make_private_file
+from callboard.support.text import error_text, safe_repr
 
 Done = Callable[[BackendFailure | None], object]
 
-#: Of the tables, as `user_version` in the file. In version 1 the entries were in a table
-#: `store`, as they are in files of Zeek Broker, which then took ours for its own.
+#: Version of the tables, `user_version` in the file. Version 1 named the table of entries
+#: `store`, as Zeek Broker does, which then opened our files as its own.
 _VERSION: Final = 2
 
 _SCHEMA: Final = """
@@ -66,8 +70,8 @@ CREATE TABLE writers (
   PRIMARY KEY (endpoint, object)
 ) WITHOUT ROWID;
 """
-#: How many transactions were committed, and what tells this file from others. It came later
-#: than version 1, whose programs leave it alone.
+#: The id of the file and the number of its commits. Programs that know only version 1 ignore
+#: the table.
 _COMMITS: Final = (
     "CREATE TABLE IF NOT EXISTS commits (file BLOB NOT NULL, number INTEGER NOT NULL)"
 )
@@ -76,16 +80,16 @@ _TABLES: Final = {
     "writers": ["endpoint", "object", "seq", "answers"],
 }
 _FIRST_NAMES: Final = {"entries": "store"}
-#: What makes the tables of this version out of those of an earlier one, by that.
+#: Statements that convert tables of an earlier version, by that version.
 _STEPS: Final = {
     0: tuple(_SCHEMA.split(";")),
     1: ("ALTER TABLE store RENAME TO entries",),
 }
 _NS: Final = 10**9
 _FILES: Final = ("", "-wal", "-shm", "-journal")
-#: With these a commit is on the disk when it returns.
+#: Values of `synchronous` with which a commit is on the disk when it returns.
 _DURABLE: Final = frozenset({"FULL", "EXTRA"})
-#: What rows raise whose contents are not what we write.
+#: Exceptions of reading a row that was not written by a store, or is damaged.
 _UNREADABLE: Final = (OSError, ValueError, TypeError, OverflowError, RecursionError, CBORError)
 
 _CHOICES: Final = {
@@ -97,7 +101,7 @@ _CHOICES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SqliteOptions:
-    """Checked options."""
+    """Checked options of a SQLite backend."""
 
     path: str
     synchronous: str = "FULL"
@@ -108,33 +112,33 @@ class SqliteOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> Self:
-        """Check what a user gave.
+        """Check the options of a user.
 
         Raises:
-            InvalidData: an option is missing, unknown, or has no such value.
+            InvalidData: the path is missing, or an option or its value is not known.
         """
-        known = dict(options)
-        path = known.pop("path", None)
+        choices = dict(options)
+        path = choices.pop("path", None)
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             msg = 'a SQLite backend needs a file: options={"path": "things.db"}'
             raise InvalidData(msg)
-        check = known.pop("integrity_check", False)
+        check = choices.pop("integrity_check", False)
         if not isinstance(check, bool):
             msg = f"integrity_check is True or False, not {check!r:.60}"
             raise InvalidData(msg)
         try:
-            mode = check_file_mode(known.pop("mode", None))
+            mode = check_file_mode(choices.pop("mode", None))
         except ValueError as error:
             raise InvalidData(str(error)) from None
-        chosen = {name: _choice(name, value) for name, value in known.items()}
-        return cls(os.fspath(path), integrity_check=check, mode=mode, **chosen)
+        checked = {name: _choice(name, value) for name, value in choices.items()}
+        return cls(os.fspath(path), integrity_check=check, mode=mode, **checked)
 
 
 def _choice(name: str, value: Any) -> str:
     """Return the value of an option without Broker's prefixes."""
     if name not in _CHOICES:
         names = ", ".join(("path", *_CHOICES, "integrity_check", "mode"))
-        msg = f"the SQLite backend has no option {name!r:.60}; it has {names}"
+        msg = f"{name!r:.60} is not an option of the SQLite backend; it has {names}"
         raise InvalidData(msg)
     text = value.name if isinstance(value, Enum) else str(value)
     text = text.removeprefix("Broker::").removeprefix(f"SQLITE_{name.upper()}_")
@@ -145,27 +149,33 @@ def _choice(name: str, value: Any) -> str:
 
 
 class _Refused(sqlite3.DatabaseError):
-    """The file is no damaged one of ours, and is left as it is whatever `failure_mode` says."""
+    """The file is not ours, or not damaged: `failure_mode` DELETE must not delete it."""
 
 
 class CommitMark:
-    """The number of commits, kept beside a file: so what is missing of the file is told.
+    """The number of commits of a database, in a file beside it, to detect lost commits.
 
-    It guards against a file that was emptied, removed, or replaced by another or an older one,
-    and against a write-ahead log that is gone. It is no part of the data: without it, or where
-    it is torn, a file opens as it is. It is written behind each commit, never before, and not
-    synced by itself: it may be behind, and never ahead of what is durable. What a loss of power
-    may take counts only until the next start of the machine.
+    It detects a database that was emptied, removed, or replaced by another or an older one, and
+    a missing write-ahead log. It is not part of the data: without a mark, or with a torn one,
+    the database opens as it is. It is written after each commit and not synced, so it may have
+    a smaller number than the database, and never a larger one. Without `FULL` or `EXTRA`, a
+    loss of power may lose commits: the mark then names the boot of the machine, and a smaller
+    number of commits after another boot is only logged.
 
-    `CBM1`, what tells the file from others (16 bytes), number of commits (8), the start of the
-    machine until which they count (16; 0 is for ever), CRC-32 of these.
+    | offset | bytes | |
+    |---|---|---|
+    | 0 | 4 | `CBM1` |
+    | 4 | 16 | id of the database |
+    | 20 | 8 | number of commits |
+    | 28 | 16 | boot id of the machine for which the number counts; zeros: any boot |
+    | 44 | 4 | CRC-32 of these |
     """
 
     _LAYOUT: Final = struct.Struct("<4s16sQ16s")
     _MAGIC: Final = b"CBM1"
 
     def __init__(self, path: str, mode: int | None = None) -> None:
-        """Name the mark of a file; `mode` is that of a new one."""
+        """Name the mark of a database; `mode` is the permissions of a new mark."""
         self._mode = mode
         self.path = str(Path(path).with_suffix(f".commits{Path(path).suffix}"))
         self._descriptor: int | None = None
@@ -176,11 +186,13 @@ class CommitMark:
             ).bytes
 
     def read(self) -> tuple[bytes, int, bool] | None:
-        """Return what the mark says, and whether it still counts; None if there is none.
+        """Return the id, the number of commits, and whether the number counts on this boot.
+
+        None if there is no mark, or it is torn.
 
         Raises:
-            OSError: it cannot be read, or is no plain file.
-            _Refused: it is something else.
+            OSError: the file cannot be read, or is not a regular file.
+            _Refused: the file is not a mark.
         """
         try:
             with open(self.path, "rb", opener=open_plain) as file:
@@ -188,7 +200,7 @@ class CommitMark:
         except FileNotFoundError:
             return None
         if data and len(data) != self._LAYOUT.size + 4:
-            msg = f"{self.path} is no mark of a store; move it away"
+            msg = f"{self.path} is not a mark of a store; move it away"
             raise _Refused(msg)
         if not data or crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
             return None
@@ -196,7 +208,7 @@ class CommitMark:
         return name, number, start in (bytes(16), self._start)
 
     def write(self, name: bytes, number: int, *, is_durable: bool) -> None:
-        """Write it; one that cannot be written guards less, and that is all."""
+        """Write the mark; a failure is only logged, as the mark is not part of the data."""
         start = bytes(16) if is_durable else self._start
         data = self._LAYOUT.pack(self._MAGIC, name, number, start)
         try:
@@ -205,7 +217,7 @@ class CommitMark:
                 self._descriptor = open_plain(self.path, os.O_WRONLY | os.O_CREAT)
             os.pwrite(self._descriptor, data + crc32(data).to_bytes(4, "little"), 0)
         except OSError as error:
-            _log.warning("the mark %s is not written: %s", self.path, error)
+            _log.warning("the mark %s could not be written: %s", self.path, error)
 
     def leave(self) -> None:
         """Drop the file in a forked process."""
@@ -222,7 +234,7 @@ _log = logging.getLogger("callboard.store")
 
 
 class SqliteBackend:
-    """Keeps a master's rows in a file."""
+    """A backend in a SQLite file."""
 
     is_durable = True
 
@@ -235,7 +247,7 @@ class SqliteBackend:
         self._wake = locks.condition("commits of a SQLite store", 570)
         self._is_closing = False
         self._thread: threading.Thread | None = None
-        #: Transactions so far; with the number of writes it tells how many share one.
+        #: Committed transactions; fewer than writes, as a group of writes shares one.
         self.commits = 0
         self._mark = CommitMark(options.path, options.mode)
         self._name, self._number = b"", 0
@@ -243,10 +255,10 @@ class SqliteBackend:
         after_fork.register(self, SqliteBackend._leave)
 
     def open(self, wall_offset: float) -> Contents:
-        """Open or make the file and read it.
+        """Open or create the file and read it.
 
         Raises:
-            BackendFailure: it cannot be opened, is in use, or is damaged.
+            BackendFailure: the file cannot be opened, is in use, or is damaged.
         """
         self._wall_offset = wall_offset
         try:
@@ -263,13 +275,13 @@ class SqliteBackend:
         return contents
 
     def write(self, changes: Persist, done: Done) -> None:
-        """Let the thread write changes."""
+        """Queue changes for the writing thread."""
         with self._wake:
             self._waiting.append((changes, done))
             self._wake.notify()
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
+        """Write all queued changes, and close the file."""
         if after_fork.is_copy(self):
             return
         with self._wake:
@@ -284,7 +296,7 @@ class SqliteBackend:
         self._mark.close()
 
     def _leave(self) -> None:
-        """Drop the file of this copy in a forked process, where no node would call it."""
+        """Drop the file in a forked process, in which no node closes this backend."""
         connection, self._connection = self._connection, None
         self._mark.leave()
         if connection is not None:
@@ -293,19 +305,19 @@ class SqliteBackend:
     # --- opening ---
 
     def _open_and_read(self) -> Contents:
-        """Open or make the file, lock it, and read all of it."""
+        """Open or create the file, lock it, and read it completely."""
         options = self.options
         if after_fork.inherited_database(options.path):
             remedy = "give the store here another file"
             raise _Refused(after_fork.refusal(f"the file {options.path}", remedy))
-        mark = self._look_beside()
-        if not options.path.startswith((":", "file:")):  # which SQLite keeps elsewhere
+        mark = self._read_mark()
+        if not options.path.startswith((":", "file:")):  # these are not paths
             make_private_file(options.path, options.mode)
         connection = self._connection = sqlite3.connect(
             options.path, check_same_thread=False, isolation_level=None, timeout=1.0
         )
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        _check_owner(connection)  # before anything that writes
+        _check_owner(connection)  # before the first statement that writes
         connection.execute(f"PRAGMA journal_mode = {options.journal_mode}")
         connection.execute(f"PRAGMA synchronous = {options.synchronous}")
         connection.execute("BEGIN EXCLUSIVE")
@@ -315,83 +327,94 @@ class SqliteBackend:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
         connection.execute(_COMMITS)
-        if not (counted := connection.execute("SELECT file, number FROM commits").fetchall()):
-            counted = [(os.urandom(16), 0)]
-            connection.execute("INSERT INTO commits VALUES (?, ?)", counted[0])
-        self._name, self._number = bytes(counted[0][0]), int(counted[0][1])
+        if not (commits := connection.execute("SELECT file, number FROM commits").fetchall()):
+            commits = [(os.urandom(16), 0)]
+            connection.execute("INSERT INTO commits VALUES (?, ?)", commits[0])
+        self._name, self._number = bytes(commits[0][0]), int(commits[0][1])
         connection.execute("COMMIT")
         self._check_mark(mark)
         if options.integrity_check:
-            (found,) = connection.execute("PRAGMA integrity_check").fetchone()
-            if found != "ok":
-                raise sqlite3.DatabaseError(found)
-        contents = Contents(dict(self._read_rows(connection)), dict(_read_writers(connection)))
+            (result,) = connection.execute("PRAGMA integrity_check").fetchone()
+            if result != "ok":
+                raise sqlite3.DatabaseError(result)
+        contents = self._read_rows(connection)
+        contents.writers.update(_read_writers(connection))
         self._write_mark()
         self._places = FilePlaces()
         self._places.add(options.path)
-        if options.journal_mode == "WAL":  # other journals come and go with each commit
+        if options.journal_mode == "WAL":  # other journals are removed by each commit
             self._places.add(f"{options.path}-wal")
         return contents
 
     def _write_mark(self, *, is_durable: bool = False) -> None:
-        """Note how many commits there are."""
+        """Write the number of commits to the mark."""
         is_durable = is_durable or self.options.synchronous in _DURABLE
         self._mark.write(self._name, self._number, is_durable=is_durable)
 
-    def _look_beside(self) -> tuple[bytes, int, bool] | None:
-        """Return the mark, if there is one; SQLite would follow links, and drop its log.
+    def _read_mark(self) -> tuple[bytes, int, bool] | None:
+        """Check the files of the database before SQLite opens them, and return the mark.
+
+        SQLite would follow a symbolic link, and would delete a write-ahead log whose database
+        is missing.
 
         Raises:
-            OSError: what is there is no plain file.
-            sqlite3.DatabaseError: the file is missing or empty, and was not.
+            OSError: one of the files is not a regular file.
+            sqlite3.DatabaseError: the database is missing or empty, but has had contents.
         """
         path = self.options.path
         sizes: dict[str, int] = {}
         for ending in _FILES:
             with suppress(FileNotFoundError):
-                found = os.lstat(path + ending)
-                check_plain(found.st_mode, path + ending)
-                sizes[ending] = found.st_size
+                status = os.lstat(path + ending)
+                check_plain(status.st_mode, path + ending)
+                sizes[ending] = status.st_size
         mark = self._mark.read()
         if not sizes.get("") and (sizes.get("-wal") or (mark and mark[1])):
-            known = f"{mark[1]:,} commits" if mark else "what its -wal belongs to"
-            gone = f"it is {'empty' if '' in sizes else 'missing'}, and had {known}"
-            step = f"remove {path}-wal and {self._mark.path} to begin without it"
-            msg = f"{gone}; put a copy in its place, or {step}"
+            contents = f"{mark[1]:,} commits" if mark else "the contents of its -wal"
+            loss = f"it is {'empty' if '' in sizes else 'missing'}, and had {contents}"
+            remedy = f"remove {path}-wal and {self._mark.path} to begin without it"
+            msg = f"{loss}; put a copy in its place, or {remedy}"
             raise sqlite3.DatabaseError(msg)
         return mark
 
     def _check_mark(self, mark: tuple[bytes, int, bool] | None) -> None:
-        """Compare the number of commits with that of the mark.
+        """Compare the id and the number of commits with the mark.
 
         Raises:
-            sqlite3.DatabaseError: some are missing, or it is another file.
+            sqlite3.DatabaseError: commits are missing, or the mark is of another file.
         """
         if mark is None or (mark[0] == self._name and mark[1] <= self._number):
             return
         if mark[0] == self._name and not mark[2]:
             _log.warning("the latest commits of %s were lost with power", self.options.path)
             return
-        step = f"put the newest copy back, or remove {self._mark.path} to go on with this one"
+        remedy = f"put the newest copy back, or remove {self._mark.path} to use this one"
         missing = f"{mark[1] - self._number:,} of its {mark[1]:,} commits are missing"
         if mark[0] != self._name:
             missing = f"another file had its place, with {mark[1]:,} commits"
-        msg = f"{missing}; {step}"
+        msg = f"{missing}; {remedy}"
         raise sqlite3.DatabaseError(msg)
 
-    def _read_rows(self, connection: sqlite3.Connection) -> list[tuple[Token, Row]]:
-        """Read keys, values and deadlines."""
+    def _read_rows(self, connection: sqlite3.Connection) -> Contents:
+        """Read keys, values and deadlines; leave out rows that cannot be read."""
         offset = self._wall_offset
-        found = connection.execute("SELECT key, value, expiry FROM entries")
-        rows: list[tuple[Token, Row]] = []
-        for key, value, expiry in found:
-            deadline = None if expiry is None else expiry / _NS - offset
-            stored = checked_stored(cbor2.loads(value, immutable=True))
-            rows.append((checked_token(key), (stored, deadline)))
-        return rows
+        contents, reason = Contents(), ""
+        for key, value, expiry in connection.execute("SELECT key, value, expiry FROM entries"):
+            try:
+                deadline = None if expiry is None else expiry / _NS - offset
+                stored = checked_stored(cbor2.loads(value, immutable=True))
+                contents.rows[checked_token(key)] = (stored, deadline)
+            except (EndpointError, *_UNREADABLE) as error:
+                if not contents.unreadable:
+                    reason = f"{safe_repr(key, 60)}: {error_text(error, 200)}"
+                contents.unreadable += 1
+        if contents.unreadable:
+            text = "%d rows of %s cannot be read and are left out; the first has the key %s"
+            _log.error(text, contents.unreadable, self.options.path, reason)
+        return contents
 
     def _start_over(self) -> Contents:
-        """Begin with an empty file in place of a damaged one."""
+        """Replace a damaged file by an empty one."""
         try:
             for path in (*(self.options.path + ending for ending in _FILES), self._mark.path):
                 Path(path).unlink(missing_ok=True)
@@ -401,20 +424,20 @@ class SqliteBackend:
             raise self._failure(cause, "cannot be replaced") from cause
 
     def _close_connection(self) -> None:
-        """Close the file, whatever its state is."""
+        """Close the file; an error of SQLite is ignored, as a damaged file may raise one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def _failure(self, cause: BaseException, what: str) -> BackendFailure:
+    def _failure(self, cause: BaseException, problem: str) -> BackendFailure:
         """Return an error that names the file."""
-        return BackendFailure(f"the SQLite file {self.options.path} {what}: {cause}")
+        return BackendFailure(f"the SQLite file {self.options.path} {problem}: {cause}")
 
     # --- the writing thread ---
 
     def _work(self) -> None:
-        """Write group after group until the backend is closed."""
+        """Write groups of changes until the backend is closed."""
         failure: BackendFailure | None = None
         while True:
             with self._wake:
@@ -440,8 +463,8 @@ class SqliteBackend:
             if merged.is_cleared:
                 connection.execute("DELETE FROM entries")
             connection.executemany("REPLACE INTO entries VALUES (?, ?, ?)", self._rows(merged))
-            gone = [(token,) for token, row in merged.rows.items() if row is ERASED]
-            connection.executemany("DELETE FROM entries WHERE key = ?", gone)
+            erased = [(token,) for token, row in merged.rows.items() if row is ERASED]
+            connection.executemany("DELETE FROM entries WHERE key = ?", erased)
             _write_writers(connection, merged)
             connection.execute("UPDATE commits SET number = number + 1")
             if path := self._places.misplaced():
@@ -456,7 +479,7 @@ class SqliteBackend:
         self._write_mark()
 
     def _rows(self, changes: Persist) -> list[tuple[Token, bytes, int | None]]:
-        """Return the rows to replace, as SQLite holds them."""
+        """Return the new rows in the form of the table."""
         offset, encode = self._wall_offset, cbor2.dumps
         return [
             (token, encode(row[0]), None if row[1] is None else int((row[1] + offset) * _NS))
@@ -466,7 +489,7 @@ class SqliteBackend:
 
 
 def _merge(group: list[Persist]) -> Persist:
-    """Return several changes as one; later ones win."""
+    """Merge changes in their order."""
     merged = Persist()
     for changes in group:
         if changes.is_cleared:
@@ -478,10 +501,10 @@ def _merge(group: list[Persist]) -> Persist:
 
 
 def _check_owner(connection: sqlite3.Connection) -> int:
-    """Return the version of our tables in a file, 0 where it has none yet.
+    """Return the version of our tables in a file; 0 for an empty file.
 
     Raises:
-        _Refused: it is of another program, or of a later release.
+        _Refused: the file is of another program, or of a later release.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
@@ -493,52 +516,56 @@ def _check_owner(connection: sqlite3.Connection) -> int:
         )
         raise _Refused(msg)
     if broker := zeek_broker_version(connection):
-        step = "give ours a path of its own, and take its entries over with"
-        msg = f"it is a store of Zeek Broker {broker}; {step} callboard store import"
+        remedy = "give this store another path, and copy the entries with"
+        msg = f"it is a store of Zeek Broker {broker}; {remedy} callboard store import"
         raise _Refused(msg)
     for name, columns in _TABLES.items():
         name = _FIRST_NAMES.get(name, name) if version == 1 else name
-        found = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
-        if not 0 < version <= _VERSION or found != columns:
-            msg = "it is a database of another program; give the store a path of its own"
+        names = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+        if not 0 < version <= _VERSION or names != columns:
+            msg = "it is a database of another program; give this store another path"
             raise _Refused(msg)
     return int(version)
 
 
 def zeek_broker_version(connection: sqlite3.Connection) -> str | None:
-    """Return the version of the Zeek Broker that made a file; None if none did.
+    """Return the version of the Zeek Broker that made a file; None for other files.
 
     Source: files of Broker 1.4.0, tables `meta(key, value)` and `store(key, value, expiry)`.
     """
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     if not {"meta", "store"} <= tables:
         return None
-    found = connection.execute("SELECT * FROM meta").fetchall()
-    return next((str(value[1]) for value in found if value[0] == "broker_version"), "1 or 2")
+    rows = connection.execute("SELECT * FROM meta").fetchall()
+    return next((str(row[1]) for row in rows if row[0] == "broker_version"), "1 or 2")
 
 
 def _is_no_damage(cause: BaseException) -> bool:
-    """Return whether a failure is no damage: another process, or program, has the file."""
+    """Return whether the file is intact: in use by another process, or of another program."""
     code = getattr(cause, "sqlite_errorcode", None)
     is_in_use = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN)
     return is_in_use or isinstance(cause, _Refused | OSError)
 
 
-def _read_writers(connection: sqlite3.Connection) -> list[tuple[Who, WriterRow]]:
-    """Read how far writers were."""
-    found = connection.execute("SELECT endpoint, object, seq, answers FROM writers")
+def _read_writers(connection: sqlite3.Connection) -> list[tuple[PlainEntity, WriterRow]]:
+    """Read the progress of writers.
+
+    A row that cannot be read fails the whole store: without it the commands of that writer
+    would be executed twice.
+    """
+    rows = connection.execute("SELECT endpoint, object, seq, answers FROM writers")
     return [
         ((endpoint, int(number)), WriterRow(int(seq), dict(cbor2.loads(answers))))
-        for endpoint, number, seq, answers in found
+        for endpoint, number, seq, answers in rows
     ]
 
 
 def _write_writers(connection: sqlite3.Connection, changes: Persist) -> None:
-    """Write how far writers are; numbers as text, SQLite has no room for 64 unsigned bits."""
+    """Write the progress of writers; numbers as text, as SQLite's integers have a sign."""
     for (endpoint, number), row in changes.writers.items():
-        who = endpoint, str(number)
+        key = endpoint, str(number)
         if row is ERASED:
-            connection.execute("DELETE FROM writers WHERE endpoint = ? AND object = ?", who)
+            connection.execute("DELETE FROM writers WHERE endpoint = ? AND object = ?", key)
             continue
-        values = *who, str(row[0]), cbor2.dumps(row[1])
+        values = *key, str(row[0]), cbor2.dumps(row[1])
         connection.execute("REPLACE INTO writers VALUES (?, ?, ?, ?)", values)

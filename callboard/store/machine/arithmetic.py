@@ -1,4 +1,4 @@
-"""Adding to values and taking away from them, as the master does it.
+"""Addition to values and subtraction from them, as the master does both.
 
 | value | add | subtract |
 |---|---|---|
@@ -11,7 +11,7 @@
 | table | inserts (key, value) | removes a key |
 | vector | appends an element | removes the last element |
 
-Every other pair is a `TypeClash`. Unlike Broker's, numbers do not wrap around: a result that
+Every other pair is a `TypeClash`. Unlike in Broker, numbers do not wrap around: a result that
 does not fit its type is a `DataOverflow` and changes nothing.
 """
 
@@ -40,17 +40,17 @@ _EMPTY: Final[dict[DataType, Any]] = {
 }
 _ENTRY: Final = 2
 _ADDED: Final = "added to"
-_TAKEN: Final = "taken from"
+_SUBTRACTED: Final = "subtracted from"
 
 
 def empty_value(kind: DataType) -> Stored:
-    """Return what an addition starts from when the key has no value.
+    """Return the value that an addition to a missing key starts from.
 
     Raises:
-        TypeClash: nothing can be added to values of this type.
+        TypeClash: values of this type do not support addition.
     """
     if kind not in _EMPTY:
-        msg = f"nothing can be added to a value of type {kind.name}"
+        msg = f"a value of type {kind.name} does not support addition"
         raise TypeClash(msg)
     return stored_of(_EMPTY[kind])
 
@@ -78,36 +78,36 @@ def subtract(value: Stored, operand: Stored) -> Stored:
     kind = type(value)
     if kind is type(operand) and kind in (int, float):
         return stored_of(value - operand)
-    return _operate(_SUBTRACT, _TAKEN, value, operand)
+    return _operate(_SUBTRACT, _SUBTRACTED, value, operand)
 
 
 def index_of(value: Stored, index: Any) -> Any:
-    """Return what a set (whether it holds it), table or vector has at an index.
+    """Return an element of a table or vector, or whether a set has a member.
 
     Raises:
-        KeyError: nothing is there.
-        TypeClash: the value has no elements, or the index of a vector is no number.
+        KeyError: the table or vector does not have the index.
+        TypeClash: the value has no elements, or the index of a vector is not a number.
     """
-    data, place = data_of(value), Data(index)
+    data, key = data_of(value), Data(index)
     match data.value:
         case Set() as members:
-            return place in members
+            return key in members
         case Table() as table:
-            return Data.to_py(table[place])
+            return Data.to_py(table[key])
         case Vector() as vector:
-            if place.get_type() not in (DataType.Integer, DataType.Count):
-                msg = f"the index of a vector is a number, not {place}"
+            if key.get_type() not in (DataType.Integer, DataType.Count):
+                msg = f"the index of a vector is a number, not {key}"
                 raise TypeClash(msg)
-            at = int(index if type(index) is int else place.value.value)
-            if not 0 <= at < len(vector):
+            position = int(index if type(index) is int else key.value.value)
+            if not 0 <= position < len(vector):
                 raise KeyError(index)
-            return Data.to_py(vector[at])
+            return Data.to_py(vector[position])
     msg = f"a value of type {data.get_type().name} has no elements"
     raise TypeClash(msg)
 
 
 def _operate(operations: "_Operations", verb: str, value: Stored, operand: Stored) -> Stored:
-    """Return what the operation for the type of a value makes of it."""
+    """Apply the operation that the type of a value has."""
     left, right = data_of(value), data_of(operand)
     operation = operations.get(left.get_type())
     if operation is None:
@@ -116,28 +116,28 @@ def _operate(operations: "_Operations", verb: str, value: Stored, operand: Store
 
 
 def _clash(verb: str, left: Data, right: Data) -> TypeClash:
-    """Return the error of two types that do not fit."""
+    """Return the error for two types that do not fit together."""
     msg = f"a {right.get_type().name} cannot be {verb} a {left.get_type().name}"
     return TypeClash(msg)
 
 
 def _of(right: Data, kind: DataType, verb: str, left: Data) -> Any:
-    """Return an operand of the type that is needed."""
+    """Return the value of an operand after checking its type."""
     if right.get_type() is not kind:
         raise _clash(verb, left, right)
     return right.value
 
 
 def _changing(operate: Callable[[Any, Any], Any], verb: str) -> Callable[[Data, Data], Any]:
-    """Return how a number is changed by one of its type, and a time by a span."""
+    """Return an operation on two numbers of one type, or on a time and a timespan."""
 
     def change(left: Data, right: Data) -> Any:
         kind = left.get_type()
         is_point = kind is DataType.Timestamp
-        other = _of(right, DataType.Timespan if is_point else kind, verb, left)
+        operand = _of(right, DataType.Timespan if is_point else kind, verb, left)
         if kind is DataType.Count:
-            return Count(operate(left.value.value, other.value))
-        return operate(left.value, other)
+            return Count(operate(left.value.value, operand.value))
+        return operate(left.value, operand)
 
     return change
 
@@ -177,7 +177,7 @@ _ADD: Final[_Operations] = {
     DataType.Vector: lambda left, right: Vector([*left.as_vector(), right]),
 }
 _SUBTRACT: Final[_Operations] = {
-    **dict.fromkeys(_MEASURES, _changing(operator.sub, _TAKEN)),
+    **dict.fromkeys(_MEASURES, _changing(operator.sub, _SUBTRACTED)),
     DataType.Set: _without,
     DataType.Table: _without,
     DataType.Vector: lambda left, _right: Vector(list(left.as_vector())[:-1]),

@@ -1,7 +1,7 @@
-"""What happened in a store: events on a local topic, and for `watch`.
+"""Changes of a store, as events on a local topic and for `watch`.
 
-As data an event is the vector that Broker sends: kind, store, key, the values, the expiry, and
-who wrote (the UUID of an endpoint as text, and a number):
+An event as data is the vector that Broker sends: kind, store, key, the values, the expiry, and
+the writer (the UUID of its endpoint as text, and a number):
 
     insert, store, key, value, expiry, endpoint, number
     update, store, key, old value, new value, expiry, endpoint, number
@@ -19,7 +19,7 @@ _MISSING: Final[Any] = object()
 
 
 class Change(NamedTuple):
-    """A change as the machines report it: kind, and keys and values in their stored forms."""
+    """A change as the machines report it: its kind, and the stored forms of key and values."""
 
     kind: str
     token: Token
@@ -35,9 +35,9 @@ class StoreEvent(NamedTuple):
         kind: `insert`, `update`, `erase` or `expire`.
         store: the name of the store.
         key: the key.
-        value: the value that it has then; None when it is gone.
-        old_value: the value before, of an update.
-        expiry: seconds that the key had to live, None for ever.
+        value: the value after the change; None if the key was removed.
+        old_value: the value before an update.
+        expiry: seconds from the change until the key expires; None if it does not.
     """
 
     kind: str
@@ -56,24 +56,24 @@ def event_of(store: str, change: Change) -> StoreEvent:
 
 
 def event_data(store: str, change: Change, publisher: EntityId) -> list[Any]:
-    """Return a change as what is published of it."""
+    """Return a change as the data that is published for it."""
     parts: list[Any] = [change.kind, store, _part(change.token)]
     if change.kind == "update":
         parts.append(_part(change.old))
     if change.kind in ("insert", "update"):
         span = None if change.expiry is None else Timespan(change.expiry)
         parts += [_part(change.value), span]
-    who = [str(publisher.endpoint), publisher.object] if publisher else [None, None]
-    return parts + who
+    source = [str(publisher.endpoint), publisher.object] if publisher else [None, None]
+    return parts + source
 
 
 def _part(stored: Stored) -> Any:
-    """Return what is stored as it can be encoded: what is plain stays as it is."""
+    """Return a key or value in a form that can be encoded as data."""
     return data_from_cbor(stored) if type(stored) is bytes else stored
 
 
 def difference(before: dict[Token, Stored], after: dict[Token, Stored]) -> list[Change]:
-    """Return what changed between two states."""
+    """Return the changes between two states."""
     changes = [Change("erase", token) for token in before if token not in after]
     for token, value in after.items():
         old = before.get(token, _MISSING)

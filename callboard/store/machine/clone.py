@@ -1,19 +1,20 @@
 """A clone of a store: a full copy that follows its master, as a machine without a clock.
 
-As the developer guide draws it (section 7.5), a clone has a consumer, `input`, for what its
-master says, and a producer, `output`, which is made with the first write.
+As in Broker's developer guide (section 7.5), a clone has a consumer, `input`, for the commands
+of its master, and a producer, `output`, which is made for the first write.
 
 States:
 
-- *seeking*: it asks all masters of the name to be let in, when it hears of one or after
-  `resync_interval`. What it held before can still be read.
-- *loading*: chunks of the snapshot arrive; commands that outrun them are kept.
-- *connected*: the commands of the master are consumed in order.
+- *seeking*: the clone asks all masters of the name to join, when it hears of a master or after
+  `resync_interval`. The copy of an earlier connection remains readable.
+- *loading*: the chunks of a snapshot arrive; commands that arrive before them are buffered.
+- *connected*: the clone applies the commands of the master in order.
 
-Writes go to the master and are visible here when they come back. Those that the master has not
-acknowledged are kept; a master that comes back knows how far they were carried out, so they
-are sent again without being doubled. Each attempt to be let in has a fresh name, the *reader*,
-so that late messages of an earlier one cannot confuse; the *writer* keeps its name for life.
+A write goes to the master, and becomes visible here when the master sends it back. The clone
+buffers its writes until the master acknowledges them. A restarted master knows the last one
+that it executed, so the clone sends them again and none is executed twice. Each attempt to join
+uses another name, the *reader*: a late message to an earlier reader is recognized and ignored.
+The *writer* keeps its name for life.
 """
 
 from collections import deque
@@ -59,13 +60,13 @@ class Clone(Replica):
         now: float,
         options: CloneOptions | None = None,
     ) -> None:
-        """Make a clone that has not sought its master yet.
+        """Make a clone that does not seek its master yet.
 
         Args:
-            entity: who it is as a writer.
+            entity: id of the clone as a writer.
             make_reader: returns a name that was not used before.
-            now: seconds of the clock that all steps are told.
-            options: times.
+            now: time in seconds, of the clock that also times all steps.
+            options: times of its channels.
         """
         super().__init__(entity)
         self.now = now
@@ -73,31 +74,31 @@ class Clone(Replica):
         self.master: EntityId | None = None
         self.output: Output | None = None
         self.is_connected = False
-        #: When it lost its master, or began without one; None while it has one.
+        #: Time since which it has been without a master; None while it has one.
         self.lost_at: float | None = now
         self._seq = 0
         #: Writes that the master has not acknowledged.
         self._writes: deque[Action] = deque()
-        #: Questions (`put_unique`) without an answer.
+        #: Requests (`put_unique`) without an answer.
         self._questions: dict[int, Action] = {}
         self._must_attach = False
         self._make_reader = make_reader
         self.reader = make_reader()
         self.input: Input | None = None
-        #: Whether there is a copy to read: it was connected once.
+        #: Whether there is a copy to read: the clone has been connected once.
         self.has_copy = False
         self._heard_at = now
         self._is_suspect = False
-        #: The last write for which an acknowledgement was asked.
+        #: Number of the last write for which an acknowledgement was requested early.
         self._hastened = 0
         self._asked_at: float | None = None
         self._intake: SnapshotIntake | None = None
         self._progress_at = now
 
-    # --- events in ---
+    # --- inputs ---
 
     def local(self, actions: Sequence[Action], now: float) -> list[StoreEffect]:
-        """Send what frontends here want to the master, or keep it until there is one."""
+        """Send commands of frontends on this node to the master; buffer them without one."""
         self.now = now
         for action in actions:
             if action[0] == Command.PUT_UNIQUE:
@@ -106,11 +107,11 @@ class Clone(Replica):
         return self._take_effects()
 
     def forget(self, request: int) -> None:
-        """Nobody waits for the answer to a question any more."""
+        """Drop a request; its caller no longer waits for the answer."""
         self._questions.pop(request, None)
 
     def receive(self, run: CommandRun, now: float) -> list[StoreEffect]:
-        """Take what a master sent."""
+        """Handle a run of commands from a master."""
         self.now = now
         if run.receiver in (NIL, self.reader, self.entity):
             self._receive(run)
@@ -118,7 +119,7 @@ class Clone(Replica):
         return self._take_effects()
 
     def step(self, event: StoreInput, now: float) -> list[StoreEffect]:
-        """Take a rare event."""
+        """Handle a rare event."""
         self.now = now
         match event:
             case StoreSignal.TICK:
@@ -129,18 +130,18 @@ class Clone(Replica):
                     self._hastened = output.seq
                     self.send(output, message.Heartbeat(output.seq))
             case StoreSignal.ENDPOINT_FOUND:
-                if self.master is None:  # perhaps it has the master
+                if self.master is None:  # the new endpoint may have the master
                     self._ask()
             case EndpointLost(endpoint):
                 if self.master is not None and self.master.endpoint.bytes == endpoint:
-                    self._is_suspect = True  # another master may take its place
+                    self._is_suspect = True  # `_receive` may follow another master now
             case StoreSignal.LEAVE:
                 if self.master is not None:
                     self._send_control(self.master, message.Nack(()), self.reader)
         return self._take_effects()
 
     def _tick(self) -> None:
-        """Let both channels tick, and repeat what was not answered."""
+        """Advance both channels by one tick, and repeat unanswered requests."""
         if self.input is not None:
             self.input.tick()
         if self.output is not None:
@@ -152,34 +153,34 @@ class Clone(Replica):
             self._drop_old_writes()
         self._settle()
 
-    # --- seeing ---
+    # --- state ---
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is connected, misses nothing, and all its writes are acknowledged."""
+        """Whether it is connected, misses no command, and all its writes are acknowledged."""
         is_current = self.input is not None and self.input.is_idle
         return self.is_connected and is_current and not self._writes
 
     @property
     def input_channels(self) -> int:
-        """Whether there is a channel from the master."""
+        """The number of channels from a master: 1 or 0."""
         return int(self.input is not None)
 
     @property
     def output_channels(self) -> int:
-        """Whether there is a channel to the master."""
+        """The number of channels to a master: 1 or 0."""
         output = self.output
         return 0 if output is None else len(output.consumers)
 
     @property
     def out_of_order(self) -> int:
-        """Commands of the master that wait for those before them."""
+        """The number of commands of the master that wait for earlier ones."""
         consumer = self.input
         return 0 if consumer is None else consumer.buffered
 
     @property
     def unacknowledged(self) -> int:
-        """Writes that the master has not acknowledged."""
+        """The number of writes that the master has not acknowledged."""
         return len(self._writes)
 
     def is_stale(self, now: float) -> bool:
@@ -190,10 +191,10 @@ class Clone(Replica):
     # --- from the master ---
 
     def _receive(self, run: CommandRun) -> None:
-        """Take a run of the master, or of one that it hears of."""
+        """Handle a run of this clone's master, or of another master of the name."""
         control = run.control
         if self.master is None and not isinstance(control, SnapshotChunk):
-            if control != message.RetransmitFailed(0):  # said by masters that end
+            if control != message.RetransmitFailed(0):  # sent by a master that ends
                 self._ask_again(2 * self.options.tick_interval)
             return
         if self.master not in (None, run.sender):
@@ -204,21 +205,21 @@ class Clone(Replica):
         self._heard_at = self.now
         self._is_suspect = False
         if isinstance(control, SnapshotChunk):
-            self._take_chunk(run.sender, control)
+            self._handle_chunk(run.sender, control)
         elif control is not None:
-            self._take_control(run.sender, control)
+            self._handle_control(run.sender, control)
         elif self.input is not None:
             self.input.handle_run(run.first, run.actions)
             if self.input is not None:
                 self.input.acknowledge(ACK_AFTER)
 
     def _is_silent(self) -> bool:
-        """Whether the master has missed two heartbeats."""
+        """Return whether the master has missed two heartbeats."""
         limit = 2.5 * self.options.heartbeat_interval * self.options.tick_interval
         return self.now - self._heard_at > limit
 
-    def _take_control(self, master: EntityId, control: StoreControl) -> None:
-        """Take a message of the channels to and from the master."""
+    def _handle_control(self, master: EntityId, control: StoreControl) -> None:
+        """Handle a message of the channels to and from the master."""
         match control:
             case message.RetransmitFailed(0):
                 self._disconnect()
@@ -226,38 +227,38 @@ class Clone(Replica):
             case message.Nack((0,)):
                 self._must_attach = self.output is not None
             case message.CumulativeAck() | message.Nack():
-                self._hear_acknowledgement(master, control)
+                self._handle_acknowledgement(master, control)
             case _ if self.input is not None:
                 self.input.handle(control)  # type: ignore[arg-type]
                 if self.input is not None:
-                    self.input.acknowledge()  # heartbeats ask for it
+                    self.input.acknowledge()  # a heartbeat requests it
 
-    # --- writes, which are kept until the master has acknowledged them ---
+    # --- writes ---
 
     def _write(self, actions: Sequence[Action]) -> None:
-        """Keep writes, and send them if there is a master."""
+        """Buffer writes, and send them if there is a master; refuse writes without room."""
         room = self.options.buffer_limit - len(self._writes)
         if self._is_too_late():
             room = 0
         if len(actions) > room:
-            self._refuse(actions[room:], "the master has not taken what was written before")
+            self._refuse(actions[room:], "the master has not acknowledged earlier commands")
             actions = actions[:room]
         if not actions:
             return
-        self._keep(actions)
+        self._buffer(actions)
         if self.output is None:
             self._must_attach = self.is_connected
             self._settle()
         else:
             self._send_actions(self.output.produce_run(actions), actions, self.master or NIL)
 
-    def _keep(self, actions: Sequence[Action]) -> None:
-        """Keep writes until the master has acknowledged them."""
+    def _buffer(self, actions: Sequence[Action]) -> None:
+        """Buffer writes until the master has acknowledged them."""
         self._writes.extend(actions)
         self._seq += len(actions)
 
     def _settle(self) -> None:
-        """Attach as a writer, once, if the step made that necessary."""
+        """Attach as a writer if the step made that necessary, once at its end."""
         if not self._must_attach or not self.is_connected:
             return
         self._must_attach = False
@@ -269,22 +270,22 @@ class Clone(Replica):
             self._send_actions(self.output.produce_run(writes), writes, self.master)
 
     def _is_too_late(self) -> bool:
-        """Return whether the master was lost too long ago to keep writes."""
+        """Return whether the clone has been without a master too long to buffer writes."""
         lost_at = self.lost_at
         limit = self.options.mutation_buffer_interval
         return lost_at is not None and self.now - lost_at >= limit
 
     def _drop_old_writes(self) -> None:
-        """Give up what waited too long for a master."""
+        """Refuse the writes and requests that have waited too long for a master."""
         if self._writes and self._is_too_late():
             writes = list(self._writes)
             self._writes.clear()
-            self._refuse(writes, "no master came within the mutation buffer interval")
+            self._refuse(writes, "no master was found within the mutation buffer interval")
         if self._questions and self._is_too_late():
             self._refuse(list(self._questions.values()), "")
 
     def refused(self, error: Exception) -> list[StoreEffect]:
-        """Give up all writes that the master has not acknowledged: it does not permit them."""
+        """Refuse all writes that the master has not acknowledged: it does not permit them."""
         writes = list(self._writes)
         self._writes.clear()
         self._must_attach, self.output = False, None
@@ -294,7 +295,7 @@ class Clone(Replica):
     def _refuse(
         self, actions: Sequence[Action], reason: str, error: Exception | None = None
     ) -> None:
-        """Give writes up; what waits for an answer gets an error."""
+        """Refuse writes; a `put_unique` gets an error as its answer."""
         silent = 0
         for action in actions:
             if action[0] != Command.PUT_UNIQUE:
@@ -305,32 +306,34 @@ class Clone(Replica):
         if silent:
             self._effects.append(ReportRefused(silent, reason))
 
-    def _hear_acknowledgement(self, master: EntityId, told: message.ConsumerMessage) -> None:
-        """Forget the writes that the master has acknowledged."""
+    def _handle_acknowledgement(
+        self, master: EntityId, control: message.ConsumerMessage
+    ) -> None:
+        """Drop the writes that the master has acknowledged."""
         output = self.output
-        if output is None or not output.handle(master, told):
+        if output is None or not output.handle(master, control):
             return
-        if isinstance(told, message.CumulativeAck):
-            for _ in range(len(self._writes) - (self._seq - told.seq)):
+        if isinstance(control, message.CumulativeAck):
+            for _ in range(len(self._writes) - (self._seq - control.seq)):
                 self._writes.popleft()
 
-    # --- being let in ---
+    # --- joining a master ---
 
     def _ask(self) -> None:
-        """Ask all masters of the name to be let in."""
+        """Ask all masters of the name to join."""
         self._asked_at = self.now
         self._send_control(NIL, message.Nack((0,)), self.reader)
 
     def _ask_again(self, pause: float) -> None:
-        """Ask, unless it was asked less than so many seconds ago."""
+        """Ask to join, unless the last request is less than `pause` seconds old."""
         if self._asked_at is None or self.now - self._asked_at >= pause:
             self._ask()
 
-    def _take_chunk(self, master: EntityId, chunk: SnapshotChunk) -> None:
-        """Take a chunk of the snapshot; the first names the master."""
+    def _handle_chunk(self, master: EntityId, chunk: SnapshotChunk) -> None:
+        """Handle a chunk of a snapshot; the sender of the first chunk becomes the master."""
         if self.is_connected:
             if self.input is not None:
-                # The acknowledgement was lost: the master offers the handshake again.
+                # The acknowledgement was lost, so the master repeats the handshake.
                 self.input.handle_handshake(chunk.offset + 1, chunk.heartbeat_interval)
             return
         intake = self._intake
@@ -345,13 +348,15 @@ class Clone(Replica):
         if not intake.take(chunk):
             return
         self._progress_at = self.now
+        self.unreadable += len(chunk.unreadable)
+        self._failures += chunk.unreadable
         if chunk.is_last:
             self._install(intake, chunk.heartbeat_interval)
         elif intake.next_index % ACK_EVERY == 0:
-            self._ask_for_more(again=False)
+            self._request_chunks(again=False)
 
-    def _ask_for_more(self, *, again: bool) -> None:
-        """Tell the master which chunk is wanted next."""
+    def _request_chunks(self, *, again: bool) -> None:
+        """Request the chunks from the next missing one on."""
         assert self._intake is not None
         assert self.master is not None
         progress = (0, self._intake.offset + 1, self._intake.next_index)
@@ -359,17 +364,17 @@ class Clone(Replica):
         self._send_control(self.master, message.Nack(seqs), self.reader)
 
     def _watch_loading(self) -> None:
-        """Ask again for chunks that do not come."""
+        """Request chunks again if none has arrived for a heartbeat interval."""
         pause = self.options.heartbeat_interval * self.options.tick_interval
         if self.now - self._progress_at >= pause:
             self._progress_at = self.now
-            self._ask_for_more(again=True)
+            self._request_chunks(again=True)
 
     def _install(self, intake: SnapshotIntake, interval: int) -> None:
-        """Take a complete snapshot as the copy, and begin to follow the master."""
-        before, self.entries = self.entries, intake.entries
+        """Replace the copy by a complete snapshot, and follow the master from its offset on."""
+        old_entries, self.entries = self.entries, intake.entries
         if self.wants_changes:
-            self._changes += difference(before, intake.entries)
+            self._changes += difference(old_entries, intake.entries)
         self._intake = None
         is_back = self.has_copy
         self.is_connected = self.has_copy = True
@@ -377,12 +382,13 @@ class Clone(Replica):
         assert self.input is not None
         self.input.handle_handshake(intake.offset + 1, interval)
         if is_back:
-            # An answer may have been given before the snapshot: masters remember theirs.
-            self._keep(list(self._questions.values()))
+            # The master may have answered a request before it took the snapshot, and this
+            # clone would never see the answer. A repeated request gets the recorded answer.
+            self._buffer(list(self._questions.values()))
         self._must_attach = bool(self._writes)
 
     def _disconnect(self) -> None:
-        """Forget the master, but not the copy."""
+        """Leave the master; the copy remains readable."""
         if self.is_connected:
             self.lost_at = self._heard_at
         self.is_connected = False
@@ -394,7 +400,7 @@ class Clone(Replica):
     # --- backend of the channels ---
 
     def consume(self, consumer: Input, payload: Action) -> None:
-        """Carry out the master's next command."""
+        """Apply the master's next command."""
         kind = payload[0]
         self.processed += 1
         if kind == Command.PUT:
@@ -407,37 +413,50 @@ class Clone(Replica):
         elif kind == Command.CLEAR:
             self._clear()
         elif kind == Command.RESULT:
-            _, inserted, who, request = payload
-            if who == self.entity.who:
+            _, inserted, asker, request = payload
+            if asker == self.entity.plain:
                 self._questions.pop(request, None)
                 self._effects.append(Answer(request, inserted))
+        elif kind == Command.UNREADABLE:
+            self._drop_unreadable(payload)
+
+    def _drop_unreadable(self, action: Action) -> None:
+        """Count and report a command that cannot be read, and remove the key that it sets.
+
+        The earlier value would be wrong: the master holds another one.
+        """
+        _, number, token, reason = action
+        self.unreadable += 1
+        self._failures.append(reason)
+        if number == Command.PUT and token is not None:
+            self._erase(token, "erase")
 
     def consume_nil(self, consumer: Input) -> object | None:
-        """A command is lost for good: only a snapshot helps."""
+        """End the channel: after a lost command only a new snapshot is complete."""
         return EndOfChannel.RETRANSMISSION_TIMEOUT
 
     def close(self, consumer: Input, error: object) -> None:
-        """The master is lost."""
+        """Seek a master again."""
         self._disconnect()
         self._ask()
 
-    def send(self, channel: Output | Input, *args: replica.Said) -> None:
+    def send(self, channel: Output | Input, *args: replica.ChannelMessage) -> None:
         """Send a message of a channel to the master."""
-        sent = args[-1]
+        content = args[-1]
         receiver = self.master or NIL
-        if isinstance(sent, message.Event):
-            self._send_actions(sent.seq, [sent.payload], receiver)
+        if isinstance(content, message.Event):
+            self._send_actions(content.seq, [content.payload], receiver)
             return
         sender = self.reader if isinstance(channel, Consumer) else self.entity
-        self._send_control(receiver, sent, sender)  # type: ignore[arg-type]
+        self._send_control(receiver, content, sender)  # type: ignore[arg-type]
 
     def broadcast(self, producer: Output, msg: replica.FromOutput) -> None:
         """Send a heartbeat to the master; events go as runs."""
         self.send(producer, msg)
 
     def drop(self, producer: Output, hdl: EntityId, reason: EndOfChannel) -> None:
-        """The master does not acknowledge: attach again."""
+        """Attach again, after the master has not acknowledged writes in time."""
         self._must_attach = True
 
     def handshake_completed(self, producer: Output, hdl: EntityId) -> None:
-        """The master takes writes."""
+        """Do nothing: writes are sent before the handshake is acknowledged."""

@@ -1,10 +1,10 @@
-"""The commands that masters and clones of a store send each other: one table, and their CBOR.
+"""The commands between masters and clones of a store: their numbers, fields and CBOR.
 
 | number | command | fields |
 |---|---|---|
 | 0 | put | key, value, expiry |
-| 1 | put unique | key, value, expiry, who asks, request |
-| 2 | put unique result | whether it was inserted, who asked, request |
+| 1 | put unique | key, value, expiry, asking entity, request |
+| 2 | put unique result | whether the value was inserted, asking entity, request |
 | 3 | erase | key |
 | 4 | expire | key |
 | 5 | add | key, value, type to start from, expiry |
@@ -15,33 +15,40 @@
 | 10 | cumulative ack | number up to which all commands were processed |
 | 11 | nack | numbers of commands that did not arrive |
 | 12 | ack clone | number, heartbeat interval, the state of the master |
-| 13 | retransmit failed | number of a command that is gone |
+| 13 | retransmit failed | number of a command that is no longer buffered |
 
-Names and order are those of Broker's developer guide, section 7.5.
+Names and numbers are those of Broker's developer guide, section 7.5. An action of our own is
+numbered from `FIRST_OWN` on: it needs a number in `Command`, its fields in `ACTIONS` (and
+`WRITES`, if clones send it), a handler in `master` and a method of `Store`.
 
-*Actions*, 0 to 7, change a store and travel as events of a channel. Thousands of them pass a
-store in one turn, so they have the form in which they travel and no other: plain tuples
-`(number, field, …)`, with keys and values in the forms of `stored`, expiries in nanoseconds or
-None, and entities as `(16 bytes, integer)`.
+*Actions*, 0 to 7, change a store and travel as events of a channel. A store handles thousands
+of them in one turn, so they are never converted: they are plain tuples `(number, field, …)`,
+as they travel, with keys and values in the forms of `stored`, expiries in nanoseconds or None,
+and entities as `(16 bytes, integer)`.
+
+An action that this node cannot read (its number is of a later release, or a value is damaged)
+becomes `(Command.UNREADABLE, number, token, reason)`. It keeps its place in the run: without
+it the receiver would request the same run again and again, and never get past it. A master
+refuses it, a clone removes its key.
 
 *Controls*, 8 to 13, are the messages of the channels themselves: `Handshake`, `Heartbeat`,
 `CumulativeAck`, `Nack`, `RetransmitFailed`; the handshake of a clone carries a snapshot, in
-chunks.
+chunks. An unknown control is refused: its sender and its receiver have different channels.
 
 Between our own nodes a *run* of commands is one CBOR array:
 
     [sender, receiver, number, command, command …]
 
-Sender and receiver are null or `[16 bytes, integer]`. Actions are numbered one after the
-other, from `number` on; a control stands alone and has the number 0. A chunk of a snapshot
-holds offset, interval, index of the chunk, whether it is the last, and then key, value, key,
+Sender and receiver are null or `[16 bytes, integer]`. Actions have consecutive numbers, the
+first is `number`; a control stands alone and has the number 0. A chunk of a snapshot contains
+offset, interval, index of the chunk, whether it is the last, and then key, value, key,
 value …
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import field
 from enum import Enum, auto
-from itertools import cycle
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
@@ -60,6 +67,7 @@ from callboard.model.errors import InvalidData
 from callboard.store.machine.snapshot import SnapshotChunk
 from callboard.store.machine.stored import checked_stored, checked_token
 from callboard.support.dataclass import dataclass
+from callboard.support.text import safe_repr
 
 
 class Command:
@@ -79,19 +87,24 @@ class Command:
     NACK: Final = 11
     ACK_CLONE: Final = 12
     RETRANSMIT_FAILED: Final = 13
+    #: Never sent: an action that was received and cannot be read.
+    UNREADABLE: Final = -1
 
+
+#: The first number of our own actions; lower ones are Broker's, which may add some.
+FIRST_OWN: Final = 32
 
 NUMBER_LIMIT: Final = 2**64 - 1
 #: A heartbeat interval has 16 bits.
 INTERVAL_LIMIT: Final = 2**16 - 1
 
-#: Numbers in one nack; more than a consumer of ours asks for, less than would cost memory.
+#: Numbers in one nack; more than our consumers request, few enough to cost little memory.
 SEQS_LIMIT: Final = 65_536
 
-#: Bytes after which a run is cut in two.
+#: Bytes of one run; a longer one is split. A large frame delays others on the same link.
 RUN_SIZE_LIMIT: Final = 256 * 1024
 
-#: Commands of one run: its receiver's turn stays short.
+#: Commands of one run, so that the turn of its receiver stays short.
 RUN_LENGTH_LIMIT: Final = 1024
 
 
@@ -118,37 +131,52 @@ class CommandField(Enum):
 _KEY, _VALUE, _EXPIRY = CommandField.KEY, CommandField.VALUE, CommandField.EXPIRY
 _ENTITY, _NUMBER = CommandField.ENTITY, CommandField.NUMBER
 
-#: The fields of each command; its place is its number on every wire.
-FIELDS: Final[tuple[tuple[CommandField, ...], ...]] = (
-    (_KEY, _VALUE, _EXPIRY),
-    (_KEY, _VALUE, _EXPIRY, _ENTITY, _NUMBER),
-    (CommandField.FLAG, _ENTITY, _NUMBER),
-    (_KEY,),
-    (_KEY,),
-    (_KEY, _VALUE, CommandField.TYPE, _EXPIRY),
-    (_KEY, _VALUE, _EXPIRY),
-    (),
-    (_NUMBER, CommandField.INTERVAL),
-    (_NUMBER,),
-    (_NUMBER,),
-    (CommandField.SEQS,),
-    (_NUMBER, CommandField.INTERVAL, CommandField.STATE),
-    (_NUMBER,),
+_Fields = dict[int, tuple[CommandField, ...]]
+
+#: The fields of each action, by its number on every wire.
+ACTIONS: Final[_Fields] = {
+    Command.PUT: (_KEY, _VALUE, _EXPIRY),
+    Command.PUT_UNIQUE: (_KEY, _VALUE, _EXPIRY, _ENTITY, _NUMBER),
+    Command.RESULT: (CommandField.FLAG, _ENTITY, _NUMBER),
+    Command.ERASE: (_KEY,),
+    Command.EXPIRE: (_KEY,),
+    Command.ADD: (_KEY, _VALUE, CommandField.TYPE, _EXPIRY),
+    Command.SUBTRACT: (_KEY, _VALUE, _EXPIRY),
+    Command.CLEAR: (),
+}
+
+#: The fields of each control.
+CONTROLS: Final[_Fields] = {
+    Command.ATTACH_WRITER: (_NUMBER, CommandField.INTERVAL),
+    Command.KEEPALIVE: (_NUMBER,),
+    Command.CUMULATIVE_ACK: (_NUMBER,),
+    Command.NACK: (CommandField.SEQS,),
+    Command.ACK_CLONE: (_NUMBER, CommandField.INTERVAL, CommandField.STATE),
+    Command.RETRANSMIT_FAILED: (_NUMBER,),
+}
+
+FIELDS: Final[_Fields] = {**ACTIONS, **CONTROLS}
+
+#: Actions that clones send to their master. Masters send only put, put unique result, erase,
+#: expire and clear, which every release can apply.
+WRITES: Final = frozenset(
+    {Command.PUT, Command.PUT_UNIQUE, Command.ERASE, Command.ADD, Command.SUBTRACT}
+    | {Command.CLEAR, Command.UNREADABLE}
 )
 
 #: A command that changes a store; see the table above.
 Action = tuple[Any, ...]
 
-#: An entity, plain.
-Who = tuple[bytes, int]
+#: An entity as actions carry it.
+PlainEntity = tuple[bytes, int]
 
-#: A command that changes no store by itself.
+#: A command of the channels, which does not change the store.
 StoreControl = Handshake | Heartbeat | CumulativeAck | Nack | RetransmitFailed | SnapshotChunk
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class EntityId:
-    """A sender or receiver of commands: an endpoint's UUID and a number, unique in its life.
+    """A sender or receiver of commands: an endpoint's UUID, and a number unique within it.
 
     Raises:
         OverflowError: the number has more than 64 bits.
@@ -163,7 +191,7 @@ class EntityId:
             raise OverflowError(msg)
 
     @property
-    def who(self) -> Who:
+    def plain(self) -> PlainEntity:
         """The entity as actions carry it."""
         return self.endpoint.bytes, self.object
 
@@ -174,13 +202,13 @@ class EntityId:
         return f"{self.object}@{self.endpoint}" if self else "none"
 
 
-#: Nobody in particular: a command with this receiver is for all.
+#: No entity: a command with this receiver is for all masters or all clones.
 NIL: Final = EntityId(UUID(int=0), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """The content of one message: actions one after the other, or one control."""
+    """The content of one message: actions with consecutive numbers, or one control."""
 
     sender: EntityId
     receiver: EntityId = NIL
@@ -193,8 +221,9 @@ class CommandRun:
 
 
 def encode_run(run: CommandRun) -> list[bytes]:
-    """Return the CBOR of a run: one item, or several where it is long."""
-    sender, receiver = (one.who if one else None for one in (run.sender, run.receiver))
+    """Return the CBOR of a run: one item, or several if it is long."""
+    entities = (run.sender, run.receiver)
+    sender, receiver = (entity.plain if entity else None for entity in entities)
     if run.control is not None:
         return [cbor2.dumps([sender, receiver, 0, _plain_control(run.control)])]
     return [*_encode_actions([sender, receiver], run.first, run.actions)]
@@ -204,9 +233,9 @@ def _encode_actions(head: list[Any], first: int, actions: Sequence[Action]) -> I
     """Encode actions in runs that are short and small enough."""
     for start in range(0, len(actions), RUN_LENGTH_LIMIT):
         part = actions[start : start + RUN_LENGTH_LIMIT]
-        made = cbor2.dumps([*head, first + start, *part])
-        if len(made) <= RUN_SIZE_LIMIT or len(part) == 1:
-            yield made
+        encoded = cbor2.dumps([*head, first + start, *part])
+        if len(encoded) <= RUN_SIZE_LIMIT or len(part) == 1:
+            yield encoded
         else:
             middle = len(part) // 2
             yield from _encode_actions(head, first + start, part[:middle])
@@ -214,7 +243,7 @@ def _encode_actions(head: list[Any], first: int, actions: Sequence[Action]) -> I
 
 
 def _plain_control(control: StoreControl) -> list[Any]:
-    """Return a control as it is encoded."""
+    """Return a control as an array of its number and fields."""
     match control:
         case SnapshotChunk(offset, interval, index, is_last, entries):
             return [Command.ACK_CLONE, offset, interval, index, is_last, *entries]
@@ -241,7 +270,7 @@ _NS_LIMIT: Final = 2**63 - 1
 
 
 def read_run(content: Any) -> CommandRun:
-    """Return the run that a node sent, after cbor2 has read it (arrays as tuples).
+    """Return the run that a node sent, from its decoded CBOR (arrays as tuples).
 
     Raises:
         InvalidData: it is not a run.
@@ -250,7 +279,7 @@ def read_run(content: Any) -> CommandRun:
         _refuse("a run of commands is an array of sender, receiver, number and commands")
     sender, receiver, first = _entity(content[0]), _entity(content[1]), content[2]
     if not is_natural(first):
-        _refuse(f"{first!r:.40} is not a number of a command")
+        _refuse(f"{safe_repr(first, 40)} is not a number of a command")
     if first:
         return CommandRun(sender, receiver, first, _actions(content[_HEAD:]))
     if len(content) != _HEAD + 1:
@@ -259,12 +288,16 @@ def read_run(content: Any) -> CommandRun:
 
 
 def _actions(parts: tuple[Any, ...]) -> list[Action]:
-    """Return what a peer sent as actions."""
+    """Check actions that a peer sent.
+
+    Raises:
+        InvalidData: an element is not an action, readable or not.
+    """
     actions: list[Action] = []
     keep = actions.append
     plain, put = _PLAIN, Command.PUT
     for part in parts:
-        # Nearly all are puts of plain values under text, and are right as they came.
+        # Nearly all actions put a plain value under a text key, and need no conversion.
         if type(part) is tuple and len(part) == _PUT_LENGTH and part[0] == put:
             _, token, value, expiry = part
             kind = type(value)
@@ -272,41 +305,73 @@ def _actions(parts: tuple[Any, ...]) -> list[Action]:
             if is_plain and type(token) is str and expiry is None:
                 keep(part)
                 continue
-        keep(_fields(part, range(Command.ATTACH_WRITER)))
+        if (number := _number(part)) in CONTROLS:
+            _refuse(f"command {number} is not an action")
+        try:
+            keep(_fields(part, ACTIONS))
+        except InvalidData as error:
+            keep(_unreadable(part, error))
     return actions
 
 
+def _unreadable(part: tuple[Any, ...], error: InvalidData) -> Action:
+    """Return the substitute of an action that cannot be read, with its key if it has one."""
+    token = None
+    if _KEY in ACTIONS.get(part[0], ()) and len(part) > 1:
+        with suppress(InvalidData):
+            token = checked_token(part[1])
+    key = "" if token is None else f" for the key {token!r:.60}"
+    reason = f"command {part[0]}{key} cannot be read: {error}"
+    return Command.UNREADABLE, part[0], token, reason
+
+
 def _control(part: Any) -> StoreControl:
-    """Return what a peer sent as a control."""
-    if type(part) is tuple and part and type(part[0]) is int and part[0] == Command.ACK_CLONE:
+    """Check a control that a peer sent."""
+    if _number(part) == Command.ACK_CLONE:
         return _chunk(part[1:])
-    number, *fields = _fields(part, range(Command.ATTACH_WRITER, len(FIELDS)))
+    number, *fields = _fields(part, CONTROLS)
     if number == Command.ATTACH_WRITER:
         return Handshake(fields[0] + 1, fields[1])
     return _CONTROLS[number](*fields)
 
 
-def _fields(part: Any, numbers: range) -> Action:
-    """Return a command whose fields are those of its number."""
-    if type(part) is not tuple or not part or type(part[0]) is not int:
+def _number(part: Any) -> int:
+    """Return the number of a command."""
+    if type(part) is not tuple or not part:
         _refuse("a command is an array of its number and fields")
+    return _natural(part[0])
+
+
+def _fields(part: tuple[Any, ...], table: _Fields) -> Action:
+    """Return a command with its fields checked by a table.
+
+    Raises:
+        InvalidData: the table does not have the number, or a field is wrong.
+    """
     number = part[0]
-    if number not in numbers or len(part) != len(FIELDS[number]) + 1:
-        _refuse(f"there is no such command with the number {number!r:.20} here")
+    if number not in table:
+        _refuse("this release does not know its number; update this node")
+    if len(part) != len(table[number]) + 1:
+        _refuse(f"it has {len(table[number])} fields, not {len(part) - 1}")
     checks = zip(_CHECKS_OF[number], part[1:], strict=True)
     return number, *[check(field) for check, field in checks]
 
 
 def _chunk(fields: tuple[Any, ...]) -> SnapshotChunk:
-    """Return fields as a chunk of a snapshot."""
+    """Check a chunk of a snapshot; entries that cannot be read are left out and listed."""
     entries = fields[_CHUNK_HEAD:]
     if len(fields) < _CHUNK_HEAD or len(entries) % 2:
         _refuse("a chunk has offset, interval, index, whether it is the last, keys and values")
     offset, interval, index, is_last = fields[:_CHUNK_HEAD]
     numbers = _natural(offset), _natural(interval, INTERVAL_LIMIT), _natural(index)
-    checks = zip(cycle((checked_token, checked_stored)), entries, strict=False)
-    checked = tuple(check(part) for check, part in checks)
-    return SnapshotChunk(*numbers, _flag(is_last), checked)
+    checked: list[object] = []
+    unreadable = []
+    for key, value in zip(entries[::2], entries[1::2], strict=True):
+        try:
+            checked += checked_token(key), checked_stored(value)
+        except InvalidData as error:
+            unreadable.append(f"the entry {safe_repr(key, 60)} cannot be read: {error}")
+    return SnapshotChunk(*numbers, _flag(is_last), tuple(checked), tuple(unreadable))
 
 
 def _refuse(message: str) -> NoReturn:
@@ -318,61 +383,62 @@ def _entity(part: Any) -> EntityId:
     """Return an entity, or nil for None."""
     if part is None:
         return NIL
-    endpoint, number = _who(part)
+    endpoint, number = _plain_entity(part)
     return EntityId(UUID(bytes=endpoint), number)
 
 
-def _who(part: Any) -> Who:
-    """Return an entity as actions carry it."""
+def _plain_entity(part: Any) -> PlainEntity:
+    """Check an entity as actions carry it."""
     match part:
         case (bytes() as endpoint, int() as number) if len(endpoint) == _UUID_BYTES:
             return endpoint, _natural(number)
-    _refuse(f"{part!r:.60} is not an entity: 16 bytes and a number")
+    _refuse(f"{safe_repr(part, 60)} is not an entity: 16 bytes and a number")
 
 
 def _expiry(part: Any) -> int | None:
-    """Return nanoseconds or None."""
+    """Check an expiry: nanoseconds or None."""
     if part is None or (type(part) is int and -_NS_LIMIT <= part <= _NS_LIMIT):
         return part
-    _refuse(f"{part!r:.60} is not an expiry in nanoseconds")
+    _refuse(f"{safe_repr(part, 60)} is not an expiry in nanoseconds")
 
 
 def _natural(part: Any, limit: int = NUMBER_LIMIT) -> int:
-    """Return an integer from 0 to a limit."""
+    """Check an integer from 0 to a limit."""
     if is_natural(part, limit + 1):
         return int(part)
-    _refuse(f"{part!r:.40} is not an integer from 0 to {limit:,}")
+    _refuse(f"{safe_repr(part, 40)} is not an integer from 0 to {limit:,}")
 
 
 def _flag(part: Any) -> bool:
-    """Return a bool."""
+    """Check a bool."""
     if type(part) is bool:
         return part
-    _refuse(f"{part!r:.60} is neither true nor false")
+    _refuse(f"{safe_repr(part, 60)} is neither true nor false")
 
 
 def _seqs(part: Any) -> tuple[int, ...]:
-    """Return numbers of commands."""
+    """Check an array of numbers of commands."""
     if type(part) is tuple and len(part) <= SEQS_LIMIT:
         return tuple(map(_natural, part))
-    _refuse(f"{part!r:.40} is not an array of at most {SEQS_LIMIT:,} numbers")
+    _refuse(f"{safe_repr(part, 40)} is not an array of at most {SEQS_LIMIT:,} numbers")
 
 
 _CHECKS: Final[dict[CommandField, Callable[[Any], Any]]] = {
     CommandField.KEY: checked_token,
     CommandField.VALUE: checked_stored,
     CommandField.EXPIRY: _expiry,
-    CommandField.ENTITY: _who,
+    CommandField.ENTITY: _plain_entity,
     CommandField.NUMBER: _natural,
     CommandField.INTERVAL: lambda part: _natural(part, INTERVAL_LIMIT),
     CommandField.FLAG: _flag,
     CommandField.TYPE: lambda part: _natural(part, len(DataType) - 1),
     CommandField.SEQS: _seqs,
 }
-#: The checks of each command's fields; a snapshot has its own form.
-_CHECKS_OF: Final = tuple(
-    tuple(_CHECKS[kind] for kind in fields if kind in _CHECKS) for fields in FIELDS
-)
+#: The checks of the fields of each command, except those of a snapshot: see `_chunk`.
+_CHECKS_OF: Final = {
+    number: tuple(_CHECKS[kind] for kind in fields if kind in _CHECKS)
+    for number, fields in FIELDS.items()
+}
 _CONTROLS: Final[dict[int, Callable[[Any], StoreControl]]] = {
     Command.KEEPALIVE: Heartbeat,
     Command.CUMULATIVE_ACK: CumulativeAck,

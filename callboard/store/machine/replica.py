@@ -1,4 +1,4 @@
-"""What masters and clones have in common: entries, and effects that pile up in a step."""
+"""Common base of masters and clones: the entries, and the effects that a step collects."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -6,24 +6,24 @@ from typing import Any, Final
 from callboard.channel import Consumer, ConsumerBackend, Producer, ProducerBackend, message
 from callboard.store.machine.change import Change
 from callboard.store.machine.command import NIL, Action, CommandRun, EntityId, StoreControl
-from callboard.store.machine.step import ReportChanges, SendRun, StoreEffect
+from callboard.store.machine.step import ReportChanges, ReportRefused, SendRun, StoreEffect
 from callboard.store.machine.stored import Stored, Token
 from callboard.store.options import StoreOptions
 
-#: What commands go out by, and come in by; what is said on them.
+#: The channels of a replica, and the messages on them.
 Output = Producer[EntityId, Action]
 Input = Consumer[Action]
 FromOutput = message.ProducerMessage[Action]
-Said = EntityId | FromOutput | message.ConsumerMessage
+ChannelMessage = EntityId | FromOutput | message.ConsumerMessage
 
-#: Stands for the value of a key that the store does not have.
+#: Marks the value of a key that the store does not have.
 MISSING: Final[Any] = object()
 
 
 def make_output(
     backend: ProducerBackend[EntityId, Action], options: StoreOptions, seq: int = 0
 ) -> Output:
-    """Make a producer, which goes on behind `seq`."""
+    """Make a producer whose next command has the number `seq` + 1."""
     return Producer(
         backend,
         heartbeat_interval=options.heartbeat_interval,
@@ -34,13 +34,13 @@ def make_output(
 
 
 def make_input(backend: ConsumerBackend[Action], options: StoreOptions) -> Input:
-    """Make a consumer."""
+    """Make a consumer with the times of a store."""
     nack_after, timeout = options.nack_timeout, options.connection_timeout
     return Consumer(backend, nack_after=nack_after, timeout=timeout)
 
 
 class Replica:
-    """A copy of a store. Its entries may be read from any thread, and are changed in steps."""
+    """A copy of a store. Any thread may read its entries; only steps change them."""
 
     #: Whether commands go to masters (from clones) or to clones (from masters).
     _to_master: bool
@@ -50,26 +50,33 @@ class Replica:
     def __init__(self, entity: EntityId) -> None:
         self.entity = entity
         self.entries: dict[Token, Stored] = {}
-        #: Whether somebody wants to hear of changes; set before a step.
+        #: Whether changes have a watcher or a subscriber; set before each step.
         self.wants_changes = False
         self.now = 0.0
-        #: Commands that were carried out here.
+        #: Commands executed by this replica.
         self.processed = 0
+        #: Commands and entries that were received or loaded, and could not be read.
+        self.unreadable = 0
         self._effects: list[StoreEffect] = []
         self._changes: list[Change] = []
+        #: Why commands of this step had no effect.
+        self._failures: list[str] = []
 
     @property
     def size(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return len(self.entries)
 
     def expires_in(self, token: Token) -> float | None:
-        """Return the seconds until a key is removed; None where it stays, or is not known."""
+        """Return the seconds until a key expires; None if it does not, or on a clone."""
         return None
 
     def _take_effects(self) -> list[StoreEffect]:
-        """Return the effects of a step, and what changed in it."""
+        """Return the effects of a step, and reports of its failures and its changes."""
         effects, self._effects = self._effects, []
+        if self._failures:
+            failures, self._failures = self._failures, []
+            effects.append(ReportRefused(len(failures), failures[0]))
         if self._changes:
             changes, self._changes = self._changes, []
             effects.append(ReportChanges(changes))
@@ -78,7 +85,7 @@ class Replica:
     # --- entries ---
 
     def _put(self, token: Token, value: Stored, expiry: int | None) -> None:
-        """Set a key, and note what changed for watchers."""
+        """Set a key, and record the change for watchers."""
         if self.wants_changes:
             old = self.entries.get(token, MISSING)
             if old is MISSING:
@@ -88,7 +95,7 @@ class Replica:
         self.entries[token] = value
 
     def _erase(self, token: Token, kind: str) -> bool:
-        """Remove a key; False when it is not there."""
+        """Remove a key; return False if the store does not have it."""
         if self.entries.pop(token, MISSING) is MISSING:
             return False
         if self.wants_changes:
@@ -99,7 +106,8 @@ class Replica:
         """Remove all keys."""
         if self.wants_changes:
             self._changes += [Change("erase", token) for token in self.entries]
-        # Readers on other threads go on in the entries that they have in hand.
+        # A new dictionary: a reader on another thread may be iterating over the old one, and
+        # would raise "dictionary changed size during iteration".
         self.entries = {}
 
     # --- sending ---
@@ -107,13 +115,13 @@ class Replica:
     def _send_control(
         self, receiver: EntityId, control: StoreControl, sender: EntityId | None = None
     ) -> None:
-        """Send a control, under another name of this replica where one is given."""
+        """Send a control; `sender` replaces the name of this replica."""
         run = CommandRun(sender or self.entity, receiver, control=control)
         self._effects.append(SendRun(run, self._to_master))
 
     def _send_actions(
         self, first: int, actions: Sequence[Action], receiver: EntityId = NIL
     ) -> None:
-        """Send actions, numbered from `first` on."""
+        """Send actions with consecutive numbers, starting at `first`."""
         run = CommandRun(self.entity, receiver, first, actions)
         self._effects.append(SendRun(run, self._to_master))

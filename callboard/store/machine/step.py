@@ -1,53 +1,53 @@
-"""What goes into the machines of masters and clones, and what comes out, in order."""
+"""Inputs of the machines of masters and clones, and the ordered effects of a step."""
 
 from dataclasses import field
 from enum import Enum, auto
 from typing import Any, Final
 
 from callboard.store.machine.change import Change
-from callboard.store.machine.command import CommandRun, EntityId, Who
+from callboard.store.machine.command import CommandRun, EntityId, PlainEntity
 from callboard.store.machine.stored import Stored, Token
 from callboard.support.dataclass import dataclass
 
 
 class StoreSignal(Enum):
-    """Rare events of a store; commands come in runs, see `local` and `receive`."""
+    """Rare events of a store; commands arrive in runs, see `local` and `receive`."""
 
-    #: One tick is over.
+    #: One tick has passed.
     TICK = auto()
-    #: Somebody waits until all is acknowledged: ask for it.
+    #: A caller awaits all acknowledgements: request them now.
     HASTEN = auto()
-    #: An endpoint came into reach: it may have a master or clones.
+    #: An endpoint became reachable; it may have a master or clones of the store.
     ENDPOINT_FOUND = auto()
-    #: The time of `next_expiry` has come.
+    #: The time `next_expiry` has been reached.
     KEY_EXPIRES = auto()
-    #: The store ends here: tell the others.
+    #: This replica ends: notify its master or its clones.
     LEAVE = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointLost:
-    """No path leads to an endpoint any more."""
+    """An endpoint is no longer reachable."""
 
     endpoint: bytes
 
 
 StoreInput = StoreSignal | EndpointLost
 
-#: Stands for the row of a key that is gone.
+#: Marks the row of a removed key.
 ERASED: Final[Any] = object()
 
-#: A value, and when it expires in the seconds of the machine's clock (None: never).
+#: A value and its deadline, in seconds of the machine's clock (None: it never expires).
 Row = tuple[Stored, float | None]
 
 
 @dataclass(slots=True)
 class WriterRow:
-    """How far the commands of one writer were carried out.
+    """Progress of one writer's commands.
 
     Attributes:
-        seq: the number of the last one.
-        answers: what was answered to its latest requests.
+        seq: number of the last executed command.
+        answers: answers to the writer's latest requests, by request.
     """
 
     seq: int = 0
@@ -56,18 +56,18 @@ class WriterRow:
 
 @dataclass(slots=True)
 class Persist:
-    """Write to the backend, all or nothing; the effects behind it wait until it is durable.
+    """Write to the backend, all or nothing; later effects wait until it is durable.
 
     Attributes:
         is_cleared: remove all rows first.
-        rows: new rows by key, `ERASED` for those to remove.
-        writers: how far writers are, by entity: the number of the last command and pairs of
-            request and answer; `ERASED` for those to forget.
+        rows: new rows by key; `ERASED` removes a row.
+        writers: progress of writers by entity: the number of the last command, and pairs of
+            request and answer; `ERASED` removes a writer.
     """
 
     is_cleared: bool = False
     rows: dict[Token, Any] = field(default_factory=dict)
-    writers: dict[Who, Any] = field(default_factory=dict)
+    writers: dict[PlainEntity, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.is_cleared or self.rows or self.writers)
@@ -75,7 +75,7 @@ class Persist:
 
 @dataclass(slots=True)
 class SendRun:
-    """Send commands: to one receiver, or (nil) to all masters or clones of the store."""
+    """Send commands to one receiver, or to all masters or clones if the receiver is nil."""
 
     run: CommandRun
     to_master: bool
@@ -83,7 +83,7 @@ class SendRun:
 
 @dataclass(slots=True)
 class Answer:
-    """Answer a request of a frontend here."""
+    """Answer a request of a frontend on this node."""
 
     request: int
     value: Any
@@ -91,14 +91,14 @@ class Answer:
 
 @dataclass(slots=True)
 class ReportChanges:
-    """Tell watchers and the topic of store events what changed."""
+    """Send changes to watchers and to the topic of store events."""
 
     changes: list[Change]
 
 
 @dataclass(slots=True)
 class ReportRefused:
-    """Report commands that were not carried out, whose senders do not wait for an answer."""
+    """Report refused commands whose senders do not wait for an answer."""
 
     count: int
     reason: str
@@ -106,7 +106,7 @@ class ReportRefused:
 
 @dataclass(slots=True)
 class Resign:
-    """End this master: after a partition it has met another one, which stays."""
+    """End this master: after a partition it has met another master, which stays."""
 
     rival: EntityId
 

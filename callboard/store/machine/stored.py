@@ -1,12 +1,12 @@
-"""How stores hold keys and values: plain Python where CBOR is plain, else the CBOR itself.
+"""Stored forms of keys and values: plain Python values, or the bytes of their CBOR.
 
-A value is held as None, bool, int, float, str or a tuple of these, which never change and need
-no conversion on the way to a reader, to another node or to a disk. Any other data (sets,
-tables, counts, addresses …) is held as the bytes of its CBOR, see `model.encoding`.
+A value is stored as None, bool, int, float, str or a tuple of these. They are immutable and
+need no conversion for a reader, another node or a disk. Any other data (sets, tables, counts,
+addresses …) is stored as the bytes of its CBOR, see `model.encoding`.
 
-A key is held as a *token*: text as str, all else as the bytes of its CBOR. Python calls `1`,
-`1.0` and `True` equal, and hashes them so that a peer could choose colliding ones; tokens are
-different where data are, and their hashes cannot be chosen.
+A key is stored as a *token*: text as str, any other key as the bytes of its CBOR. In Python
+`1`, `1.0` and `True` are equal, and a peer could choose numbers with colliding hashes. Tokens
+differ whenever the data differ, and the hashes of str and bytes are salted for each process.
 """
 
 import math
@@ -23,6 +23,7 @@ from callboard.model.encoding import (
     refuse_heavy,
 )
 from callboard.model.errors import InvalidData
+from callboard.support.text import safe_repr
 
 #: A key as stores hold it.
 Token = str | bytes
@@ -30,7 +31,7 @@ Token = str | bytes
 #: A value as stores hold it.
 Stored = Any
 
-#: Bytes of one key or value: with a key it fits a frame (16 MiB) on any path.
+#: Bytes of one key or value. A key and a value together fit a frame (16 MiB) on any path.
 SIZE_LIMIT: Final = 4 * 1024 * 1024
 
 _LOWEST: Final = -(2**63)
@@ -41,11 +42,11 @@ _TAG_MAJOR: Final = 6
 
 
 class _NotPlain(Exception):
-    """A value has parts that are held as CBOR."""
+    """A value has parts that must be stored as CBOR."""
 
 
 def stored_of(value: Any) -> Stored:
-    """Return the form in which a store holds a Python value; it shares nothing with it.
+    """Return the stored form of a Python value; it shares no mutable object with the value.
 
     Raises:
         EndpointError: the data model has no such value, or it exceeds `SIZE_LIMIT`.
@@ -86,15 +87,15 @@ def token_of(key: Any) -> Token:
 
 
 def key_of(token: Token) -> Any:
-    """Return a key as a Python value that can be a key in Python too."""
+    """Return a key as a hashable Python value."""
     if isinstance(token, str):
         return token
-    (found,) = Data.to_py(Data({data_from_cbor(token)}))
-    return found
+    (key,) = Data.to_py(Data({data_from_cbor(token)}))
+    return key
 
 
 def python_of(stored: Stored) -> Any:
-    """Return a value as Broker's Python package does; the caller may change it."""
+    """Return a value as Broker's Python package does; the caller may modify it."""
     return python_from_cbor(stored) if type(stored) is bytes else stored
 
 
@@ -104,10 +105,10 @@ def data_of(stored: Stored) -> Data:
 
 
 def checked_stored(part: Any) -> Stored:
-    """Return a value that a peer sent in the form in which it is held.
+    """Return the stored form of a value that a peer sent or a disk returned.
 
     Raises:
-        InvalidData: it is none.
+        InvalidData: it is not the CBOR of a value.
     """
     kind = type(part)
     if kind is str or kind in _SAME or (kind is int and _LOWEST <= part <= _HIGHEST):
@@ -117,26 +118,26 @@ def checked_stored(part: Any) -> Stored:
     if kind is tuple:
         with suppress(_NotPlain):
             return _frozen(part, 0)
-    msg = f"{part!r:.60} is no value of a store"
+    msg = f"{safe_repr(part, 60)} is not a value of a store"
     raise InvalidData(msg)
 
 
 def checked_token(part: Any) -> Token:
-    """Return a key that a peer sent, as a token.
+    """Return the token of a key that a peer sent or a disk returned.
 
     Raises:
-        InvalidData: it is none.
+        InvalidData: it is not the CBOR of a key.
     """
     if type(part) is str:
         return part
     if type(part) is bytes:
         return token_of(data_from_cbor(part))
-    msg = f"{part!r:.60} is no key of a store"
+    msg = f"{safe_repr(part, 60)} is not a key of a store"
     raise InvalidData(msg)
 
 
 def _checked_text(value: str) -> str:
-    """Return a text that is short enough and has a UTF-8 form."""
+    """Return a text after checking its length and that it has a UTF-8 form."""
     try:
         _checked_size(value.encode())
     except UnicodeEncodeError as cause:
@@ -146,7 +147,7 @@ def _checked_text(value: str) -> str:
 
 
 def _checked_size(encoded: bytes) -> bytes:
-    """Return CBOR that is not too long to be stored."""
+    """Return CBOR after checking its length."""
     if len(encoded) > SIZE_LIMIT:
         msg = (
             f"a key or value of {len(encoded):,} B exceeds the limit of {SIZE_LIMIT:,} B; "
@@ -157,7 +158,7 @@ def _checked_size(encoded: bytes) -> bytes:
 
 
 def _frozen(value: Any, depth: int) -> Stored:
-    """Return a plain value without anything that can change."""
+    """Return a plain value after checking that all of its parts are immutable."""
     kind = type(value)
     if kind is str or kind in _SAME or (kind is int and _LOWEST <= value <= _HIGHEST):
         return value

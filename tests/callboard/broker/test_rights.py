@@ -230,7 +230,7 @@ def test_a_leaf_speaks_to_a_store_in_no_other_name(meet, level):
     for name in ("notes", "prices"):
         hostile.command(clone_topic(name), CommandRun(hostile.own, control=chunk))
         hostile.command(master_topic(name), CommandRun(hostile.own, control=chunk))
-    unique = (Command.PUT_UNIQUE, "cake", 1, None, who.who, 1)
+    unique = (Command.PUT_UNIQUE, "cake", 1, None, who.plain, 1)
     hostile.command(topic, CommandRun(hostile.own, who, first=1, actions=[unique]))
     hostile.core.tell(a_run(PackedType.DATA, f"{STORE_EVENTS}/prices", topic))
     hostile.update(who.endpoint.bytes, "", clone_topic("safe"))

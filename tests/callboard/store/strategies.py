@@ -34,7 +34,7 @@ VALUES = {
 CONTENTS = st.one_of(
     *(
         st.tuples(st.just(number), *(VALUES[field] for field in fields))
-        for number, fields in enumerate(FIELDS)
+        for number, fields in FIELDS.items()
     )
 )
 CONTROLS = range(Command.ATTACH_WRITER, len(FIELDS))

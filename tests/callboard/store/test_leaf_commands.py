@@ -10,7 +10,7 @@ from callboard.channel import CumulativeAck, Handshake, Heartbeat, Nack, Retrans
 from callboard.proxies.errors import NotPermitted
 from callboard.store.machine.clone import Clone
 from callboard.store.machine.command import NIL, Command, CommandRun, EntityId
-from callboard.store.machine.leaf import is_write, may_say
+from callboard.store.machine.leaf import is_write, may_send
 from callboard.store.machine.snapshot import SnapshotChunk
 from callboard.store.machine.step import Answer, ReportRefused
 
@@ -24,17 +24,18 @@ ACTIONS = [
     (Command.ADD, "k", 1, 3, None),
     (Command.SUBTRACT, "k", 1, None),
     (Command.CLEAR,),
-    (Command.PUT_UNIQUE, "k", 1, None, LEAF.who, 7),
+    (Command.UNREADABLE, 40, None, "a command of a later release, which the master refuses"),
+    (Command.PUT_UNIQUE, "k", 1, None, LEAF.plain, 7),
 ]
 MASTERS = [
     (Command.EXPIRE, "k"),
-    (Command.RESULT, True, LEAF.who, 7),
-    (Command.PUT_UNIQUE, "k", 1, None, MASTER.who, 7),
+    (Command.RESULT, True, LEAF.plain, 7),
+    (Command.PUT_UNIQUE, "k", 1, None, MASTER.plain, 7),
 ]
 
 
 def may(run, *, may_write=True, endpoint=LEAF.endpoint.bytes):
-    return may_say(run, endpoint, may_write=may_write)
+    return may_send(run, endpoint, may_write=may_write)
 
 
 @pytest.mark.parametrize("control", READS)

@@ -17,7 +17,14 @@ from callboard.store.machine.snapshot import (
     SnapshotChunk,
     SnapshotIntake,
 )
-from callboard.store.machine.step import EndpointLost, Persist, Resign, SendRun, StoreSignal
+from callboard.store.machine.step import (
+    EndpointLost,
+    Persist,
+    ReportRefused,
+    Resign,
+    SendRun,
+    StoreSignal,
+)
 from callboard.store.options import ACK_AFTER, StoreOptions
 from tests.callboard.store.net import Net
 
@@ -290,3 +297,55 @@ def test_a_large_snapshot_survives_losses() -> None:
 
     assert net.clones[0].is_connected
     assert net.entries()[0] == net.entries()[1]
+
+
+UNREADABLE = (Command.UNREADABLE, Command.PUT, "b", "the value is of a later release")
+
+
+def test_a_command_that_cannot_be_read_is_refused_and_others_are_executed(net: Net) -> None:
+    writer = net.clones[0]
+    net.do(
+        writer.local(
+            [
+                (Command.PUT, "a", 1, None),
+                UNREADABLE,
+                (Command.ADD, "a", 1, int(DataType.Count), None),
+            ],
+            net.now,
+        )
+    )
+    net.tick(10)
+
+    assert net.await_idle()
+    assert net.master is not None
+    assert net.master.entries == writer.entries == {"a": 2}
+    assert net.refused == [ReportRefused(1, "the value is of a later release")]
+    assert net.master.unreadable == 1
+
+
+def test_a_clone_removes_a_key_whose_value_it_cannot_read(net: Net) -> None:
+    assert net.master is not None
+    net.put(net.master, a=1, b=1)
+    net.tick(10)
+    seq, clone = net.master.output.seq, net.clones[0]
+    run = CommandRun(
+        net.master.entity, first=seq + 1, actions=[UNREADABLE, (Command.PUT, "c", 3, None)]
+    )
+
+    net.do(clone.receive(run, net.now))
+
+    assert clone.entries == {"a": 1, "c": 3}
+    assert (clone.unreadable, net.refused[0].count) == (1, 1)
+
+
+def test_a_clone_loads_a_snapshot_without_the_entries_that_it_cannot_read() -> None:
+    net = Net(clones=1)
+    clone, master = net.clones[0], net.master
+    assert master is not None
+    reasons = ("the entry 'b' cannot be read",)
+    chunk = SnapshotChunk(0, 5, 0, True, ("a", 1), reasons)
+
+    effects = clone.receive(CommandRun(master.entity, clone.reader, control=chunk), 1.0)
+
+    assert (clone.entries, clone.is_connected, clone.unreadable) == ({"a": 1}, True, 1)
+    assert ReportRefused(1, reasons[0]) in effects

@@ -104,7 +104,7 @@ def test_a_log_without_its_file_is_told_without_a_mark_too(killed, damage):
     killed.with_name("a.commits.db").unlink()
     damage(killed)
 
-    with pytest.raises(BackendFailure, match=r"what its -wal belongs to; .*begin without it"):
+    with pytest.raises(BackendFailure, match=r"the contents of its -wal; .*begin without it"):
         opened(killed)
     assert Path(f"{killed}-wal").stat().st_size > 10_000
 
@@ -251,7 +251,7 @@ def test_a_file_in_the_place_of_the_mark_is_not_overwritten(tmp_path):
     filled(tmp_path / "a.commits.db")
     before = (tmp_path / "a.commits.db").read_bytes()
 
-    with pytest.raises(BackendFailure, match="is no mark of a store; move it away"):
+    with pytest.raises(BackendFailure, match="is not a mark of a store; move it away"):
         opened(tmp_path / "a.db")
     assert (tmp_path / "a.commits.db").read_bytes() == before
 
@@ -265,14 +265,33 @@ def test_garbage_in_the_shared_memory_harms_nothing(killed):
     backend.close()
 
 
+# Statements that damage a row, and the rows of 40 that are left out.
+UNREADABLE_ROWS = [
+    ("UPDATE entries SET value = X'9F' WHERE key = 'k1'", 1),
+    ("UPDATE entries SET value = 'text'", 40),
+    ("UPDATE entries SET value = 5 WHERE key IN ('k1', 'k2')", 2),
+    (f"UPDATE entries SET value = X'{'81' * 3000}00' WHERE key = 'k1'", 1),
+    ("UPDATE entries SET expiry = 'soon' WHERE key = 'k1'", 1),
+    ("UPDATE entries SET key = 7.5 WHERE key = 'k0'", 1),
+    ("UPDATE entries SET key = X'FF' WHERE key = 'k0'", 1),
+]
+
+
+@pytest.mark.parametrize(("change", "count"), UNREADABLE_ROWS)
+def test_rows_that_cannot_be_read_are_left_out_and_logged(tmp_path, caplog, change, count):
+    filled(tmp_path / "a.db", 40)
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
+        connection.execute(change)
+
+    for _ in range(2):  # they stay in the file
+        backend, contents = opened(tmp_path / "a.db", failure_mode="DELETE")
+        backend.close()
+
+        assert (len(contents.rows), contents.unreadable) == (40 - count, count)
+    assert caplog.text.count(f"{count} rows of {tmp_path}/a.db cannot be read") == 2
+
+
 ROWS = [
-    "UPDATE entries SET value = X'9F'",
-    "UPDATE entries SET value = 'text'",
-    "UPDATE entries SET value = 5",
-    f"UPDATE entries SET value = X'{'81' * 3000}00'",
-    "UPDATE entries SET expiry = 'soon'",
-    "UPDATE entries SET key = 7.5 WHERE key = 'k0'",
-    "UPDATE entries SET key = X'FF' WHERE key = 'k0'",
     "INSERT INTO writers VALUES (X'00', 'x', '1', X'A0')",
     "INSERT INTO writers VALUES (X'00', '1', '1', X'FF')",
     "UPDATE commits SET number = 'many'",
@@ -281,7 +300,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("change", ROWS)
-def test_rows_that_no_store_writes_are_a_typed_error(tmp_path, change):
+def test_rows_of_writers_and_commits_that_cannot_be_read_are_a_typed_error(tmp_path, change):
     filled(tmp_path / "a.db")
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
         try:

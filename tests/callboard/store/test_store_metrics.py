@@ -37,6 +37,7 @@ def test_the_metrics_of_a_master_and_its_clone_have_the_names_of_broker() -> Non
             "entries master": 2,
             "processed_updates_total master": 3,
             "unacknowledged_updates master": 0,
+            "unreadable_total master": 0,
         }
         assert figures(here) == {
             "input_channels clone": 1,
@@ -45,6 +46,7 @@ def test_the_metrics_of_a_master_and_its_clone_have_the_names_of_broker() -> Non
             "entries clone": 2,
             "processed_updates_total clone": 3,
             "unacknowledged_updates clone": 0,
+            "unreadable_total clone": 0,
         }
         text = exposition(topic_metrics(there))
         assert "# TYPE broker_store_entries gauge\n" in text
