@@ -27,7 +27,7 @@ from callboard.kernel.errors import CallboardError, InvalidAddress
 from callboard.kernel.twins import Closing
 from callboard.node import Node
 
-#: The name under which a flow broker is registered unless it is given another.
+#: The default name under which a flow broker is registered.
 BROKER_NAME: Final = "flow"
 
 #: Seconds between checks for flows whose handler does not answer.

@@ -1,9 +1,9 @@
-"""Factories, and the BOT of a client that they find a handler for.
+"""Factories, which find a handler for the BOT of a client.
 
-Ready ones spawn a handler for each flow, use a pool, or choose by rule. A flow broker serves
-one message at a time, and calls its factory in that time. A factory that opened or answered a
-flow itself would wait for messages that the broker cannot pass on before the factory returns.
-Opening a flow inside a factory raises `FactoryDeadlock` instead.
+The factories of this module spawn a handler for each flow, use a pool, or choose by rules. A
+flow broker handles one message at a time, and calls its factory while it does. A factory that
+opened or answered a flow itself would wait for messages that the broker cannot forward before
+the factory returns, so this raises `FactoryDeadlock`.
 """
 
 import inspect
@@ -24,11 +24,11 @@ from callboard.support.text import describe, error_text
 
 _log = logging.getLogger("callboard.flow")
 
-#: Characters of an error's text that the other side of a flow is told.
+#: Characters of an error text that is sent as the reason of an EOT.
 REASON_LIMIT: Final = 500
 
-#: Seconds after which a factory is named in the log: all flows wait for it.
-SLOW_FACTORY: Final = 0.1
+#: Duration of a factory call that is logged as slow: all flows wait for the factory.
+SLOW_FACTORY_SECONDS: Final = 0.1
 
 _PROTOCOL: frozenset[str] = frozenset({"flow", "direction", "credit", "cid", "cid_key"})
 
@@ -38,13 +38,13 @@ _IN_FACTORY: Final[ContextVar[bool]] = ContextVar("callboard_flow_factory", defa
 
 @frozen_message("callboard.flow.Serve")
 class Serve:
-    """To a handler: take this flow.
+    """Message to a handler: serve a flow.
 
     Attributes:
         bot: the encoded BOT-loc.
-        broker: the flow broker, or None when it is reached by its address.
-        address: where a broker on ZeroMQ is reached.
-        then_stop: end when the flow has ended.
+        broker: the flow broker; None for a broker on ZeroMQ.
+        address: address of a broker on ZeroMQ.
+        then_stop: whether the handler stops when the flow has ended.
     """
 
     bot: bytes
@@ -55,10 +55,9 @@ class Serve:
 
 @dataclass(eq=False, repr=False)
 class Bot:
-    """What a client's BOT says, as a factory or handler gets it: BOT-loc.
+    """The BOT of a client as factories and handlers see it: BOT-loc.
 
-    Made by the flow broker, and by the handler that got it. The direction is the handler's:
-    `inject` when the client gives.
+    The direction is that of the handler: `inject` if the client sends DATs.
     """
 
     message: Message
@@ -71,23 +70,23 @@ class Bot:
         self.object = self.message.label_object
         #: The routing id of the client.
         self.cid: int = self.object["cid"]
-        #: The part of the handler: `extract` or `inject`.
+        #: The direction of the handler: `extract` or `inject`.
         self.direction: str = self.object["direction"]
-        #: Credit that the client asks for.
+        #: Credit that the client requests.
         self.credit: int = self.object["credit"]
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Return the attributes of the client beside direction and credit."""
-        return {key: held for key, held in self.object.items() if key not in _PROTOCOL}
+        """Attributes of the client, without direction and credit."""
+        return {key: value for key, value in self.object.items() if key not in _PROTOCOL}
 
     @property
     def payload(self) -> tuple[bytes, ...]:
-        """Frames that came with the BOT."""
+        """Payload frames of the BOT."""
         return self.message.payload
 
     def refuse(self, reason: str) -> None:
-        """Tell the client, after the factory has returned, that the flow is refused."""
+        """Refuse the flow after the factory has returned; its client gets the reason."""
         if self._refuse is not None:
             self._refuse(self.cid, reason)
 
@@ -95,37 +94,37 @@ class Bot:
         return f"<Bot of {self.cid}: {self.direction}, credit {self.credit}, {self.attributes}>"
 
     def hand_to(self, handler: Any, *, then_stop: bool = False) -> bool:
-        """Give the flow to a `FlowHandler`, here or on another node; returns True.
+        """Send the flow to a `FlowHandler` on any node; return True.
 
         Args:
-            handler: its ref, or a group of handlers.
-            then_stop: let it end when the flow has ended.
+            handler: ref of the handler, or a group of handlers.
+            then_stop: whether the handler stops when the flow has ended.
         """
         encoded = self.message.encode()
         handler.tell(Serve(encoded, self._broker, self._address, then_stop))
         return True
 
 
-#: Takes a BOT and returns something true when a handler will answer it.
+#: A function of a BOT; it returns a true value if a handler will answer the BOT.
 Factory = Callable[[Bot], object]
 
 
 def refuse_in_factory(call: str) -> None:
-    """Raise when a factory is under way in this context.
+    """Raise `FactoryDeadlock` if a factory runs in this context.
 
     Raises:
         FactoryDeadlock: the call would wait for the broker that called the factory.
     """
     if _IN_FACTORY.get():
         msg = (
-            f"{call} in a factory would wait for the flow broker that called it; give the BOT "
-            "to a FlowHandler with bot.hand_to(ref) and return"
+            f"{call} in a factory would wait for the flow broker that called it; send the BOT "
+            "to a FlowHandler with bot.hand_to(ref), and return"
         )
         raise FactoryDeadlock(msg)
 
 
 def call_factory(factory: Factory, bot: Bot, now: Callable[[], float]) -> str:
-    """Call a factory; returns why the flow is refused, or nothing when it is not."""
+    """Call a factory; return the reason of a refusal, or an empty text."""
     started = now()
     token = _IN_FACTORY.set(True)
     try:
@@ -138,30 +137,30 @@ def call_factory(factory: Factory, bot: Bot, now: Callable[[], float]) -> str:
         return reason
     finally:
         _IN_FACTORY.reset(token)
-    took = now() - started
-    if took > SLOW_FACTORY:
-        _log.warning("the factory took %.1f s for %r; every flow waited for it", took, bot)
+    duration = now() - started
+    if duration > SLOW_FACTORY_SECONDS:
+        _log.warning("the factory took %.1f s for %r; all flows waited for it", duration, bot)
     if inspect.iscoroutine(outcome):
         outcome.close()
-        return "the factory is a coroutine function; it has to be a plain one that returns soon"
-    return "" if outcome else "no handler takes this flow"
+        return "the factory is a coroutine function; use a plain function that returns soon"
+    return "" if outcome else "no handler accepts this flow"
 
 
 class Spawn:
-    """Spawns a `FlowHandler` for each flow, which ends with it."""
+    """A factory that spawns a `FlowHandler` for each flow; it stops when the flow has ended."""
 
     def __init__(
         self, node: Node, handler: type[Actor], *args: Any, on: Any = None, **kwargs: Any
     ) -> None:
-        """Remember what to spawn.
+        """Make a factory.
 
         Args:
-            node: where, unless `on` says otherwise.
+            node: node of the handlers, unless `on` is given.
             handler: a subclass of `FlowHandler`.
-            args: for its `__init__`.
+            args: arguments of its `__init__`.
             on: the address or id of another node that offers the class, a worker, or a pool of
-                workers: as in `Node.spawn`.
-            kwargs: for its `__init__`.
+                workers, as in `Node.spawn`.
+            kwargs: keyword arguments of its `__init__`.
         """
         self._node = node
         self._handler = handler
@@ -169,19 +168,19 @@ class Spawn:
         self._on = on
 
     def __call__(self, bot: Bot) -> bool:
-        """Spawn a handler and give it the flow."""
+        """Spawn a handler, and send it the flow."""
         if self._on is None:
             ref = self._node.spawn(self._handler, *self._args, **self._kwargs)
             return bot.hand_to(ref, then_stop=True)
         spawn = self._node.context.spawn_elsewhere
-        assert spawn is not None  # every node has it
+        assert spawn is not None  # set by every node
         spawned = spawn(self._handler, self._args, self._kwargs, self._on)
         spawned.add_done_callback(lambda outcome: _give(bot, outcome))
         return True
 
 
 def _give(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
-    """Give a flow to a handler of another node; without one its client is told so."""
+    """Send a flow to a handler that was spawned on another node, or refuse it."""
     if (error := spawned.exception()) is None:
         bot.hand_to(spawned.result(), then_stop=True)
     else:
@@ -189,18 +188,22 @@ def _give(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
 
 
 class Pool:
-    """Gives flows to handlers that exist: those of a group, or these, one after the other."""
+    """A factory that sends flows to existing handlers: a group, or a list in turn."""
 
     def __init__(self, handlers: Group[Any] | Sequence[ActorRef[Any]]) -> None:
-        """Take a group (`node.group("recorders")`), whose routing chooses, or refs."""
+        """Make a factory.
+
+        Args:
+            handlers: a group (`node.group("recorders")`), whose routing chooses, or refs.
+        """
         self._handlers = handlers
         self._next = 0
 
     def __call__(self, bot: Bot) -> bool:
-        """Give the flow to one of them.
+        """Send the flow to a handler.
 
         Raises:
-            FlowRefused: there are none.
+            FlowRefused: the pool has no handlers.
         """
         if isinstance(self._handlers, Group):
             try:
@@ -210,16 +213,16 @@ class Pool:
         if not self._handlers:
             msg = "the pool has no handlers"
             raise FlowRefused(msg)
-        chosen = self._handlers[self._next % len(self._handlers)]
+        handler = self._handlers[self._next % len(self._handlers)]
         self._next += 1
-        return bot.hand_to(chosen)
+        return bot.hand_to(handler)
 
 
 class Route:
-    """Chooses a factory by what the BOT says; the first match wins."""
+    """A factory that chooses another factory by the BOT; the first match wins."""
 
     def __init__(self) -> None:
-        """Begin without any route: everything is refused."""
+        """Make a factory without routes, which refuses all flows."""
         self._routes: list[tuple[str | None, Callable[[Bot], bool], Factory]] = []
 
     def add(
@@ -229,27 +232,28 @@ class Route:
         direction: str | None = None,
         match: Mapping[str, Any] | str = "",
     ) -> "Route":
-        """Add a route; returns this object, so that calls can be chained.
+        """Add a route; return this object, so that calls can be chained.
 
         Args:
-            factory: what takes the flow.
-            direction: of the handler: `inject` for clients that give; None for both.
-            match: attributes that the BOT must have, or a rule, such as
+            factory: factory for the flows of the route.
+            direction: direction of the handler: `inject` for clients that send DATs; None for
+                both directions.
+            match: attributes that the BOT must have, or a rule such as
                 `(and (= stream "raw") (> credit 5))`.
         """
         self._routes.append((direction, _rule(match), factory))
         return self
 
     def __call__(self, bot: Bot) -> object:
-        """Use the first route that matches.
+        """Call the factory of the first route that matches.
 
         Raises:
-            FlowRefused: none does.
+            FlowRefused: no route matches.
         """
         for direction, rule, factory in self._routes:
             if direction in (None, bot.direction) and rule(bot):
                 return factory(bot)
-        msg = f"no rule takes a flow with {bot.attributes} and direction {bot.direction!r}"
+        msg = f"no rule matches a flow with {bot.attributes} and direction {bot.direction!r}"
         raise FlowRefused(msg)
 
 

@@ -1,12 +1,12 @@
-"""Handlers that write flows to files and give files as flows, and the factory that knows which.
+"""Handlers that write flows to files and send files as flows, and a factory that chooses them.
 
-A file of rules (TOML or JSON) says what goes where; the first rule that fits wins:
+A file of rules (TOML or JSON) maps flows to files; the first rule that matches wins:
 
     [[rule]]
     rule = '(= stream "raw")'
-    rw = "w"                            # w: clients give; r: clients take
+    rw = "w"                            # w: clients send DATs; r: clients receive them
     filepat = "{host}/{stream}.zio"
-    attr = { host = "unknown" }         # for attributes that the client did not say
+    attr = { host = "unknown" }         # defaults of attributes that the client omits
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,13 +33,13 @@ _KEYS: Final = frozenset({"rule", "rw", "filepat", "attr"})
 
 @dataclass(frozen=True, slots=True)
 class FileRule:
-    """Which flows belong to which file.
+    """A rule that maps flows to files.
 
     Attributes:
         rule: an expression over the attributes of the BOT.
-        rw: `w` for clients that give, `r` for clients that take.
+        rw: `w` for clients that send DATs, `r` for clients that receive them.
         filepat: pattern of the file's name.
-        attr: attributes for those that the client did not say.
+        attr: defaults of attributes that the client omits.
     """
 
     rule: Rule
@@ -48,124 +48,124 @@ class FileRule:
     attr: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entry: object, where: str) -> Self:
-        """Read an entry of a file of rules.
+    def of(cls, entry: object, place: str) -> Self:
+        """Read an entry of a file of rules; `place` is named in errors.
 
         Raises:
-            InvalidRule: it is of no use.
+            InvalidRule: the entry is malformed.
         """
         if not isinstance(entry, dict) or not set(entry) <= _KEYS:
-            invalid_rule(f"{where}: a rule has the keys {', '.join(sorted(_KEYS))}")
+            invalid_rule(f"{place}: a rule has the keys {', '.join(sorted(_KEYS))}")
         rule, rw = entry.get("rule", "true"), entry.get("rw", "w")
         filepat, attr = entry.get("filepat"), entry.get("attr", {})
         if not isinstance(rule, str) or rw not in _DIRECTIONS or not isinstance(attr, dict):
-            invalid_rule(f"{where}: rule is a text, rw is w or r, attr has names and values")
+            invalid_rule(f"{place}: rule is a text, rw is w or r, attr has names and values")
         if not isinstance(filepat, str):
-            invalid_rule(f'{where}: filepat is missing, such as filepat = "{{stream}}.zio"')
+            invalid_rule(f'{place}: filepat is missing, such as filepat = "{{stream}}.zio"')
         try:
             return cls(Rule(rule), rw, filepat, attr)
         except InvalidRule as error:
-            invalid_rule(f"{where}: {error}")
+            invalid_rule(f"{place}: {error}")
 
     def holds(self, attributes: Mapping[str, Any]) -> bool:
-        """Return whether the expression is true of a client's attributes."""
+        """Return whether the rule matches the attributes of a client."""
         return self.rule.holds({**self.attr, **attributes})
 
     def path(self, attributes: Mapping[str, Any], root: Path) -> Path:
-        """Return the file that belongs to a client's attributes.
+        """Return the path of the file for the attributes of a client.
 
         Raises:
-            InvalidRule: an attribute is missing, or the name would leave the folder.
+            InvalidRule: an attribute is missing, or the file would be outside of the folder.
         """
         return fill_pattern(self.filepat, {**self.attr, **attributes}, root)
 
 
 def load_rules(path: Path) -> list[FileRule]:
-    """Read a file of rules: JSON if its name says so, else TOML.
+    """Read a file of rules: JSON if its name ends in `.json`, else TOML.
 
     Raises:
-        InvalidRule: it cannot be read; the text says where.
+        InvalidRule: the file or a rule cannot be read; the text names the place.
     """
     try:
         text = read_user_file(path).decode()
-        found = parse(text, "JSON" if path.suffix == ".json" else "TOML")
+        content = parse(text, "JSON" if path.suffix == ".json" else "TOML")
     except OSError as error:
         invalid_rule(f"{path}: {error.strerror}")
     except UnicodeDecodeError:
-        invalid_rule(f"{path}: it is no text in UTF-8")
+        invalid_rule(f"{path}: it is not UTF-8 text")
     except ValueError as error:
         invalid_rule(f"{path}: {error}")
-    entries = found.get("rule") if isinstance(found, dict) else found
+    entries = content.get("rule") if isinstance(content, dict) else content
     if not isinstance(entries, list) or not entries:
-        invalid_rule(f"{path}: there is no rule; write [[rule]] tables, or a JSON list")
+        invalid_rule(f"{path}: it has no rules; write [[rule]] tables, or a JSON list")
     return [FileRule.of(entry, f"{path}: rule {n}") for n, entry in enumerate(entries, 1)]
 
 
 class FileHandler(FlowHandler):
-    """Serves a flow with one file of a service, which may refuse: the reason is the EOT's."""
+    """A handler of one file of a service; its EOT has the reason if the service refuses."""
 
     def __init__(self, service: ActorRef[Any], name: str) -> None:
         self._service = service
         self._name = name
 
     async def serve(self, flow: Flow, bot: Bot) -> None:
-        """Write or read all, then EOT."""
+        """Transfer all records, then send EOT."""
         try:
-            about = await self.carry(flow, bot)
+            attributes = await self.transfer(flow, bot)
         except (RemoteError, RecordError) as error:
             await flow.aeot(str(error))
         else:
-            await flow.aeot(**about)
+            await flow.aeot(**attributes)
 
-    async def carry(self, flow: Flow, bot: Bot) -> dict[str, Any]:
-        """Write or read all; return the attributes of EOT."""
+    async def transfer(self, flow: Flow, bot: Bot) -> dict[str, Any]:
+        """Write or read all records; return the attributes of the EOT."""
         raise NotImplementedError
 
 
 class FileWriter(FileHandler):
-    """Appends each DAT to a file; its EOT says how many records and bytes that were."""
+    """A handler that appends each DAT to a file; its EOT counts the records and bytes."""
 
-    async def carry(self, flow: Flow, bot: Bot) -> dict[str, Any]:
-        """Write until EOT."""
+    async def transfer(self, flow: Flow, bot: Bot) -> dict[str, Any]:
+        """Append records until EOT; the first has the attributes of the BOT too."""
         records = size = 0
-        about = bot.attributes
+        attributes = bot.attributes
         async for dat in flow:
-            label = object_text({**about, **dat.attributes})
+            label = object_text({**attributes, **dat.attributes})
             record = Message(
                 label=label, payload=dat.payload, origin=bot.cid, seqno=dat.seqno
             ).encode()
             await self._service.ask(Append(self._name, (record,)))
             records += 1
             size += sum(map(len, dat.payload))
-            about = {}
+            attributes = {}
         return {"records": records, "bytes": size}
 
 
 class FileReader(FileHandler):
-    """Gives the records of a file."""
+    """A handler that sends the records of a file."""
 
-    async def carry(self, flow: Flow, bot: Bot) -> dict[str, Any]:
-        """Give them all."""
-        found = await self._service.ask(FetchRecords(self._name))
-        while found.messages:
-            for data in found.messages:
+    async def transfer(self, flow: Flow, bot: Bot) -> dict[str, Any]:
+        """Send all records of the file."""
+        fetched = await self._service.ask(FetchRecords(self._name))
+        while fetched.messages:
+            for data in fetched.messages:
                 record = Message.decode(data)
-                about = record.label_object
-                about.pop("flow", None)
-                await flow.aput(record.payload, **about)
-            found = await self._service.ask(FetchRecords(self._name, found.offset))
+                attributes = record.label_object
+                attributes.pop("flow", None)
+                await flow.aput(record.payload, **attributes)
+            fetched = await self._service.ask(FetchRecords(self._name, fetched.offset))
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class FileFactory:
-    """Spawns a writer or reader for each flow that a rule fits.
+    """A factory that spawns a writer or a reader for each flow that matches a rule.
 
     Attributes:
-        node: where handlers live.
+        node: node of the handlers.
         service: the `FileService` of the folder, on any node.
-        rules: the first that fits wins.
-        root: the folder, for looking whether names stay inside.
+        rules: rules; the first that matches wins.
+        root: the folder, to check that names stay inside.
     """
 
     node: Node
@@ -174,11 +174,11 @@ class FileFactory:
     root: Path
 
     def __call__(self, bot: Bot) -> bool:
-        """Find the file of a flow.
+        """Spawn a handler for the file of a flow.
 
         Raises:
-            FlowRefused: no rule fits.
-            InvalidRule: its name would be of no use.
+            FlowRefused: no rule matches.
+            InvalidRule: the name of the file is invalid.
         """
         for rule in self.rules:
             if _DIRECTIONS[rule.rw] == bot.direction and rule.holds(bot.attributes):
@@ -187,5 +187,5 @@ class FileFactory:
                 kind: type[Actor] = FileWriter if rule.rw == "w" else FileReader
                 handler = self.node.spawn(kind, self.service, name)
                 return bot.hand_to(handler, then_stop=True)
-        msg = f"no rule takes a flow with {bot.attributes} and direction {bot.direction!r}"
+        msg = f"no rule matches a flow with {bot.attributes} and direction {bot.direction!r}"
         raise FlowRefused(msg)

@@ -15,8 +15,9 @@ from callboard.flow.protocol.message import Message
 from callboard.flow.protocol.rules import path_inside
 from callboard.flow.record_file import Hdf5File, RecordFile
 from callboard.kernel.actors import Actor, frozen_message, handler
+from callboard.support.private_file import check_mode
 
-#: Limit of open files; above it the least recently used one is closed.
+#: Limit of open files; beyond it the least recently used file is closed.
 OPEN_LIMIT: Final = 64
 
 #: File formats.
@@ -73,14 +74,22 @@ class FileService(Actor):
     detached = True
     remote_methods = frozenset()
 
-    def __init__(self, root: str, file_format: str = "records") -> None:
+    def __init__(
+        self, root: str, file_format: str = "records", mode: int | None = None
+    ) -> None:
         """Use a folder.
 
         Args:
             root: the folder; names in messages are relative to it and must stay inside.
             file_format: `records`, or `hdf5` (extra `hdf5`).
+            mode: mode of new folders, such as 0o750, whatever the umask is; 0o700 by default.
+                New files are as open as their folder.
+
+        Raises:
+            ValueError: `mode` is not a mode with which this user can use a folder.
         """
         self._root = Path(root)
+        self._mode = check_mode(mode)
         self._format = open_format(file_format)
         self._files: OrderedDict[Path, RecordFormat] = OrderedDict()
 
@@ -112,7 +121,7 @@ class FileService(Actor):
             if not is_new_allowed and not path.is_file():
                 msg = f"there is no file {name!r}"
                 raise RecordError(msg)
-            file = self._files[path] = self._format(path)
+            file = self._files[path] = self._format(path, self._mode)
             if len(self._files) > OPEN_LIMIT:
                 self._files.popitem(last=False)[1].close()
         self._files.move_to_end(path)

@@ -1,8 +1,8 @@
-"""One side of a flow as users see it; clients and handlers use this same class.
+"""`Flow`: one side of a flow, for clients and for handlers.
 
-The rules are in `callboard.flow.protocol.machine`, the way to the broker in
-`callboard.flow.link`; here they meet the threads and coroutines that wait. Every wait is on a
-future, so the same lines serve threads, asyncio, handlers of actors and simulated clusters.
+The rules of the protocol are in `callboard.flow.protocol.machine`, the link to the broker is in
+`callboard.flow.link`. `Flow` adds the threads and coroutines that wait. Every wait is on a
+future, so the same code serves threads, asyncio, handlers of actors and simulated clusters.
 """
 
 import asyncio
@@ -54,25 +54,25 @@ def zeromq() -> Any:
         raise errors.FlowError(msg) from None
 
 
-#: DATs that may be under way unless a client says otherwise.
+#: Default limit of DATs in flight.
 DEFAULT_CREDIT: Final = 10
 
-#: Seconds that the other side may take for its BOT, a DAT, a PAY or the echo of EOT.
+#: Default limit, in seconds, of each wait for the other side: its BOT, a DAT, a PAY or EOT.
 DEFAULT_TIMEOUT: Final = 5.0
 
 
 class Flow:
-    """A flow: DATs in one direction, paid for with credit that comes back in the other.
+    """A flow: DATs in one direction, and credit for them in the other.
 
-    `Flow.connect` makes a client's; handlers get theirs from `FlowHandler`. Leaving the block
-    ends the flow with EOT and waits for the echo: when a giver's block is left without an
+    A client opens a flow with `Flow.connect`; a handler receives one from `FlowHandler`. The
+    end of a `with` block sends EOT and waits for its echo: if a giver's block ends without an
     error, the other side has taken every DAT. With `timeout=None` waits have no limit.
     """
 
     def __init__(self, machine: FlowMachine, timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Use `Flow.connect`, or a `FlowHandler`."""
         self.timeout = limit(timeout)
-        #: `extract` when this side gives, `inject` when it takes.
+        #: `extract` if this side sends DATs, `inject` if it receives them.
         self.direction = machine.direction
         #: Whether this side sends the DATs.
         self.is_giver = machine.is_giver
@@ -85,9 +85,9 @@ class Flow:
         self._error: errors.FlowError | None = None
         self._is_open = False
         self._is_closed = False
-        #: What the other side's BOT said beside direction and credit.
+        #: Attributes of the other side's BOT, without direction and credit.
         self.peer_attributes: Mapping[str, Any] = {}
-        #: What the other side's EOT said; None while there was none.
+        #: Attributes of the other side's EOT; None until it arrives.
         self.end_attributes: Mapping[str, Any] | None = None
 
     @classmethod
@@ -106,18 +106,18 @@ class Flow:
         """Open a flow as the client of a flow broker.
 
         Args:
-            address: of the broker: `basp://HOST:PORT`, `basp://HOST:PORT/NAME`, its ref, or
-                `tcp://HOST:PORT` over ZeroMQ.
-            direction: `extract` to give DATs, `inject` to take them.
-            credit: DATs that may be under way; the handler may lower it.
-            timeout: seconds for this, and for each later wait; None for no limit.
-            attributes: what the handler is told in the BOT; values that JSON has.
-            node: an existing node to use; otherwise the flow has one of its own.
+            address: address of the broker: `basp://HOST:PORT`, `basp://HOST:PORT/NAME`, its
+                ref, or `tcp://HOST:PORT` over ZeroMQ.
+            direction: `extract` to send DATs, `inject` to receive them.
+            credit: limit of DATs in flight; the handler may lower it.
+            timeout: limit of this and of each later wait, in seconds; None for no limit.
+            attributes: attributes of the BOT, for the handler; JSON values.
+            node: an existing node to use; by default the flow makes its own.
             secret: shared secret of the broker's node, if it has one.
             tls: for the flow's own node, as in `Node(tls=…)`.
 
         Raises:
-            FlowRefused: no handler takes the flow; the text says why.
+            FlowRefused: no handler accepted the flow; the text is the reason.
             FlowTimeout: the broker did not answer in time.
             NodeUnreachable: no node listens there.
             MalformedMessage: direction, credit or attributes cannot be sent.
@@ -148,14 +148,14 @@ class Flow:
         await flow.aopen()
         return flow
 
-    # --- begin ---
+    # --- opening ---
 
     def open(self) -> None:
-        """Exchange BOTs. `connect` and `FlowHandler` have done it.
+        """Exchange BOTs. Flows of `connect` and `FlowHandler` are open.
 
         Raises:
-            FlowRefused: the other side does not take the flow.
-            FlowTimeout: it did not answer in time; nothing is left behind.
+            FlowRefused: the other side did not accept the flow.
+            FlowTimeout: the other side did not answer in time; the link is closed.
             FactoryDeadlock: called in a factory of a flow broker.
         """
         refuse_in_factory("open()")
@@ -186,13 +186,13 @@ class Flow:
             self._send(self._machine.open())
 
     def _opened(self) -> bool:
-        """Return whether the other side's BOT came; raise when it refused."""
+        """Return whether the other side's BOT has arrived; raise if it refused the flow."""
         self._check()
         if not self._is_open:
             if self.end_attributes is None:
                 return False
             reason = self.end_attributes.get("reason", "no reason was given")
-            msg = f"the flow is refused: {reason}"
+            msg = f"the flow was refused: {reason}"
             raise errors.FlowRefused(msg)
         with self._lock:
             if self._machine.wants_to_pay():
@@ -200,24 +200,24 @@ class Flow:
         return True
 
     def refuse(self, reason: str, attributes: Mapping[str, Any] | None = None) -> None:
-        """Answer the client's BOT with EOT instead of `open`: it gets the reason."""
+        """Refuse the flow instead of opening it: the client gets EOT with the reason."""
         with self._entered("refuse()"):
             self._send(self._machine.refuse(reason, attributes))
 
-    # --- giving ---
+    # --- sending ---
 
     def put(self, payload: Any = (), **attributes: Any) -> None:
         """Send a DAT; wait for credit if there is none.
 
         Args:
             payload: bytes, text (as UTF-8), or a sequence of those, one for each frame.
-            attributes: for the flow object, values that JSON has.
+            attributes: attributes of the flow object; JSON values.
 
         Raises:
-            TypeError: this side is the taker, or the payload is of another kind.
+            TypeError: this side is the taker, or the payload has another type.
             FlowEnded: the other side ended the flow.
-            FlowAborted: the other side ended with a reason or is lost.
-            FlowTimeout: no credit came in time.
+            FlowAborted: the other side ended the flow with a reason, or was lost.
+            FlowTimeout: no credit arrived in time.
             WouldDeadlock: called inside another call of this flow, by a finalizer for instance.
         """
         frames = as_frames(payload)
@@ -234,7 +234,7 @@ class Flow:
         """Send a DAT if there is credit."""
         machine = self._machine
         if not machine.is_giver:
-            msg = "put() on a taker; this side injects, use get()"
+            msg = "put() on a taker: this side receives DATs; use get()"
             raise TypeError(msg)
         reentry.enter(self._lock, "put()")
         try:
@@ -247,16 +247,16 @@ class Flow:
         finally:
             self._lock.release()
 
-    # --- taking ---
+    # --- receiving ---
 
     def get(self) -> Dat:
-        """Take the next DAT; wait until it comes. Its credit goes back in time.
+        """Receive the next DAT; wait until it arrives. Credit is returned in batches.
 
         Raises:
             TypeError: this side is the giver.
-            FlowEnded: the other side ended the flow, and all its DATs are taken.
-            FlowAborted: the other side ended with a reason or is lost.
-            FlowTimeout: nothing came in time.
+            FlowEnded: the other side ended the flow, and all of its DATs have been received.
+            FlowAborted: the other side ended the flow with a reason, or was lost.
+            FlowTimeout: no DAT arrived in time.
         """
         dat = self._try_get()
         return self._block(self._try_get) if dat is None else dat
@@ -267,10 +267,10 @@ class Flow:
         return await self._wait(self._try_get) if dat is None else dat
 
     def _try_get(self) -> Dat | None:
-        """Return the next DAT if one is there, and pay when it is time."""
+        """Return the next DAT if one has arrived, and send a PAY if one is due."""
         machine = self._machine
         if machine.is_giver:
-            msg = "get() on a giver; this side extracts, use put()"
+            msg = "get() on a giver: this side sends DATs; use put()"
             raise TypeError(msg)
         reentry.enter(self._lock, "get()")
         try:
@@ -294,18 +294,18 @@ class Flow:
     def __aiter__(self) -> AsyncIterator[Dat]:
         return Items(self.aget, ends=(errors.FlowEnded,))
 
-    # --- end ---
+    # --- ending ---
 
     def eot(self, reason: str = "", **attributes: Any) -> Mapping[str, Any]:
-        """End the flow, or answer the other side's end; returns what its EOT said.
+        """End the flow, or answer the other side's EOT; return the attributes of its EOT.
 
         Args:
-            reason: why it ends before its time: the other side gets `FlowAborted` with it.
-            attributes: for the flow object.
+            reason: why this side aborts the flow; the other side raises `FlowAborted` with it.
+            attributes: attributes of the EOT; JSON values.
 
         Raises:
-            FlowAborted: the other side ended with a reason or is lost.
-            FlowTimeout: no echo came in time.
+            FlowAborted: the other side ended the flow with a reason, or was lost.
+            FlowTimeout: no echo arrived in time.
         """
         self._send_eot(reason, attributes)
         self._block(self._finished)
@@ -321,11 +321,11 @@ class Flow:
         """Send EOT, unless this side has sent it."""
         with self._entered("the end of a flow"):
             if self._machine.state not in (FlowState.ACKFIN, FlowState.FIN):
-                about = {**attributes, "reason": reason} if reason else attributes
-                self._send(self._machine.end(about))
+                label = {**attributes, "reason": reason} if reason else attributes
+                self._send(self._machine.end(label))
 
     def _finished(self) -> bool:
-        """Return whether both sides have sent EOT; raise its reason."""
+        """Return whether both sides have sent EOT; raise if the other side gave a reason."""
         self._check()
         if self._machine.state is not FlowState.FIN:
             return False
@@ -335,11 +335,11 @@ class Flow:
         return True
 
     def close(self) -> None:
-        """End the flow if that is left to do, and its link. Idempotent.
+        """End the flow unless it has ended, and close its link. Idempotent.
 
         Raises:
-            FlowAborted: the other side ended with a reason or is lost.
-            FlowTimeout: no echo came in time.
+            FlowAborted: the other side ended the flow with a reason, or was lost.
+            FlowTimeout: no echo arrived in time.
         """
         self.__exit__(None, None, None)
 
@@ -376,47 +376,47 @@ class Flow:
                     await self._link.aclose()
 
     def _wants_eot(self, error: BaseException | None) -> bool:
-        """Return whether EOT ends the flow whose block is left; tell an error at once."""
+        """Return whether the end of the block must send EOT; after an error, send it here."""
         self._is_closed = True
         if error is not None:
             self._give_up(describe(error, REASON_LIMIT))
         return error is None and self._machine.state is not FlowState.IDLE
 
     def _give_up(self, reason: str) -> None:
-        """Tell the other side that this one fails, and do not wait for its echo."""
+        """Abort the flow: send EOT with the reason, without waiting for its echo."""
         with self._entered("the end of a flow"):
             machine = self._machine
             if machine.state in (FlowState.BOTSEND, FlowState.FLOWING, FlowState.FINACK):
                 self._send(machine.end({"reason": reason}))
 
-    # --- what it is ---
+    # --- properties ---
 
     @property
     def total_credit(self) -> int:
-        """DATs that may be under way at most, as both sides agreed."""
+        """Limit of DATs in flight, as both sides agreed."""
         return self._machine.total_credit
 
     @property
     def credit(self) -> int:
-        """Credit that this side has at the moment."""
+        """Credit of this side."""
         return self._machine.credit
 
     @property
     def state(self) -> FlowState:
-        """Where the flow is."""
+        """State of the flow."""
         return self._machine.state
 
     def __repr__(self) -> str:
         return f"<Flow {self.direction}, {self.state.value}, credit {self.credit}>"
 
     def use(self, link: FlowLink) -> None:
-        """Send and receive over this link, from the next message on."""
+        """Set the link of the flow."""
         self._link = link
 
-    # --- what the link says ---
+    # --- calls of the link ---
 
     def received(self, data: bytes) -> None:
-        """Take a message of the other side; called by the link."""
+        """Handle a message of the other side; called by the link."""
         with self._lock:
             try:
                 event = self._machine.receive(data)
@@ -435,28 +435,28 @@ class Flow:
         self._wake()
 
     def _wake(self) -> None:
-        """Let everyone look again."""
+        """Make all waiting calls check their condition again."""
         with self._lock:
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter.set_result(None)
 
     def _broken(self, error: errors.FlowError) -> None:
-        """The other side broke a rule: remember it and tell it."""
+        """Record that the other side broke a rule, and end the flow with that reason."""
         if self._error is None:
             self._error = error
         if self._machine.state in (FlowState.BOTSEND, FlowState.FLOWING):
             self._answer(self._machine.end({"reason": error_text(error, REASON_LIMIT)}))
 
     def _answer(self, data: bytes) -> None:
-        """Send an answer of the machine; a link that takes nothing more ends the flow."""
+        """Send an answer of the machine; a link that refuses it aborts the flow."""
         try:
             self._send(data)
         except CallboardError as error:
             self._error = self._error or errors.FlowAborted(error_text(error))
 
     def lost(self, error: Exception) -> None:
-        """Nothing will come any more; called by the link."""
+        """Handle the loss of the link; called by the link."""
         with self._lock:
             if self._error is None and self._machine.state is not FlowState.FIN:
                 self._error = (
@@ -477,7 +477,7 @@ class Flow:
 
     @contextlib.contextmanager
     def _entered(self, call: str) -> Iterator[None]:
-        """Hold the lock in a call of the program that has to answer.
+        """Hold the lock of the flow during a call of the program.
 
         Raises:
             WouldDeadlock: this thread is in another call of this flow.
@@ -489,15 +489,15 @@ class Flow:
             self._lock.release()
 
     def _check(self) -> None:
-        """Raise what has ended the flow."""
+        """Raise the error that has ended the flow, if there is one."""
         if self._error is not None:
             raise self._error
 
     def _raise_end(self) -> NoReturn:
-        """Say why nothing more may be put or got."""
+        """Raise the error of a `put` or `get` after the end of the flow."""
         self._check()
         if self.end_attributes is None:
-            msg = f"the flow is {self._machine.state.value!r}; nothing more is put or got"
+            msg = f"the flow is {self._machine.state.value!r}: no DAT can be sent or received"
             raise errors.LocalFlowError(msg)
         reason = self.end_attributes.get("reason")
         if reason:
@@ -506,12 +506,12 @@ class Flow:
         raise errors.FlowEnded(msg, self.end_attributes)
 
     def _block(self, step: Callable[[], Any]) -> Any:
-        """Do what `_wait` does, on a thread that waits for each change."""
+        """Run `_wait` on this thread, and block for each change."""
         waits = self._wait(step)
         try:
             while True:
                 change = waits.send(None)
-                with contextlib.suppress(AskTimeout):  # the steps raise it
+                with contextlib.suppress(AskTimeout):  # `_wait` raises it when resumed
                     change.result()
         except StopIteration as end:
             return end.value
@@ -527,32 +527,35 @@ class Flow:
                 link.set_deadline(change, max(until - link.now(), 0.0))
             with self._lock:
                 self._waiters.append(change)
-            outcome = step()  # behind the future: what comes in between is not missed
+            # After the future is registered: a message that arrives between a step and the
+            # registration would not wake this wait.
+            outcome = step()
             if not outcome:
                 try:
                     await change
                 except AskTimeout:
                     raise self._too_late() from None
-                except BaseException:  # cancelled: many waits may come before the next change
+                except BaseException:  # cancelled: or repeated waits would pile up futures
                     with self._lock, contextlib.suppress(ValueError):
                         self._waiters.remove(change)
                     raise
-                outcome = step()  # most often it is there, and no other future is needed
+                outcome = step()  # usually succeeds, and saves another future
             if outcome:
-                change.set_result(None)  # nothing waits for it
+                change.set_result(None)  # releases its deadline
                 return outcome
 
     def _too_late(self) -> errors.FlowTimeout:
-        """Return the error for a wait that is over."""
+        """Return the error of a wait that timed out."""
         return errors.FlowTimeout(
-            f"nothing came within {self.timeout} s (this side: {self.direction}, "
-            f"{self.state.value}, credit {self.credit} of {self.total_credit})"
+            f"the other side did not answer within {self.timeout} s (this side: "
+            f"{self.direction}, {self.state.value}, credit {self.credit} of "
+            f"{self.total_credit})"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class FlowAddress:
-    """How a flow broker is reached; the fields are arguments of `Flow.connect`."""
+    """The address of a flow broker, and how to connect; fields are as in `Flow.connect`."""
 
     address: Any
     node: Node | None = None
@@ -561,46 +564,46 @@ class FlowAddress:
     timeout: float | None = None
 
     def link(self, taker: FlowTaker) -> FlowLink:
-        """Return a link with the flow broker.
+        """Return a link to the flow broker.
 
         Raises:
-            NodeUnreachable: no node listens there.
+            NodeUnreachable: no node listens at the address.
             InvalidAddress: the text is not an address.
         """
         if is_zeromq(self.address):
             return zeromq().ZmqLink(self.address, taker)  # type: ignore[no-any-return]
         if isinstance(self.address, ActorRef):
             return ActorLink(self.node or self.address.home.node, self.address, taker)
-        chosen = self._chosen()
+        node = self._link_node()
         try:
-            ref = chosen.remote_actor(self.address, self.timeout or CONNECT_TIME)
+            ref = node.remote_actor(self.address, self.timeout or CONNECT_TIME)
         except BaseException as error:
             if self.node is None:
-                chosen.close()
+                node.close()
             self._translate(error)
             raise
-        return ActorLink(chosen, ref, taker, owns_node=self.node is None)
+        return ActorLink(node, ref, taker, owns_node=self.node is None)
 
     async def alink(self, taker: FlowTaker) -> FlowLink:
         """Awaitable twin of `link`."""
         if not isinstance(self.address, str) or is_zeromq(self.address):
             return self.link(taker)
-        chosen = self._chosen()
+        node = self._link_node()
         try:
-            ref = await chosen.aremote_actor(self.address, self.timeout or CONNECT_TIME)
+            ref = await node.aremote_actor(self.address, self.timeout or CONNECT_TIME)
         except BaseException as error:
             if self.node is None:
-                await asyncio.shield(chosen.aclose())
+                await asyncio.shield(node.aclose())
             self._translate(error)
             raise
-        return ActorLink(chosen, ref, taker, owns_node=self.node is None)
+        return ActorLink(node, ref, taker, owns_node=self.node is None)
 
-    def _chosen(self) -> Node:
-        """Return the node of the link: one of its own unless another is given."""
+    def _link_node(self) -> Node:
+        """Return the node of the link; make one unless `node` is given."""
         return self.node or Node(NAME, secret=self.secret, tls=self.tls)
 
     def _translate(self, error: BaseException) -> None:
-        """Raise the timeout of any layer as that of a flow."""
+        """Raise a timeout of any layer as `FlowTimeout`."""
         if isinstance(error, TimeoutError):
             msg = f"{self.address} did not answer in time"
             raise errors.FlowTimeout(msg) from error

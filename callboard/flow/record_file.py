@@ -1,58 +1,61 @@
-r"""Files of messages, append-only: a format without any dependency, and HDF5.
+r"""Append-only files of messages, in a format of our own without dependencies, or in HDF5.
 
-    "ZIOREC1\n"                       once, at the beginning
+    "ZIOREC1\n"                       once, at the start
     length (4) | CRC-32 (4) | message   for each record, big-endian
 
-A record is the single-string encoding of a ZIO message. A process that ends while it writes
-leaves a torn record at the end; it is cut off when the file is opened for writing again, and
-readers stop before it. Damage anywhere else is an error: also where what is damaged is a length
-that leads behind the end, as whole records then follow.
+A record is the single-string encoding of a ZIO message. A process that is killed during a write
+leaves a torn record at the end of the file. Opening the file for writing truncates it, and
+readers stop before it. Damage elsewhere is an error. A damaged length that points beyond the
+end is told from a torn record by the complete records that follow it.
 
-In HDF5 (extra `hdf5`), for programs that read that, the group `records` has a group for each
-message, `00000000` and on, with the attributes form, label, origin, granule, seqno and level,
-and for each payload frame a dataset of bytes, `00` and on.
+In HDF5 (extra `hdf5`), for programs that read it, the group `records` has a group for each
+message, `00000000`, `00000001` …, with the attributes form, label, origin, granule, seqno and
+level, and a dataset of bytes for each payload frame, `00`, `01` …
 """
 
 import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
 
 from callboard import locks
-from callboard.commitlog.disk import check_plain, open_plain
+from callboard.commitlog.disk import open_plain
 from callboard.commitlog.folder import write_all
 from callboard.flow.errors import MalformedMessage, RecordError
 from callboard.flow.protocol.message import MESSAGE_LIMIT, Message
 from callboard.support import after_fork, reentry
 from callboard.support.file_place import FilePlaces, replaced
-from callboard.support.private_file import make_folder
+from callboard.support.private_file import make_folder, mode_in
 
 MAGIC: Final = b"ZIOREC1\n"
 _HEAD: Final = struct.Struct(">II")
 
 
-#: What to do in a forked process.
+#: The advice of the error that a forked process gets.
 _REMEDY: Final = "open another file here"
 
 
 class RecordFile:
-    """A file that one owner appends to and reads."""
+    """A record file, for one owner that appends and reads."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or make it; what was torn at its end is cut off.
+    def __init__(self, path: Path, mode: int | None = None) -> None:
+        """Open or create the file; truncate a torn record at its end.
+
+        Args:
+            path: path of the file; missing folders are created.
+            mode: mode of the folders that are created; by default 0o700. A new file is as open
+                as its folder.
 
         Raises:
-            RecordError: it is not a file of records, or is damaged.
-            OSError: it cannot be opened.
+            RecordError: the file is not a record file, or is damaged.
+            OSError: the file cannot be opened.
         """
         self.path = path
-        make_folder(path.parent)
-        # Without a buffer: what the disk refused must not be written later.
-        self._file = open(path, "a+b", buffering=0, opener=open_plain)  # noqa: SIM115
+        self._file = _opened(path, mode)
         self._places = FilePlaces()
         self._places.add(path)
         after_fork.register(self, RecordFile._leave)
@@ -60,7 +63,7 @@ class RecordFile:
         try:
             self._file.seek(0)
             start = self._file.read(len(MAGIC))
-            if len(start) < len(MAGIC) and MAGIC.startswith(start):  # new, or torn
+            if len(start) < len(MAGIC) and MAGIC.startswith(start):  # new, or killed here
                 self._file.truncate(0)
                 write_all(self._file, MAGIC)
             self._end = self._cut_torn()
@@ -70,12 +73,13 @@ class RecordFile:
         self._lock = locks.lock("record file", 315)
 
     def append(self, messages: Sequence[Message]) -> int:
-        """Append messages, all or none; returns how many the file has.
+        """Append messages, all or none; return the number of messages in the file.
 
-        They are handed to the system before this returns.
+        The system has the messages when this returns: they outlive the process, but not a loss
+        of power.
 
         Raises:
-            OSError: the disk is full, for instance; the file ends where it did before.
+            OSError: the write failed, for example on a full disk; the file is unchanged.
             RecordError: the file was removed or replaced.
             WouldDeadlock: called inside another append, by a finalizer for instance.
         """
@@ -96,27 +100,27 @@ class RecordFile:
             self._lock.release()
 
     def read(self, offset: int, most: int) -> tuple[list[Message], int]:
-        """Return messages from an offset on (0 is the first) and the offset behind them."""
-        found = list(islice(_scan(self._file, max(offset, len(MAGIC)), self._end), most))
-        return [message for message, _ in found], found[-1][1] if found else offset
+        """Return messages from an offset on (0 is the first), and the offset after them."""
+        records = list(islice(_scan(self._file, max(offset, len(MAGIC)), self._end), most))
+        return [message for message, _ in records], records[-1][1] if records else offset
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         if not after_fork.is_copy(self):
             self._file.close()
 
     def _leave(self) -> None:
-        """Refuse what this copy is given in a forked process."""
+        """Drop the file in a forked process, where every call then raises `RecordError`."""
         after_fork.drop(self._file)
-        gone: Any = after_fork.Refusing(RecordError, f"the file {self.path}", _REMEDY)
-        self._file = self._places = gone
+        refusing: Any = after_fork.Refusing(RecordError, f"the file {self.path}", _REMEDY)
+        self._file = self._places = refusing
 
     def _cut_torn(self) -> int:
-        """Count the records, and cut off a torn one; return the end."""
+        """Count the records, and truncate a torn one; return the end of the records."""
         end = _checked_start(self._file, self.path)
         size = self._file.seek(0, 2)
-        for _, behind in _scan(self._file, end, size):
-            end = behind
+        for _, record_end in _scan(self._file, end, size):
+            end = record_end
             self.count += 1
         if end < size:
             self._file.truncate(end)
@@ -126,29 +130,40 @@ class RecordFile:
 def read_records(
     path: Path, on_damage: Callable[[RecordError], object] | None = None
 ) -> Iterator[Message]:
-    """Iterate over the messages of a file, up to a torn end.
+    """Iterate over the messages of a file, up to a torn record at its end.
 
     Args:
-        path: of the file.
-        on_damage: called with each `RecordError` in place of raising it; reading goes on with
-            the next record that is whole.
+        path: path of the file.
+        on_damage: called with each `RecordError` instead of raising it; the iteration
+            continues with the next complete record.
 
     Raises:
-        RecordError: it is not a file of records, or is damaged.
+        RecordError: the file is not a record file, or is damaged.
     """
     with open(path, "rb", opener=open_plain) as file:
-        at, end = _checked_start(file, path), os.fstat(file.fileno()).st_size
+        offset, end = _checked_start(file, path), os.fstat(file.fileno()).st_size
         while True:
             try:
-                for message, behind in _scan(file, at, end):
+                for message, record_end in _scan(file, offset, end):
                     yield message
-                    at = behind
+                    offset = record_end
                 return
             except RecordError as error:
                 if on_damage is None:
                     raise
                 on_damage(error)
-                at = _next_whole(file, at + 1, end)
+                offset = _next_record(file, offset + 1, end)
+
+
+def _opened(path: Path, mode: int | None) -> FileIO:
+    """Open a file for reading and appending; create it and its folders if they are missing."""
+    make_folder(path.parent, mode)
+    # Unbuffered: after a failed write, a buffer would write the same bytes again later,
+    # although `append` has reported that they were not written.
+    file = open(path, "a+b", buffering=0, opener=open_plain)  # noqa: SIM115
+    if mode is not None and not os.fstat(file.fileno()).st_size:
+        os.fchmod(file.fileno(), mode_in(path))  # regardless of the umask
+    return file
 
 
 def _packed(message: Message) -> bytes:
@@ -158,56 +173,61 @@ def _packed(message: Message) -> bytes:
 
 
 def _checked_start(file: BinaryIO, path: Path) -> int:
-    """Return where the records begin, if it is a file of records."""
+    """Check that a file is a record file, and return the offset of its first record."""
     file.seek(0)
     if file.read(len(MAGIC)) != MAGIC:
-        msg = f"{path} is no file of records: it does not begin with {MAGIC!r}"
+        msg = f"{path} is not a record file: it does not begin with {MAGIC!r}"
         raise RecordError(msg)
     return len(MAGIC)
 
 
-def _scan(file: BinaryIO, at: int, end: int) -> Iterator[tuple[Message, int]]:
-    """Iterate over records and the offsets behind them; ends before a torn one."""
-    while at + _HEAD.size <= end:
-        file.seek(at)
+def _scan(file: BinaryIO, offset: int, end: int) -> Iterator[tuple[Message, int]]:
+    """Iterate over messages and their ends, from an offset on; stop before a torn record.
+
+    Raises:
+        RecordError: a record is damaged.
+    """
+    while offset + _HEAD.size <= end:
+        file.seek(offset)
         length, crc = _HEAD.unpack(file.read(_HEAD.size))
-        behind = at + _HEAD.size + length
-        if behind > end or not length:
-            if length > MESSAGE_LIMIT or _next_whole(file, at + 1, end) < end:
-                _damaged(at, f"a record of {length:,} B")
-            return  # torn: its last blocks never came to the disk, or as zeros
+        record_end = offset + _HEAD.size + length
+        if record_end > end or not length:
+            if length > MESSAGE_LIMIT or _next_record(file, offset + 1, end) < end:
+                _damaged(offset, f"a record of {length:,} B")
+            return  # torn: its last blocks were not written, or the disk has zeros for them
         data = file.read(length)
         if zlib.crc32(data) != crc:
-            if behind == end and _next_whole(file, at + 1, end) == end:
+            if record_end == end and _next_record(file, offset + 1, end) == end:
                 return
-            _damaged(at, "another checksum")
+            _damaged(offset, "its checksum is wrong")
         try:
             message = Message.decode(data)
         except MalformedMessage as error:
-            _damaged(at, str(error))
-        yield message, behind
-        at = behind
+            _damaged(offset, str(error))
+        yield message, record_end
+        offset = record_end
 
 
-def _next_whole(file: BinaryIO, at: int, end: int) -> int:
-    """Return where the next whole record begins, at a place or behind it; the end if none."""
-    file.seek(at)
-    rest = memoryview(data := file.read(end - at))
-    found = data.find(b"ZIO")
-    while found >= 0:
-        for start in (found - _HEAD.size - 1, found - _HEAD.size - 5):  # behind its length
+def _next_record(file: BinaryIO, offset: int, end: int) -> int:
+    """Return the offset of the first complete record at or after an offset; else the end."""
+    file.seek(offset)
+    rest = memoryview(data := file.read(end - offset))
+    magic = data.find(b"ZIO")
+    while magic >= 0:
+        # The length of the first frame, 1 or 5 bytes, is between the head and the magic.
+        for start in (magic - _HEAD.size - 1, magic - _HEAD.size - 5):
             if start >= 0:
                 length, crc = _HEAD.unpack_from(data, start)
                 body = rest[start + _HEAD.size :][:length]
                 if len(body) == length and zlib.crc32(body) == crc:
-                    return at + start
-        found = data.find(b"ZIO", found + 1)
+                    return offset + start
+        magic = data.find(b"ZIO", magic + 1)
     return end
 
 
-def _damaged(at: int, what: str) -> NoReturn:
-    """Raise because of a damaged record."""
-    msg = f"the file of records is damaged at byte {at:,}: {what}"
+def _damaged(offset: int, problem: str) -> NoReturn:
+    """Raise the error of a damaged record."""
+    msg = f"the record file is damaged at byte {offset:,}: {problem}"
     raise RecordError(msg)
 
 
@@ -215,26 +235,31 @@ _NUMBERS: Final = ("origin", "granule", "seqno", "level")
 
 
 class Hdf5File:
-    """A file that one owner appends to and reads."""
+    """An HDF5 file, for one owner that appends and reads."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or make it.
+    def __init__(self, path: Path, mode: int | None = None) -> None:
+        """Open or create the file.
+
+        Args:
+            path: path of the file; missing folders are created.
+            mode: mode of the folders that are created; by default 0o700. A new file is as open
+                as its folder.
 
         Raises:
-            RecordError: it is not an HDF5 file.
-            OSError: it cannot be opened.
+            RecordError: the file is not an HDF5 file.
+            OSError: the file cannot be opened.
         """
         import h5py
 
-        make_folder(path.parent)
         self.path = path
-        with suppress(FileNotFoundError):
-            check_plain(os.lstat(path).st_mode, str(path))
-            if not h5py.is_hdf5(path):
-                msg = f"{path} is no HDF5 file"
-                raise RecordError(msg)
+        # HDF5 would give a new file the mode of the umask, so the file is created here.
+        with _opened(path, mode) as file:
+            is_new = not os.fstat(file.fileno()).st_size
+        if not is_new and not h5py.is_hdf5(path):
+            msg = f"{path} is not an HDF5 file"
+            raise RecordError(msg)
         try:
-            self._file: Any = h5py.File(path, "a")
+            self._file: Any = h5py.File(path, "w" if is_new else "a")
             self._records: Any = self._file.require_group("records")
             self.count: int = len(self._records)
             self._places = FilePlaces()
@@ -246,10 +271,10 @@ class Hdf5File:
             raise RecordError(msg) from None
 
     def append(self, messages: Sequence[Message]) -> int:
-        """Append messages; returns how many the file has.
+        """Append messages; return the number of messages in the file.
 
         Raises:
-            OSError: the disk is full, for instance.
+            OSError: the write failed, for example on a full disk.
             RecordError: the file was removed or replaced.
             WouldDeadlock: called inside another append, by a finalizer for instance.
         """
@@ -260,7 +285,7 @@ class Hdf5File:
             self._lock.release()
 
     def _append(self, messages: Sequence[Message]) -> int:
-        """Append messages; needs the lock."""
+        """Append messages; the caller holds the lock."""
         if lost := self._places.misplaced():
             raise RecordError(replaced(lost, "put it back, and open it again"))
         for message in messages:
@@ -275,32 +300,32 @@ class Hdf5File:
         return self.count
 
     def read(self, offset: int, most: int) -> tuple[list[Message], int]:
-        """Return messages from a number on, and the number behind them."""
+        """Return messages from a number on, and the number after them."""
         offset = max(offset, 0)
         end = min(offset + most, self.count)
         try:
-            found = [_message(self._records[f"{n:08d}"]) for n in range(offset, end)]
+            messages = [_message(self._records[f"{n:08d}"]) for n in range(offset, end)]
         except (KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-            msg = f"{self.path} is damaged behind message {offset}: {error}"
+            msg = f"{self.path} is damaged after message {offset}: {error}"
             raise RecordError(msg) from None
-        return found, max(offset, end)
+        return messages, max(offset, end)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         if not after_fork.is_copy(self):
             self._file.close()
 
     def _leave(self) -> None:
-        """Refuse what this copy is given in a forked process."""
+        """Drop the file in a forked process, where every call then raises `RecordError`."""
         file = self._file
-        after_fork.keep_for_ever(file)  # at its end HDF5 would write what it has in memory
+        after_fork.keep_for_ever(file)  # its finalizer would write buffers of the parent
         after_fork.drop(file.id.get_vfd_handle())
-        gone: Any = after_fork.Refusing(RecordError, f"the file {self.path}", _REMEDY)
-        self._file = self._records = self._places = gone
+        refusing: Any = after_fork.Refusing(RecordError, f"the file {self.path}", _REMEDY)
+        self._file = self._records = self._places = refusing
 
 
 def _message(group: Any) -> Message:
-    """Return the message that a group of HDF5 holds."""
+    """Read a message from its HDF5 group."""
     frames = tuple(bytes(group[name][()]) for name in sorted(group, key=int))
     numbers = {name: int(group.attrs[name]) for name in _NUMBERS}
     return Message(group.attrs["form"], group.attrs["label"], frames, **numbers)

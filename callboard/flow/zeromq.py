@@ -1,17 +1,17 @@
 """Flows over ZeroMQ (extra `zmq`): ROUTER and DEALER, or SERVER and CLIENT.
 
-ROUTER and DEALER carry a message as frames, `[empty, prefix, coord, payload…]`, as the
-originals do; every pyzmq has them. SERVER and CLIENT carry one frame with the whole message;
-they need a pyzmq with draft sockets, and are what the originals' flows speak:
+ROUTER and DEALER carry a message as frames, `[empty, prefix, coord, payload…]`, as the original
+implementations do; every pyzmq has them. SERVER and CLIENT carry the whole message in one
+frame. They need a pyzmq with draft sockets, and are used by the original flow implementations:
 `tcp+draft://HOST:PORT`.
 
-ZeroMQ does not tell when a peer is gone: what is noticed is a send that cannot be routed. What
-that peer said before, the reason of its end above all, may not have been read then: the broker
-calls it lost when all that arrived is read. Everything else is the table of
-`callboard.flow.protocol.association`, as over BASP.
+ZeroMQ does not report a lost peer; the broker notices it when a send cannot be routed. Earlier
+messages of that peer, such as the reason of its end, may then still be unread. The broker
+therefore reads all messages that have arrived before it declares the peer lost. All other rules
+are those of `callboard.flow.protocol.association`, as over BASP.
 
-A socket belongs to one thread. Others put what they send into a queue and knock at a pair of
-sockets of the operating system.
+A socket belongs to one thread. Other threads append to its queue, and wake it through a socket
+pair of the operating system.
 """
 
 import contextlib
@@ -37,23 +37,24 @@ from callboard.kernel.reply import Future
 from callboard.kernel.tls import refuse_unguarded
 from callboard.support import after_fork
 
-#: Messages of one peer that are read before they are passed on; TCP holds the rest back.
-RECEIVED: Final = 100
+#: Unhandled messages of one peer in memory; beyond it, TCP slows the peer down.
+RECEIVE_LIMIT: Final = 100
 
-#: Milliseconds that a connection may take to become one of ZeroMQ's.
+#: Limit of ZeroMQ's handshake on a connection, in milliseconds.
 HANDSHAKE_MS: Final = 10_000
 
-#: Milliseconds between looks for flows and waits whose time is over.
+#: Milliseconds between checks for flows and waits that have timed out.
 TICK_MS: Final = 200
 
-#: Milliseconds that what was sent has to go out when a socket is closed.
+#: Milliseconds for which a closed socket still sends queued messages.
 LINGER_MS: Final = 1000
 
-#: Messages that are read before the queue of others is looked at again.
-BATCH: Final = 256
+#: Messages that are read before the queue of other threads is checked again.
+BATCH_LIMIT: Final = 256
 
-#: Seconds that the last words of a lost peer are looked for where other messages never end.
-LAST_WORDS: Final = 1.0
+#: Seconds after which a peer is declared lost although messages are still being read, as
+#: messages of busy peers may never end.
+LAST_MESSAGES_SECONDS: Final = 1.0
 
 
 def has_draft() -> bool:
@@ -62,23 +63,23 @@ def has_draft() -> bool:
 
 
 class _Loop:
-    """A thread with one socket, and a queue for what others want to send."""
+    """A thread with one socket, and a queue of calls of other threads."""
 
     def __init__(self, name: str, address: str, kind: str, draft_kind: str) -> None:
         """Open a socket, and connect it or bind it.
 
         Raises:
-            FlowError: the address is of no use, or this pyzmq has no such sockets.
+            FlowError: the address is not usable, or this pyzmq does not have the sockets.
         """
         self.is_draft = "+draft://" in address
         if self.is_draft and not has_draft():
             msg = f"{address}: this pyzmq has no draft sockets; use tcp:// on both sides"
             raise FlowError(msg)
-        chosen = getattr(zmq, draft_kind if self.is_draft else kind)
-        self.socket: Any = zmq.Context.instance().socket(chosen)
+        socket_type = getattr(zmq, draft_kind if self.is_draft else kind)
+        self.socket: Any = zmq.Context.instance().socket(socket_type)
         self.socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT)
-        self.socket.setsockopt(zmq.SNDHWM, 0)  # the credit of flows bounds their number
-        self.socket.setsockopt(zmq.RCVHWM, RECEIVED)
+        self.socket.setsockopt(zmq.SNDHWM, 0)  # credit bounds the number of messages
+        self.socket.setsockopt(zmq.RCVHWM, RECEIVE_LIMIT)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         try:
             self.join(address.replace("+draft://", "://"))
@@ -89,30 +90,30 @@ class _Loop:
         self._address = address
         after_fork.register(self, _Loop._leave)
         self._queue: deque[Callable[[], None]] = deque()
-        self._ears, self._knock = map(after_fork.own_socket, socket.socketpair())
-        self._ears.settimeout(0)
-        self._knock.settimeout(0)
-        self._over = threading.Event()
+        self._wake_reader, self._wake_writer = map(after_fork.own_socket, socket.socketpair())
+        self._wake_reader.settimeout(0)
+        self._wake_writer.settimeout(0)
+        self._is_closing = threading.Event()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def post(self, call: Callable[[], None]) -> None:
-        """Let the thread call something."""
+        """Queue a call for the thread."""
         self._queue.append(call)
-        with contextlib.suppress(OSError):  # it has been knocked enough, or is over
-            self._knock.send(b"x")
+        with contextlib.suppress(OSError):  # the pair is full, so the thread is woken; or ended
+            self._wake_writer.send(b"x")
 
     def close(self) -> None:
-        """Close the socket behind what was posted, and end the thread; from any thread."""
+        """Close the socket after all posted calls, and end the thread; from any thread."""
         if after_fork.is_copy(self):
             return
-        self.post(self._over.set)
+        self.post(self._is_closing.set)
         if threading.current_thread() is not self.thread:
             self.thread.join(5 * LINGER_MS / 1000)
 
     def _leave(self) -> None:
-        """Drop the connections of this copy in a forked process.
+        """Drop the connections in a forked process.
 
-        The socket is not closed: ZeroMQ would wait for its thread, which is not here.
+        The socket is not closed: ZeroMQ would wait for its thread, which a fork does not copy.
         """
         after_fork.keep_for_ever(self.socket)
         address = getattr(self, "address", self._address)
@@ -120,15 +121,15 @@ class _Loop:
             after_fork.drop_endpoint(address.replace("+draft", ""), is_bound=is_bound)
 
     def _run(self) -> None:
-        """Wait for the socket and for calls of others until the end."""
+        """Read messages and execute posted calls until the loop is closed."""
         poller = zmq.Poller()
         poller.register(self.socket, zmq.POLLIN)
-        poller.register(self._ears.fileno(), zmq.POLLIN)
+        poller.register(self._wake_reader.fileno(), zmq.POLLIN)
         try:
-            while not self._over.is_set():
+            while not self._is_closing.is_set():
                 poller.poll(TICK_MS)
-                with contextlib.suppress(OSError):  # until no knock is left
-                    while self._ears.recv(4096):
+                with contextlib.suppress(OSError):  # raised when the pair is empty
+                    while self._wake_reader.recv(4096):
                         pass
                 while self._queue:
                     self._queue.popleft()()
@@ -136,42 +137,42 @@ class _Loop:
                 self.tick()
         finally:
             self.socket.close(LINGER_MS)
-            self._ears.close()
-            self._knock.close()
+            self._wake_reader.close()
+            self._wake_writer.close()
 
     def _read(self) -> None:
-        """Take the messages that are there, up to a batch."""
-        for _ in range(BATCH):
+        """Handle messages that have arrived, at most a batch."""
+        for _ in range(BATCH_LIMIT):
             try:
-                self.take(self.socket.recv_multipart(zmq.DONTWAIT, copy=False))
+                self.handle(self.socket.recv_multipart(zmq.DONTWAIT, copy=False))
             except zmq.Again:
                 self.emptied()
                 return
 
     def emptied(self) -> None:
-        """All that has arrived is read."""
+        """Called when all messages that have arrived are handled."""
 
     def join(self, endpoint: str) -> None:
         """Connect or bind the socket."""
         self.socket.connect(endpoint)
 
-    def take(self, frames: list[Any]) -> None:
-        """Take a message."""
+    def handle(self, frames: list[Any]) -> None:
+        """Handle a message."""
         raise NotImplementedError
 
     def tick(self) -> None:
-        """Look for what is due."""
+        """Check deadlines; called after each batch, at least every `TICK_MS`."""
         raise NotImplementedError
 
 
 class ZmqLink(_Loop):
-    """One side's way to a flow broker on ZeroMQ."""
+    """A link to a flow broker over ZeroMQ."""
 
     def __init__(self, address: str, taker: FlowTaker) -> None:
-        """Connect.
+        """Connect to a broker.
 
         Raises:
-            FlowError: the address is of no use.
+            FlowError: the address is not usable.
         """
         self._taker = taker
         self._futures: deque[Future[Any]] = deque()
@@ -189,10 +190,10 @@ class ZmqLink(_Loop):
             else:
                 self.socket.send_multipart([b"", *decode_frames(data)], zmq.DONTWAIT)
         except zmq.ZMQError as error:
-            self._taker.lost(FlowAborted(f"ZeroMQ takes no message: {error}"))
+            self._taker.lost(FlowAborted(f"ZeroMQ refused a message: {error}"))
 
-    def take(self, frames: list[Any]) -> None:
-        """Hand a message to the flow."""
+    def handle(self, frames: list[Any]) -> None:
+        """Pass a message to the flow."""
         parts = [frame.bytes for frame in frames]
         self._taker.received(parts[0] if self.is_draft else encode_frames(parts[1:]))
 
@@ -201,13 +202,13 @@ class ZmqLink(_Loop):
         return time.monotonic()
 
     def set_deadline(self, future: Future[Any], seconds: float) -> None:
-        """Let a future fail unless it is done by then; coroutines learn it at the next tick."""
+        """Fail a future after some seconds, unless it is done; a coroutine at the next tick."""
         future.timeout = seconds
         future.deadline = time.monotonic() + seconds
         self._futures.append(future)
 
     def tick(self) -> None:
-        """Fail what waited too long."""
+        """Fail the futures whose deadlines have passed."""
         now = time.monotonic()
         for _ in range(len(self._futures)):
             future = self._futures.popleft()
@@ -219,8 +220,8 @@ class ZmqLink(_Loop):
                 self._futures.append(future)
 
     async def aclose(self) -> None:
-        """Awaitable twin of `close`; the thread ends by itself."""
-        self.post(self._over.set)
+        """Awaitable twin of `close`; does not wait for the end of the thread."""
+        self.post(self._is_closing.set)
 
 
 class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
@@ -234,26 +235,26 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
         most_credit: int = CREDIT_LIMIT,
         insecure: bool = False,
     ) -> None:
-        """Bind the socket and begin.
+        """Bind the socket, and start the thread.
 
         Raises:
-            FlowError: the address is of no use, or taken.
+            FlowError: the address is not usable, or in use.
             PublicAddress: other machines could reach it, and `insecure` does not allow that.
         """
         _Loop.__init__(self, "callboard-flow-broker", address, "ROUTER", "SERVER")
         FlowSwitch.__init__(self, factory, most_credit, secrets.randbits, time.monotonic)
         bound = self.socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
-        if bound.startswith("tcp://") and not insecure:  # as ZeroMQ understood the address
+        if bound.startswith("tcp://") and not insecure:  # the address that ZeroMQ resolved
             try:
                 host = bound.removeprefix("tcp://").rpartition(":")[0].strip("[]")
                 refuse_unguarded(host, is_guarded=False)
             except PublicAddress:
                 self.socket.close(0)
                 raise
-        #: Where clients and handlers reach it.
+        #: Address for clients and handlers.
         self.address = bound.replace("://", "+draft://") if self.is_draft else bound
         self._ended = threading.Event()
-        #: Peers that a send did not reach: until when their last words are looked for, and why.
+        #: Peers that a send did not reach: when they are declared lost at the latest, and why.
         self._unreached: dict[int, tuple[float, str]] = {}
         self.thread.start()
 
@@ -263,8 +264,8 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
             self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.bind(f"{endpoint[:-2]}:*" if endpoint.endswith(":0") else endpoint)
 
-    def take(self, frames: list[Any]) -> None:
-        """Pass a message on, or begin a flow."""
+    def handle(self, frames: list[Any]) -> None:
+        """Forward a message, or open a flow."""
         if self.is_draft:
             self.pass_on(frames[0].routing_id, frames[0].bytes)
         else:
@@ -273,7 +274,7 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
             self.pass_on(self.rid_of(identity), data)
 
     def send_to(self, rid: int, data: bytes) -> None:
-        """Send to a peer; one that ZeroMQ has no way to loses its flow after its last words."""
+        """Send to a peer; one that ZeroMQ cannot reach is lost after its last messages."""
         try:
             if self.is_draft:
                 frame = zmq.Frame(data)
@@ -283,15 +284,16 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
                 frames = [self._ports[rid], b"", *decode_frames(data)]
                 self.socket.send_multipart(frames, zmq.DONTWAIT)
         except (zmq.ZMQError, MalformedMessage) as error:
-            self._unreached.setdefault(rid, (self._now() + LAST_WORDS, str(error)))
+            lost_at = self._now() + LAST_MESSAGES_SECONDS
+            self._unreached.setdefault(rid, (lost_at, str(error)))
 
     def emptied(self) -> None:
-        """Nothing is left that a lost peer has said."""
+        """Declare unreached peers lost: none of their messages is unread."""
         while self._unreached:
             self._lose(next(iter(self._unreached)))
 
     def _lose(self, rid: int) -> None:
-        """End the flow of a lost peer, if its last words have not done so."""
+        """End the flow of a lost peer, unless its last messages have ended it."""
         _, reason = self._unreached.pop(rid)
         self.carry_out(self.table.down(rid, reason))
 
@@ -301,7 +303,7 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
         self._unreached.pop(rid, None)
 
     def refuse_later(self, cid: int, reason: str) -> None:
-        """Tell a client that waits; from any thread."""
+        """Refuse the flow of a waiting client; may be called from any thread."""
         self.post(partial(self.refuse, cid, reason))
 
     def tick(self) -> None:
@@ -309,8 +311,8 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
         now = self._now()
         if self.table.is_waiting:
             self.carry_out(self.table.expire(now))
-        for rid, (until, _) in list(self._unreached.items()):
-            if until <= now and rid in self._unreached:
+        for rid, (lost_at, _) in list(self._unreached.items()):
+            if lost_at <= now and rid in self._unreached:
                 self._lose(rid)
 
     def close(self) -> None:

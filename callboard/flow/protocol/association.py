@@ -1,23 +1,24 @@
-"""The table of a flow broker: which client talks with which handler. No sockets, no clock.
+"""The association table of a flow broker: pairs of client and handler. No sockets, no clock.
 
-The flow-initiation protocol, one entry for each flow:
+The flow-initiation protocol, with one entry for each flow:
 
-    BOT of a client         pending: its routing id becomes `cid`, the direction is reversed,
-                            the factory is called
-    BOT-loc with that cid   associated: stripped of the cid it goes to the client, reversed back
-                            to the handler; both have opened
-    DAT, PAY                to the partner, unchanged
-    first EOT               to the partner; its sender's direction is erased
-    second EOT              (echo, or one that crossed) to the partner; the entry is gone
+    BOT of a client         pending: its routing id becomes the `cid`, the direction is
+                            reversed, and the factory is called
+    BOT-loc with the cid    open: it goes to the client without the cid, and back to the handler
+                            with the direction reversed
+    DAT, PAY                forwarded to the partner, unchanged
+    first EOT               forwarded to the partner; messages of its sender are then dropped
+    second EOT              (an echo, or sent at the same time) forwarded; the entry is removed
 
-If one EOT erased both directions, its echo would be a stranger's and its sender would wait for
-ever. A refusal (EOT before the flow opened) needs no echo and erases both.
+If the first EOT removed the entry, its echo would come from an unknown peer and be dropped, and
+the sender of the EOT would wait for it without end. A refusal (EOT before the flow is open)
+gets no echo and removes the entry.
 
-A cid alone proves nothing, every peer could claim one: beside it the factory gets `cid_key`, a
-random word that has to come back with it. Clients see neither.
+Any peer could send a message with the cid of another. The factory therefore also gets a random
+`cid_key`, and the handler's answer must contain it. Clients see neither.
 
-Messages are also checked against the protocol: a second BOT, DAT without credit, PAY beyond the
-total, a wrong direction. That ends the flow on both sides with a reason.
+The table also checks messages against the protocol: a second BOT, a DAT without credit, a PAY
+beyond the total or a wrong direction ends the flow on both sides, with a reason.
 """
 
 from collections.abc import Callable
@@ -28,14 +29,15 @@ from callboard.flow.errors import MalformedMessage
 from callboard.flow.protocol import machine, message
 from callboard.flow.protocol.message import Attributes, Message, encode_flow, object_text
 
-#: Flows that may wait for their handlers: beyond that clients are refused at once.
+#: Flows that wait for their handlers; beyond it, clients are refused at once.
 PENDING_LIMIT: Final = 4096
 
-#: Seconds that a handler may take to answer a BOT.
+#: Seconds that a handler has to answer a BOT.
 PENDING_TIME: Final = 10.0
 
 _OWN: Final = frozenset({"cid", "cid_key"})
 _REASON_LENGTH: Final = 500
+_SECOND_BOT: Final = "only the first message may be a BOT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class CallFactory:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The peer has no flow any more: its routing id is free."""
+    """Free the routing id of a peer without a flow."""
 
     rid: int
 
@@ -66,16 +68,16 @@ Effect = Send | CallFactory | Forget
 
 @dataclass(slots=True)
 class FlowCounters:
-    """What happened at a flow broker.
+    """Counters of a flow broker.
 
     Attributes:
         opened: flows that both sides opened.
-        ended: flows that ended with EOT of both sides.
+        ended: flows that ended with an EOT of both sides.
         refused: BOTs answered with EOT.
         aborted: flows that ended because a side was lost or broke a rule.
         unknown: messages dropped because their sender has no flow.
         malformed: messages dropped because they could not be read.
-        routed: messages that went to their partner.
+        routed: messages forwarded to the partner of their sender.
     """
 
     opened: int = 0
@@ -89,19 +91,19 @@ class FlowCounters:
 
 @dataclass(slots=True, eq=False)
 class Association:
-    """One flow, as the broker sees it."""
+    """One flow at the broker."""
 
     client: int
-    #: The routing id of the side that sends the DATs; None while it is the handler to come.
+    #: The routing id of the giver; None while the giver is a handler that has not answered.
     giver: int | None
     total: int
     key: str
     expires: float
     handler: int | None = None
-    #: Credit that the giver has, as of what passed here: it can never have more.
+    #: The giver's credit by the messages that were forwarded; the giver cannot have more.
     credit: int = 0
     is_open: bool = False
-    #: The sides whose EOT came.
+    #: The sides whose EOT was forwarded.
     ended: set[int | None] = field(default_factory=set)
     seqnos: dict[int | None, int] = field(default_factory=dict)
 
@@ -119,18 +121,18 @@ class AssociationTable:
         """Make an empty table.
 
         Args:
-            make_key: returns a new random word.
-            most_credit: BOTs that ask for more are refused.
+            make_key: returns a new random `cid_key`.
+            most_credit: limit of credit; BOTs that request more are refused.
         """
         self.counters = FlowCounters()
         self._make_key = make_key
         self._most_credit = most_credit
         self._entries: dict[int, Association] = {}
-        #: Flows that wait for their handler, by the client's routing id; oldest first.
+        #: Flows that wait for their handler, by the client's routing id, oldest first.
         self._pending: dict[int, Association] = {}
 
     def __len__(self) -> int:
-        """Return the number of flows, waiting ones included."""
+        """Return the number of flows, including pending ones."""
         return sum(rid == entry.client for rid, entry in self._entries.items())
 
     def __contains__(self, rid: int) -> bool:
@@ -139,15 +141,15 @@ class AssociationTable:
 
     @property
     def is_waiting(self) -> bool:
-        """True while some flow waits for its handler."""
+        """Whether a flow waits for its handler."""
         return bool(self._pending)
 
-    # --- the way of a message ---
+    # --- routing ---
 
     def receive(self, rid: int, data: bytes, now: float) -> list[Effect]:
-        """Take a message of the peer with this routing id."""
+        """Handle a message of the peer with a routing id."""
         try:
-            attributes, seqno, at = message.read_head(data)
+            attributes, seqno, _ = message.read_head(data)
             kind = machine.kind_of(attributes)
         except MalformedMessage:
             self.counters.malformed += 1
@@ -155,7 +157,7 @@ class AssociationTable:
         entry = self._entries.get(rid)
         if "cid" in attributes:
             try:
-                return self._claimed(rid, entry, attributes, data, now)
+                return self._handle_cid(rid, entry, attributes, data, now)
             except MalformedMessage as error:
                 self.counters.malformed += 1
                 return [] if entry is None else self._abort(entry, str(error))
@@ -165,19 +167,19 @@ class AssociationTable:
             self.counters.unknown += 1
             return []
         if kind == "BOT":
-            return self._abort(entry, "BOT comes once, first")
+            return self._abort(entry, _SECOND_BOT)
         if not entry.is_open:
-            if kind == "EOT":  # a client whose BOT waits gave up: it may say nothing else
+            if kind == "EOT":  # a client cancels its pending flow
                 self.counters.aborted += 1
                 return [Send(rid, _eot(1)), *self._erase(entry)]
-            return self._abort(entry, f"{kind} came before the flow was open")
+            return self._abort(entry, f"{kind} arrived before the flow was open")
         entry.seqnos[rid] = seqno
-        return self._routed(rid, entry, kind, attributes, data)
+        return self._route(rid, entry, kind, attributes, data)
 
-    def _routed(
+    def _route(
         self, rid: int, entry: Association, kind: str, attributes: Attributes, data: bytes
     ) -> list[Effect]:
-        """Hold a message of an open flow against the rules, and pass it on."""
+        """Check a message of an open flow against the protocol, and forward it."""
         partner = entry.partner(rid)
         assert partner is not None
         if kind == "EOT":
@@ -188,48 +190,48 @@ class AssociationTable:
             self.counters.ended += 1
             return [Send(partner, data), *self._erase(entry)]
         if rid in entry.ended:
-            self.counters.unknown += 1  # its direction is erased
+            self.counters.unknown += 1  # sent after its EOT
             return []
         if kind == "DAT":
             if rid != entry.giver:
-                return self._abort(entry, "DAT goes from the giver to the taker")
+                return self._abort(entry, "only the giver may send a DAT")
             entry.credit -= 1
             if entry.credit < 0:
-                return self._abort(entry, "DAT needs credit, and its sender has none")
+                return self._abort(entry, "a DAT needs credit, and its sender has none")
         else:
             if rid == entry.giver:
-                return self._abort(entry, "PAY goes from the taker to the giver")
+                return self._abort(entry, "only the taker may send a PAY")
             credit = attributes.get("credit")
             if type(credit) is not int or credit < 1:
-                return self._abort(entry, f"PAY of {credit!r} is no credit")
+                return self._abort(entry, f"the credit {credit!r} of a PAY is not above 0")
             entry.credit += credit
             if entry.credit > entry.total:
-                return self._abort(entry, f"PAY exceeds the total credit of {entry.total:,}")
+                return self._abort(entry, f"a PAY exceeds the total credit of {entry.total:,}")
         self.counters.routed += 1
         return [Send(partner, data)]
 
     # --- initiation ---
 
     def _begin(self, rid: int, attributes: Attributes, data: bytes, now: float) -> list[Effect]:
-        """A client wants a flow: keep its routing id as cid and let the factory work."""
+        """Handle the BOT of a client: add a pending flow, and call the factory."""
         try:
             direction = machine.reverse(attributes.get("direction"))
             credit = machine.checked_credit(attributes.get("credit"))
-            about = {**attributes, "direction": direction, "cid": rid, "cid_key": ""}
-            bot = Message.decode(data).with_object(about)
-            assert bot.prefix  # its label may have grown beyond what can be sent
+            label = {**attributes, "direction": direction, "cid": rid, "cid_key": ""}
+            bot = Message.decode(data).with_object(label)
+            assert bot.prefix  # raises if the cid makes the label too long
         except MalformedMessage as error:
             return self._refusal(rid, str(error))
         if credit > self._most_credit:
             return self._refusal(rid, f"credit {credit:,} exceeds {self._most_credit:,}")
         if len(self._pending) >= PENDING_LIMIT:
-            return self._refusal(rid, f"{PENDING_LIMIT:,} flows wait already; try again later")
+            return self._refusal(rid, f"{PENDING_LIMIT:,} flows are pending; try again later")
         giver = rid if direction == "inject" else None
         entry = Association(rid, giver, credit, self._make_key(), now + PENDING_TIME)
         self._entries[rid] = self._pending[rid] = entry
-        return [CallFactory(rid, bot.with_object({**about, "cid_key": entry.key}))]
+        return [CallFactory(rid, bot.with_object({**label, "cid_key": entry.key}))]
 
-    def _claimed(
+    def _handle_cid(
         self,
         rid: int,
         entry: Association | None,
@@ -237,29 +239,29 @@ class AssociationTable:
         data: bytes,
         now: float,
     ) -> list[Effect]:
-        """A message with a cid: its sender is the handler of that client, if it has the key."""
-        cid, about = attributes["cid"], machine.without(attributes, _OWN)
-        waiting = self._pending.get(cid) if type(cid) is int else None
+        """Handle a message with a cid, which its handler sends; the key proves that it is."""
+        cid, label = attributes["cid"], machine.without(attributes, _OWN)
+        pending = self._pending.get(cid) if type(cid) is int else None
         if entry is not None and entry.handler == rid and entry.client == cid:
-            stripped = _rewritten(data, about)
-            if machine.kind_of(about) == "BOT" or not entry.is_open:
-                return self._abort(entry, "BOT comes once, first")
+            stripped = _rewritten(data, label)
+            if machine.kind_of(label) == "BOT" or not entry.is_open:
+                return self._abort(entry, _SECOND_BOT)
             return self.receive(rid, stripped, now)
         if entry is not None:
-            return self._abort(entry, f"cid {str(cid)[:20]!r} is another flow's")
-        if waiting is None:
-            return self._refusal(rid, f"cid {str(cid)[:20]!r} names no flow that waits")
-        if attributes.get("cid_key") != waiting.key:
-            return self._refusal(rid, "a handler answers with cid and cid_key as they came")
-        return self._answered(rid, waiting, about, data)
+            return self._abort(entry, f"cid {str(cid)[:20]!r} belongs to another flow")
+        if pending is None:
+            return self._refusal(rid, f"cid {str(cid)[:20]!r} is not that of a pending flow")
+        if attributes.get("cid_key") != pending.key:
+            return self._refusal(rid, "a handler must return cid and cid_key unchanged")
+        return self._open(rid, pending, label, data)
 
-    def _answered(
-        self, rid: int, entry: Association, about: Attributes, data: bytes
+    def _open(
+        self, rid: int, entry: Association, label: Attributes, data: bytes
     ) -> list[Effect]:
-        """Take the answer of a handler to a BOT."""
-        kind, forward = machine.kind_of(about), _rewritten(data, about)
-        turned = machine.OPPOSITE.get(str(about.get("direction")))
-        back = _rewritten(data, {**about, "direction": turned}) if kind == "BOT" else forward
+        """Handle the answer of a handler to a BOT."""
+        kind, forward = machine.kind_of(label), _rewritten(data, label)
+        opposite = machine.OPPOSITE.get(str(label.get("direction")))
+        back = _rewritten(data, {**label, "direction": opposite}) if kind == "BOT" else forward
         del self._pending[entry.client]
         entry.handler = rid
         self._entries[rid] = entry
@@ -267,16 +269,18 @@ class AssociationTable:
             self.counters.refused += 1
             return [Send(entry.client, forward), *self._erase(entry)]
         if kind != "BOT":
-            return self._abort(entry, f"{kind} came before the flow was open")
+            return self._abort(entry, f"{kind} arrived before the flow was open")
         expected = "inject" if entry.giver == entry.client else "extract"
-        if about.get("direction") != expected:
-            return self._abort(entry, f"the handler's BOT does not say {expected!r}")
+        if label.get("direction") != expected:
+            return self._abort(entry, f"the direction of the handler's BOT is not {expected!r}")
         try:
-            credit = machine.checked_credit(about.get("credit"))
+            credit = machine.checked_credit(label.get("credit"))
         except MalformedMessage as error:
             return self._abort(entry, f"the handler's BOT: {error}")
         if credit > entry.total:
-            return self._abort(entry, f"BOT raises the credit {entry.total:,} to {credit:,}")
+            return self._abort(
+                entry, f"the BOT raises the credit from {entry.total:,} to {credit:,}"
+            )
         entry.total = credit
         entry.is_open = True
         if entry.giver is None:
@@ -285,25 +289,25 @@ class AssociationTable:
         entry.seqnos = {rid: 0, entry.client: 0}
         return [Send(entry.client, forward), Send(rid, back)]
 
-    # --- ends ---
+    # --- ending ---
 
     def refuse(self, cid: int, reason: str) -> list[Effect]:
-        """The factory does not take a flow; no effect when it is answered already."""
+        """Refuse a pending flow; does nothing if a handler has answered it."""
         entry = self._pending.get(cid)
         return [] if entry is None else [*self._refusal(cid, reason), *self._erase(entry)]
 
     def down(self, rid: int, reason: str) -> list[Effect]:
-        """A peer is lost: its partner gets EOT."""
+        """Abort the flow of a lost peer."""
         if (entry := self._entries.get(rid)) is None:
             return []
         return self._abort(entry, f"the other side is lost: {reason}", lost=rid)
 
     def expire(self, now: float) -> list[Effect]:
-        """Refuse flows whose handlers did not answer in time."""
+        """Refuse pending flows whose handlers have not answered in time."""
         effects: list[Effect] = []
         for cid, entry in list(self._pending.items()):
             if entry.expires > now:
-                break  # the rest is younger
+                break  # the following entries are younger
             effects += self.refuse(cid, f"no handler answered within {PENDING_TIME:g} s")
         return effects
 
@@ -316,17 +320,17 @@ class AssociationTable:
         return effects
 
     def _refusal(self, rid: int, reason: str) -> list[Effect]:
-        """Answer with EOT; the peer has no flow."""
+        """Answer a peer with EOT, and free its routing id unless it has a flow."""
         self.counters.refused += 1
-        gone = () if rid in self._entries else (Forget(rid),)
-        return [Send(rid, _eot(0, reason)), *gone]
+        forget = () if rid in self._entries else (Forget(rid),)
+        return [Send(rid, _eot(0, reason)), *forget]
 
     def _abort(self, entry: Association, reason: str, lost: int | None = None) -> list[Effect]:
-        """End a flow on both sides."""
+        """End a flow with an EOT for each side, except a lost one."""
         self.counters.aborted += 1
         effects: list[Effect] = []
         for rid in (entry.client, entry.handler):
-            # Who was told EOT already waits for nothing else, unless it began and has no echo.
+            # A side whose partner has ended has its EOT, and expects no second one.
             if rid is not None and rid != lost:
                 other = entry.partner(rid)
                 if other not in entry.ended:
@@ -345,10 +349,11 @@ class AssociationTable:
 
 
 def _rewritten(data: bytes, attributes: Attributes) -> bytes:
-    """Return a message with other attributes."""
+    """Return a message with another label object."""
     return Message.decode(data).with_object(attributes).encode()
 
 
 def _eot(seqno: int, reason: str = "") -> bytes:
-    about = {"flow": "EOT", "reason": reason[:_REASON_LENGTH]} if reason else {"flow": "EOT"}
-    return encode_flow(object_text(about).encode(), min(seqno, 2**64 - 1))
+    """Return an EOT."""
+    label = {"flow": "EOT", "reason": reason[:_REASON_LENGTH]} if reason else {"flow": "EOT"}
+    return encode_flow(object_text(label).encode(), min(seqno, 2**64 - 1))

@@ -1,18 +1,19 @@
-"""One side of one flow: bytes and calls in, bytes and events out.
+"""The state machine of one side of a flow: bytes and calls in, bytes and events out.
 
-    IDLE ──open──> BOTSEND ──BOT──> FLOWING          a client, and a handler behind a broker
+    IDLE ──open──> BOTSEND ──BOT──> FLOWING          a client, and a handler of a broker
     IDLE ──BOT──> BOTRECV ──open──> FLOWING          a server without a broker
-    BOTSEND ──EOT──> FIN                             refused (the originals have no such arc)
-    FLOWING ──end──> ACKFIN ──EOT──> FIN             late DAT and PAY are absorbed
-    FLOWING ──EOT──> FINACK ──end──> FIN             `end` is the echo
+    BOTSEND ──EOT──> FIN                             refused (an addition to the original)
+    FLOWING ──end──> ACKFIN ──EOT──> FIN             late DATs and PAYs are ignored
+    FLOWING ──EOT──> FINACK ──end──> FIN             `end` returns the echo
 
-A giver (`extract`) sends DAT and needs credit for each; a taker (`inject`) has all credit at
-first and gives it away with PAY. Credit that came back with a DAT is held once the application
-has taken the DAT, so never more DATs wait anywhere than the credit that was agreed:
+A giver (`extract`) sends DATs, and needs credit for each. A taker (`inject`) has all credit at
+first, and sends it with PAYs. A DAT returns its credit to the taker when the application has
+received the DAT. So the DATs that wait anywhere never exceed the agreed credit:
 
-    total = held by the taker + DATs that wait at the taker + with the giver or under way
+    total = credit of the taker + DATs that wait at the taker + credit of the giver
+            + DATs and credit in flight
 
-The machine belongs to one caller at a time; it knows no clock.
+The machine is not thread-safe, and does not use a clock.
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from callboard.flow.protocol.message import Attributes, encode_flow, object_text
 EXTRACT: Final = "extract"
 INJECT: Final = "inject"
 
-#: DATs that may be under way in one flow: they wait in memory on some node.
+#: DATs in flight in one flow: they wait in the memory of some node.
 CREDIT_LIMIT: Final = 1_000_000
 
 OPPOSITE: Final = {EXTRACT: INJECT, INJECT: EXTRACT}
@@ -39,7 +40,7 @@ _RESERVED: Final = frozenset({"flow", "direction", "credit"})
 
 
 class FlowState(Enum):
-    """Where a flow is."""
+    """State of a flow."""
 
     IDLE = "idle"
     BOTSEND = "BOT sent"
@@ -52,12 +53,12 @@ class FlowState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dat:
-    """What arrives in one DAT.
+    """The contents of one DAT.
 
     Attributes:
         payload: its frames.
-        attributes: what stood in the flow object beside `flow`.
-        seqno: the sender's number of the message.
+        attributes: attributes of the flow object, without `flow`.
+        seqno: number of the message at its sender.
     """
 
     payload: tuple[bytes, ...] = ()
@@ -70,7 +71,7 @@ class Dat:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The other side's BOT came."""
+    """The other side's BOT has arrived."""
 
     attributes: Attributes
     payload: tuple[bytes, ...] = ()
@@ -78,7 +79,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """EOT came."""
+    """The other side's EOT has arrived."""
 
     attributes: Attributes
 
@@ -92,82 +93,82 @@ def reverse(direction: object) -> str:
     Raises:
         MalformedMessage: it is not a direction.
     """
-    found = OPPOSITE.get(direction) if isinstance(direction, str) else None
-    if found is None:
+    opposite = OPPOSITE.get(direction) if isinstance(direction, str) else None
+    if opposite is None:
         msg = f"direction {direction!r} is neither 'extract' nor 'inject'"
         raise MalformedMessage(msg)
-    return found
+    return opposite
 
 
 def checked_credit(credit: object) -> int:
-    """Return the credit of a BOT or PAY.
+    """Check the credit of a BOT or PAY.
 
     Raises:
         MalformedMessage: it is not a whole number from 1 to `CREDIT_LIMIT`.
     """
     if type(credit) is not int or not 1 <= credit <= CREDIT_LIMIT:
-        msg = f"credit {credit!r} is no whole number from 1 to {CREDIT_LIMIT:,}"
+        msg = f"credit {credit!r} is not an integer from 1 to {CREDIT_LIMIT:,}"
         raise MalformedMessage(msg)
     return credit
 
 
 def kind_of(attributes: Attributes) -> str:
-    """Return BOT, DAT, PAY or EOT.
+    """Return the kind of a flow object: BOT, DAT, PAY or EOT.
 
     Raises:
-        MalformedMessage: the flow object says none of them.
+        MalformedMessage: it has another kind, or none.
     """
     kind = attributes.get("flow")
     if kind not in _KINDS:
-        msg = f"flow {str(kind)[:40]!r} is none of {', '.join(_KINDS)}"
+        msg = f"flow {str(kind)[:40]!r} is not one of {', '.join(_KINDS)}"
         raise MalformedMessage(msg)
     assert isinstance(kind, str)
     return kind
 
 
 class FlowMachine:
-    """The state of one side."""
+    """The state machine of one side of a flow."""
 
     def __init__(
         self, direction: str, credit: int, attributes: Attributes | None = None
     ) -> None:
-        """Make one that is idle.
+        """Make an idle machine.
 
         Args:
-            direction: what this side does: `extract` gives, `inject` takes.
-            credit: DATs that may be under way at most; the other side may lower it.
-            attributes: what else the BOT says.
+            direction: `extract` if this side sends DATs, `inject` if it receives them.
+            credit: limit of DATs in flight; the other side may lower it.
+            attributes: further attributes of the BOT.
 
         Raises:
-            MalformedMessage: direction or credit is of no use.
+            MalformedMessage: direction, credit or attributes are invalid.
         """
         reverse(direction)
         self.direction = direction
         #: Whether this side sends the DATs.
         self.is_giver = direction == EXTRACT
         self.total_credit = checked_credit(credit)
-        given: object = attributes
-        if not isinstance(given, Mapping | None):
-            msg = f"attributes are a mapping of names to values, not {given!r:.100}"
+        value: object = attributes
+        if not isinstance(value, Mapping | None):
+            msg = f"attributes are a mapping of names to values, not {value!r:.100}"
             raise MalformedMessage(msg)
         self.attributes = without(attributes or {}, _RESERVED)
         self.state = FlowState.IDLE
-        #: Credit that this side has.
+        #: Credit of this side.
         self.credit = 0
-        #: DATs that came and were not taken by the application.
+        #: DATs that have arrived and that the application has not received.
         self.waiting = 0
-        #: DATs and PAYs that came after this side's EOT.
+        #: DATs and PAYs that arrived after this side's EOT.
         self.late = 0
         self._seqno = -1
-        self._seen = -1
+        self._last_seqno = -1
 
-    # --- out ---
+    # --- sending ---
 
     def open(self, payload: tuple[bytes, ...] = ()) -> bytes:
         """Return this side's BOT.
 
         Raises:
-            LocalFlowError: it was sent before.
+            LocalFlowError: the BOT has been sent.
         """
         if self.state is FlowState.IDLE:
             self.state = FlowState.BOTSEND
@@ -175,8 +176,8 @@ class FlowMachine:
             self._begin()
         else:
             self._refuse("send BOT")
-        about = {"flow": "BOT", "direction": self.direction, "credit": self.total_credit}
-        return self._encode({**about, **self.attributes}, payload)
+        label = {"flow": "BOT", "direction": self.direction, "credit": self.total_credit}
+        return self._encode({**label, **self.attributes}, payload)
 
     def put(
         self, payload: tuple[bytes, ...] = (), attributes: Attributes | None = None
@@ -189,7 +190,7 @@ class FlowMachine:
         if self.state is not FlowState.FLOWING or not self.is_giver:
             self._refuse("send DAT")
         if self.credit < 1:
-            msg = "DAT needs credit, and all of it is used; wait for PAY"
+            msg = "a DAT needs credit, and all credit is used; wait for a PAY"
             raise LocalFlowError(msg)
         if attributes:
             encoded = self._encode({"flow": "DAT", **_free(attributes)}, payload)
@@ -200,13 +201,17 @@ class FlowMachine:
         return encoded
 
     def taken(self) -> None:
-        """Hold the credit of a DAT that the application has taken."""
+        """Return the credit of a DAT that the application has received to this side."""
         assert self.waiting
         self.waiting -= 1
         self.credit += 1
 
     def wants_to_pay(self) -> bool:
-        """Return whether half of the credit is held: a PAY for each DAT would be waste."""
+        """Return whether a PAY is due: this side has half of the credit.
+
+        A PAY for each DAT would double the number of messages; a PAY for all credit would
+        leave the giver without credit while it travels.
+        """
         return (
             self.state is FlowState.FLOWING
             and not self.is_giver
@@ -215,10 +220,10 @@ class FlowMachine:
         )
 
     def pay(self) -> bytes:
-        """Return a PAY of all credit that is held.
+        """Return a PAY with all credit of this side.
 
         Raises:
-            LocalFlowError: this side is the giver, holds none, or the flow is not open.
+            LocalFlowError: this side is the giver, has no credit, or the flow is not open.
         """
         if self.state is not FlowState.FLOWING or self.is_giver or self.credit < 1:
             self._refuse("send PAY")
@@ -227,10 +232,10 @@ class FlowMachine:
         return encode_flow(_PLAIN_PAY % credit, self._seqno)
 
     def end(self, attributes: Attributes | None = None) -> bytes:
-        """Return an EOT, or the echo of one; what follows until the echo is absorbed.
+        """Return an EOT, or its echo; messages that arrive before an echo are ignored.
 
         Raises:
-            LocalFlowError: the flow has not begun, or has ended.
+            LocalFlowError: the flow has not started, or has ended.
         """
         if self.state in (FlowState.IDLE, FlowState.ACKFIN, FlowState.FIN):
             self._refuse("send EOT")
@@ -239,35 +244,36 @@ class FlowMachine:
         return encoded
 
     def refuse(self, reason: str, attributes: Attributes | None = None) -> bytes:
-        """Return an EOT in place of this side's BOT: a refusal, which needs no echo.
+        """Return an EOT that replaces this side's BOT and refuses the flow; it gets no echo.
 
         Raises:
-            LocalFlowError: the BOT was sent.
+            LocalFlowError: the BOT has been sent.
         """
         if self.state not in (FlowState.IDLE, FlowState.BOTRECV):
             self._refuse("refuse the flow")
         self.state = FlowState.FIN
         return self._encode({"flow": "EOT", **_free(attributes), "reason": reason})
 
-    # --- in ---
+    # --- receiving ---
 
     def receive(self, data: bytes) -> Event | None:
-        """Take one message; None when it is late, or only gives credit.
+        """Handle a message; return None for a PAY, or a message after this side's EOT.
 
         Raises:
-            MalformedMessage: it is not a flow message; the flow goes on.
-            RemoteFlowError: it breaks the protocol; `end` tells the other side.
+            MalformedMessage: the bytes are not a flow message; the flow continues.
+            RemoteFlowError: the message breaks the protocol; `end` returns an EOT for it.
         """
-        attributes, seqno, at = message.read_head(data)
-        payload = tuple(message.decode_frames(data, at))
+        attributes, seqno, offset = message.read_head(data)
+        payload = tuple(message.decode_frames(data, offset))
         kind = kind_of(attributes)
-        if seqno <= self._seen:
-            text = f"{kind} has seqno {seqno}, and {self._seen} came before"
+        if seqno <= self._last_seqno:
+            text = f"{kind} has seqno {seqno}, after seqno {self._last_seqno}"
             raise RemoteFlowError(text)
-        self._seen = seqno
+        self._last_seqno = seqno
         if kind == "EOT":
-            flowing = self.state in (FlowState.FLOWING, FlowState.BOTRECV)
-            self.state = FlowState.FINACK if flowing else FlowState.FIN  # its echo, a refusal
+            needs_echo = self.state in (FlowState.FLOWING, FlowState.BOTRECV)
+            # Otherwise it is an echo, or a refusal.
+            self.state = FlowState.FINACK if needs_echo else FlowState.FIN
             return End(without(attributes, {"flow"}))
         if self.state in (FlowState.ACKFIN, FlowState.FINACK, FlowState.FIN):
             self.late += 1
@@ -280,19 +286,21 @@ class FlowMachine:
         return self._received_bot(attributes, payload)
 
     def _received_bot(self, attributes: Attributes, payload: tuple[bytes, ...]) -> Opened:
-        """Take the other side's BOT."""
+        """Handle the other side's BOT."""
         if self.state not in (FlowState.IDLE, FlowState.BOTSEND):
-            self._blame("BOT comes once, first")
+            self._blame("only the first message may be a BOT")
         try:
             direction, credit = attributes.get("direction"), attributes.get("credit")
             if reverse(direction) != self.direction:
-                self._blame(f"BOT says {direction!r}, and so does this side")
+                self._blame(f"the BOT has the direction {direction!r} of this side")
             credit = checked_credit(credit)
         except MalformedMessage as error:
             raise RemoteFlowError(str(error)) from None
         if self.state is FlowState.BOTSEND:
             if credit > self.total_credit:
-                self._blame(f"BOT raises the credit from {self.total_credit:,} to {credit:,}")
+                self._blame(
+                    f"the BOT raises the credit from {self.total_credit:,} to {credit:,}"
+                )
             self.total_credit = credit
             self._begin()
         else:
@@ -303,57 +311,57 @@ class FlowMachine:
     def _received_dat(
         self, attributes: Attributes, payload: tuple[bytes, ...], seqno: int
     ) -> Dat:
-        """Take a DAT."""
+        """Handle a DAT."""
         if self.state is not FlowState.FLOWING or self.is_giver:
-            self._blame("DAT goes from the giver to the taker")
+            self._blame("only the giver of an open flow may send a DAT")
         if self.waiting + self.credit >= self.total_credit:
-            self._blame("DAT needs credit, and its sender has none")
+            self._blame("a DAT needs credit, and its sender has none")
         self.waiting += 1
         free = {} if len(attributes) == 1 else without(attributes, {"flow"})
         return Dat(payload, free, seqno)
 
     def _received_pay(self, attributes: Attributes) -> None:
-        """Take credit."""
+        """Handle a PAY."""
         if self.state is not FlowState.FLOWING or not self.is_giver:
-            self._blame("PAY goes from the taker to the giver")
+            self._blame("only the taker of an open flow may send a PAY")
         try:
             credit = checked_credit(attributes.get("credit"))
         except MalformedMessage as error:
             msg = f"PAY: {error}"
             raise RemoteFlowError(msg) from None
         if self.credit + credit > self.total_credit:
-            self._blame(f"PAY of {credit:,} exceeds the total of {self.total_credit:,}")
+            self._blame(f"a PAY of {credit:,} exceeds the total of {self.total_credit:,}")
         self.credit += credit
 
-    # --- rest ---
+    # --- internals ---
 
     def _begin(self) -> None:
-        """Let DATs flow."""
+        """Open the flow; all credit is the taker's."""
         self.state = FlowState.FLOWING
         self.credit = 0 if self.is_giver else self.total_credit
 
     def _encode(self, attributes: Attributes, payload: tuple[bytes, ...] = ()) -> bytes:
-        """Return a message with the next number."""
+        """Return a message with the next seqno."""
         label = object_text(attributes).encode()
         self._seqno += 1
         return encode_flow(label, self._seqno, payload)
 
-    def _refuse(self, what: str) -> NoReturn:
-        """Raise because this side may not do that now."""
+    def _refuse(self, action: str) -> NoReturn:
+        """Raise the error of an action that the state of this side does not permit."""
         role = "giver" if self.is_giver else "taker"
-        msg = f"this {role} may not {what} while the flow is {self.state.value!r}"
+        msg = f"this {role} may not {action} while the flow is {self.state.value!r}"
         raise LocalFlowError(msg)
 
     def _blame(self, rule: str) -> NoReturn:
-        """Raise because the other side broke a rule."""
+        """Raise the error of a rule that the other side broke."""
         msg = f"{rule} (this side: {self.direction}, {self.state.value})"
         raise RemoteFlowError(msg)
 
 
 def _free(attributes: Attributes | None) -> Attributes:
-    """Return attributes that users may set."""
+    """Check the attributes of a user."""
     if attributes and "flow" in attributes:
-        msg = "the attribute 'flow' is the protocol's own; choose another name"
+        msg = "the attribute 'flow' is reserved for the protocol; use another name"
         raise LocalFlowError(msg)
     return attributes or {}
 

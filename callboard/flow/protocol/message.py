@@ -4,9 +4,9 @@
     coord    origin, granule, seqno: three unsigned 64-bit integers, little-endian
     payload  any number of frames
 
-As one byte string (for sockets without frames) each frame stands behind its length: one byte
-below 255, else 0xFF and four bytes, big-endian. This is the encoding of CZMQ's `zmsg`. The
-originals write the coordinates in the machine's own order; here it is that of x86, always.
+As one byte string (for sockets without frames), each frame follows its length: one byte below
+255, else 0xFF and four bytes, big-endian. This is the encoding of CZMQ's `zmsg`. The original
+implementations write coordinates in the machine's byte order; here it is always little-endian.
 """
 
 import json
@@ -22,16 +22,16 @@ from callboard.support.nesting import parse_json
 #: The form of messages of the flow protocol.
 FLOW: Final = "FLOW"
 
-#: Bytes of one message: what one frame between nodes may carry.
+#: Bytes of one message: the limit of a frame between nodes.
 MESSAGE_LIMIT: Final = 16 * 1024 * 1024
 
-#: Frames of one message: each costs an object, so few bytes must not become very many.
+#: Frames of one message: a message of empty frames would need one object for each byte.
 FRAME_LIMIT: Final = 4096
 
-#: Bytes of a label: it is for people and routing, data belongs to the payload.
+#: Bytes of a label: it is for people and for routing; data belongs in the payload.
 LABEL_LIMIT: Final = 64 * 1024
 
-#: A label object: what a message says of itself.
+#: A label object: the attributes of a message.
 Attributes = Mapping[str, Any]
 
 _COORD: Final = struct.Struct("<QQQ")
@@ -43,15 +43,15 @@ _CACHED_LABEL: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message.
+    """A ZIO message.
 
     Attributes:
-        form: what the message is, up to four ASCII characters.
-        label: text about it; for flows a JSON object.
+        form: kind of the message, up to four ASCII characters.
+        label: text about the message; for flows a JSON object.
         payload: frames.
         origin: number of the sender.
-        granule: time or any other number of the sender's.
-        seqno: rises with each message of a sender.
+        granule: a time, or another number of the sender.
+        seqno: increases with each message of a sender.
         level: 0 undefined, 1 trace, 2 verbose, 3 debug, 4 info, 5 summary, 6 warning,
             7 error, 8 fatal.
     """
@@ -69,7 +69,7 @@ class Message:
         """The first frame.
 
         Raises:
-            MalformedMessage: form or level cannot be written.
+            MalformedMessage: form or level cannot be encoded.
         """
         if not self.form.isascii() or len(self.form) > 4 or not 0 <= self.level <= 8:
             _malformed(
@@ -100,7 +100,7 @@ class Message:
         """The label as a JSON object.
 
         Raises:
-            MalformedMessage: it is none.
+            MalformedMessage: it is not a JSON object.
         """
         return dict(_parsed(self.label.encode()))
 
@@ -109,7 +109,7 @@ class Message:
         return replace(self, label=object_text(attributes))
 
     def to_parts(self) -> list[bytes]:
-        """Return the frames for sockets that have some: prefix, coordinates, payload."""
+        """Return the message as frames: prefix, coordinates, payload."""
         return [self.prefix, self.coord, *self.payload]
 
     @classmethod
@@ -117,10 +117,10 @@ class Message:
         """Read a message from its frames.
 
         Raises:
-            MalformedMessage: they are none.
+            MalformedMessage: the frames are not a message.
         """
         if len(parts) < 2:
-            _malformed(f"{len(parts)} frames: a message has a prefix and coordinates at least")
+            _malformed(f"{len(parts)} frames: a message has at least a prefix and coordinates")
         prefix, coord, *payload = parts
         level, form = _read_prefix(prefix)
         if len(coord) != _COORD.size:
@@ -128,7 +128,7 @@ class Message:
         try:
             label = prefix[_PREFIX_LENGTH:].decode()
         except UnicodeDecodeError as error:
-            _malformed(f"the label is no UTF-8: {error}")
+            _malformed(f"the label is not UTF-8: {error}")
         origin, granule, seqno = _COORD.unpack(coord)
         return cls(form, label, tuple(map(bytes, payload)), origin, granule, seqno, level)
 
@@ -141,16 +141,16 @@ class Message:
         """Read a message from one byte string.
 
         Raises:
-            MalformedMessage: it is none.
+            MalformedMessage: the bytes are not a message.
         """
         return cls.from_parts(decode_frames(data))
 
 
 def as_frames(payload: object) -> tuple[bytes, ...]:
-    """Return what a user gives as payload as frames: one, or a sequence of them.
+    """Return the payload of a user as frames.
 
     Raises:
-        TypeError: it is neither bytes, text (sent as UTF-8) nor a sequence of those.
+        TypeError: the payload is not bytes, text (sent as UTF-8) or a sequence of these.
     """
     if isinstance(payload, bytes):
         return (payload,)
@@ -164,12 +164,12 @@ def _frame(value: object) -> bytes:
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    msg = f"a payload is bytes, text, or a sequence of those, not {type(value).__name__}"
+    msg = f"a payload is bytes, text, or a sequence of these, not {type(value).__name__}"
     raise TypeError(msg)
 
 
 def encode_frames(frames: Iterable[bytes]) -> bytes:
-    """Put frames into one byte string, each behind its length."""
+    """Encode frames as one byte string, each after its length."""
     out = []
     for frame in frames:
         length = len(frame)
@@ -178,38 +178,38 @@ def encode_frames(frames: Iterable[bytes]) -> bytes:
     return b"".join(out)
 
 
-def decode_frames(data: bytes, at: int = 0) -> list[bytes]:
-    """Take the frames of one byte string apart, from byte `at` on.
+def decode_frames(data: bytes, offset: int = 0) -> list[bytes]:
+    """Decode the frames of one byte string, from an offset on.
 
     Raises:
-        MalformedMessage: it ends inside a frame, or exceeds a limit.
+        MalformedMessage: the bytes end inside a frame, or exceed a limit.
     """
     size = len(data)
     if size > MESSAGE_LIMIT:
         _malformed(f"a message of {size:,} B exceeds {MESSAGE_LIMIT:,} B")
     frames = []
-    while at < size:
-        start, end = _frame_bounds(data, at, size)
-        frames.append(data[start:end])
-        at = end
+    while offset < size:
+        start, offset = _frame_bounds(data, offset, size)
+        frames.append(data[start:offset])
         if len(frames) > FRAME_LIMIT:
             _malformed(f"a message has more than {FRAME_LIMIT:,} frames")
     return frames
 
 
-def _frame_bounds(data: bytes, at: int, size: int) -> tuple[int, int]:
-    length = data[at] if at < size else 0
-    start = at + 1
+def _frame_bounds(data: bytes, offset: int, size: int) -> tuple[int, int]:
+    """Return start and end of the frame whose length is at an offset."""
+    length = data[offset] if offset < size else 0
+    start = offset + 1
     if length == 255:
         length = int.from_bytes(data[start : start + 4], "big")
         start += 4
     if start > size or start + length > size:
-        _malformed(f"the frame at byte {at} goes beyond the end of {size:,} B")
+        _malformed(f"the frame at byte {offset} exceeds the message of {size:,} B")
     return start, start + length
 
 
 def encode_flow(label: bytes, seqno: int, payload: tuple[bytes, ...] = ()) -> bytes:
-    """Write a message of the flow protocol as one byte string."""
+    """Encode a message of the flow protocol as one byte string."""
     return encode_frames((b"ZIO0FLOW" + label, _COORD.pack(0, 0, seqno), *payload))
 
 
@@ -219,10 +219,10 @@ _DAT_OBJECT: Final[Attributes] = {"flow": "DAT"}
 
 
 def read_head(data: bytes) -> tuple[Attributes, int, int]:
-    """Read the label object and seqno of a flow message, and where its payload begins.
+    """Return the label object and seqno of a flow message, and the offset of its payload.
 
-    For brokers, which pass the payload on unread. The object is shared: do not
-    change it.
+    For brokers, which forward the payload without reading it. The object is shared and must
+    not be changed.
 
     Raises:
         MalformedMessage: it is not a flow message.
@@ -239,10 +239,10 @@ def read_head(data: bytes) -> tuple[Attributes, int, int]:
 
 
 def flow_object(prefix: bytes) -> Attributes:
-    """Read the flow object of a prefix frame; the result is shared, do not change it.
+    """Read the flow object of a prefix frame; it is shared and must not be changed.
 
     Raises:
-        MalformedMessage: the message is of another form, or its label no JSON object.
+        MalformedMessage: the message has another form, or its label is not a JSON object.
     """
     return _known_object(prefix) if len(prefix) <= _CACHED_LABEL else _read_object(prefix)
 
@@ -254,7 +254,7 @@ def _read_object(prefix: bytes) -> Attributes:
     return _parsed(prefix[_PREFIX_LENGTH:])
 
 
-# Labels repeat: DAT and PAY of a running flow have the same ones again and again.
+# The labels of the DATs and PAYs of a flow repeat.
 _known_object = lru_cache(maxsize=1024)(_read_object)
 
 
@@ -273,26 +273,26 @@ def _read_prefix(prefix: bytes) -> tuple[int, str]:
 
 def _parsed(label: bytes) -> Attributes:
     try:
-        found = parse_json(label)
+        value = parse_json(label)
     except ValueError as error:
-        _malformed(f"the label is no JSON: {str(error)[:100]}")
-    if not isinstance(found, dict):
-        _malformed(f"the label is a JSON {type(found).__name__}, not an object")
-    return found
+        _malformed(f"the label is not JSON: {str(error)[:100]}")
+    if not isinstance(value, dict):
+        _malformed(f"the label is a JSON {type(value).__name__}, not an object")
+    return value
 
 
 def object_text(attributes: Attributes) -> str:
-    """Write a label object.
+    """Encode a label object as JSON.
 
     Raises:
-        MalformedMessage: JSON has no such values.
+        MalformedMessage: a value is not a JSON value.
     """
     try:
         return json.dumps(attributes, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        _malformed(f"attributes of a message are what JSON has: {error}")
+        _malformed(f"attributes of a message must be JSON values: {error}")
 
 
 def _malformed(text: str) -> NoReturn:
-    """Raise because of bytes that do not follow the format."""
+    """Raise the error of a malformed message."""
     raise MalformedMessage(text) from None

@@ -1,13 +1,13 @@
-"""Rules over what a BOT says, as S-expressions, and file names made of it.
+"""Rules over the attributes of a BOT, as S-expressions, and file names made of them.
 
     (and (= stream "raw") (or (> credit 5) (in host "a" "b")) (not urgent))
 
-A word is an attribute (missing ones are null), or one of `true`, `false`, `null`; texts stand
-in double quotes, numbers as usual. Operators: and, or, not, =, ==, !=, <, >, <=, >=, in. Values
-of kinds that have no order are neither less nor greater.
+A word is an attribute (null if it is missing), or one of `true`, `false`, `null`. Texts are in
+double quotes. Operators: and, or, not, =, ==, !=, <, >, <=, >=, in. Values of types without a
+common order are neither less nor greater.
 
 File names are patterns with plain names in braces, `{host}/{run}.zio`. Attributes come from
-remote clients, so a name that would leave its folder is refused.
+remote clients, so a name outside of its folder is refused.
 """
 
 import math
@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 from callboard.flow.errors import InvalidRule
 from callboard.support.nesting import parse_json
 
-#: Nested expressions: far more than people write by hand.
+#: Nested expressions; more than anyone writes by hand.
 DEPTH_LIMIT: Final = 32
 
 #: Characters of a rule.
@@ -37,21 +37,21 @@ class Rule:
     """One expression."""
 
     def __init__(self, text: str) -> None:
-        """Read it.
+        """Parse a rule.
 
         Raises:
-            InvalidRule: it cannot be read; the text says where.
+            InvalidRule: the text is not a rule; the message has the position.
         """
         self.text = text
         if len(text) > LENGTH_LIMIT:
             invalid_rule(f"a rule of {len(text):,} characters exceeds {LENGTH_LIMIT:,}")
         reader = _Reader(text)
         self._term = reader.term(0)
-        if text[reader.at :].strip():
-            reader.fail("the rule goes on after its end")
+        if text[reader.offset :].strip():
+            reader.fail("text follows the end of the rule")
 
     def holds(self, attributes: Mapping[str, Any]) -> bool:
-        """Return whether the rule is true of these attributes."""
+        """Return whether the rule is true for attributes."""
         return bool(self._term(attributes))
 
     def __repr__(self) -> str:
@@ -59,11 +59,11 @@ class Rule:
 
 
 class _Reader:
-    """Turns text into functions of the attributes."""
+    """A parser that turns text into functions of attributes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self.at = 0
+        self.offset = 0
 
     def term(self, depth: int) -> Term:
         """Read one term."""
@@ -77,39 +77,39 @@ class _Reader:
         return _constant(self._unquoted(quoted)) if quoted else _word(word)
 
     def _expression(self, depth: int) -> Term:
-        """Read an expression behind its bracket."""
+        """Read an expression after its opening bracket."""
         _, _, name = self._next()
         terms = []
-        while (match := _TOKEN.match(self._text, self.at)) is None or match[1] != ")":
+        while (match := _TOKEN.match(self._text, self.offset)) is None or match[1] != ")":
             terms.append(self.term(depth))
-        self.at = match.end()
+        self.offset = match.end()
         function, least, most = _OPERATORS.get(name, (None, 0, 0))
         if function is None or not least <= len(terms) <= most:
-            known = "and, or, not X, = X Y, != X Y, < X Y, > X Y, <= X Y, >= X Y, in X Y…"
-            self.fail(f"({name or '…'}) with {len(terms)} terms is none of: {known}")
-        return lambda about: function(*[term(about) for term in terms])
+            forms = "and, or, not X, = X Y, != X Y, < X Y, > X Y, <= X Y, >= X Y, in X Y…"
+            self.fail(f"({name or '…'}) with {len(terms)} terms is not one of: {forms}")
+        return lambda attributes: function(*[term(attributes) for term in terms])
 
     def _next(self) -> tuple[str, str, str]:
-        """Take the next token: a bracket, a quoted text or a word."""
-        if (match := _TOKEN.match(self._text, self.at)) is None:
+        """Read the next token: a bracket, a quoted text or a word."""
+        if (match := _TOKEN.match(self._text, self.offset)) is None:
             self.fail("the rule ends too early, or a quote is not closed")
-        self.at = match.end()
+        self.offset = match.end()
         return match[1] or "", match[2] or "", match[3] or ""
 
     def _unquoted(self, quoted: str) -> Any:
-        """Return a quoted text."""
+        """Return the value of a quoted text."""
         try:
             return parse_json(quoted)
         except ValueError:
-            self.fail(f"{quoted} is no text as JSON has it")
+            self.fail(f"{quoted} is not a JSON string")
 
-    def fail(self, why: str) -> NoReturn:
-        """Raise, with the place in the rule."""
-        invalid_rule(f"rule {self._text[:80]!r}, character {self.at}: {why}")
+    def fail(self, problem: str) -> NoReturn:
+        """Raise `InvalidRule` with the position in the rule."""
+        invalid_rule(f"rule {self._text[:80]!r}, character {self.offset}: {problem}")
 
 
 def _constant(value: Any) -> Term:
-    """Return a term that is always the same value."""
+    """Return a term with a constant value."""
     return lambda _: value
 
 
@@ -122,23 +122,23 @@ def _word(word: str) -> Term:
             return _constant(kind(word))
         except ValueError:
             continue
-    return lambda about: about.get(word)
+    return lambda attributes: attributes.get(word)
 
 
 def _is_same(left: Any, right: Any) -> bool:
-    """Compare as JSON does: true is not 1."""
+    """Return whether two JSON values are equal; unlike in Python, true does not equal 1."""
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
-def _is_among(value: Any, *found: Any) -> bool:
-    """Return whether a value is one of these, or of the list that an attribute holds."""
-    if len(found) == 1 and isinstance(found[0], list):
-        found = tuple(found[0])
-    return any(_is_same(value, each) for each in found)
+def _is_among(value: Any, *options: Any) -> bool:
+    """Return whether a value is one of the options, or an element of the only one, a list."""
+    if len(options) == 1 and isinstance(options[0], list):
+        options = tuple(options[0])
+    return any(_is_same(value, option) for option in options)
 
 
 def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
-    """Return a comparison that is false for values which have no order."""
+    """Return a comparison that is false for values without a common order."""
 
     def holds(left: Any, right: Any) -> bool:
         try:
@@ -149,7 +149,7 @@ def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool]:
     return holds
 
 
-#: A function of the values of the terms, and the least and the greatest number of terms.
+#: For each operator: a function of the values of its terms, and the bounds of their number.
 _OPERATORS: Final[dict[str, tuple[Callable[..., Any], int, float]]] = {
     "and": (lambda *values: all(values), 0, math.inf),
     "or": (lambda *values: any(values), 0, math.inf),
@@ -166,37 +166,37 @@ _OPERATORS: Final[dict[str, tuple[Callable[..., Any], int, float]]] = {
 
 
 def fill_pattern(pattern: str, attributes: Mapping[str, Any], root: Path) -> Path:
-    """Return the file that a pattern names, inside of `root`.
+    """Return the path of the file that a pattern names, inside of `root`.
 
     Raises:
-        InvalidRule: an attribute is missing, or is neither text nor a number; or the file would
-            be outside of the folder.
+        InvalidRule: an attribute is missing, or is neither text nor an integer; or the file
+            would be outside of the folder.
     """
 
     def fill(match: re.Match[str]) -> str:
         value = attributes.get(match[1])
         if not isinstance(value, str | int) or isinstance(value, bool):
             invalid_rule(
-                f"pattern {pattern!r} needs {match[1]!r} as text or number, not {value!r}"
+                f"pattern {pattern!r} needs {match[1]!r} as a text or an integer, not {value!r}"
             )
         return str(value)
 
     name = _NAME.sub(fill, pattern)
     if "{" in _NAME.sub("", pattern) or "}" in _NAME.sub("", pattern):
-        invalid_rule(f"pattern {pattern!r}: only plain names stand in braces, such as {{host}}")
+        invalid_rule(f"pattern {pattern!r}: braces hold a plain name, such as {{host}}")
     return path_inside(name, root)
 
 
 def path_inside(name: str, root: Path) -> Path:
-    """Return the file of that name in a folder, which a peer may have said.
+    """Return the path of a file in a folder; its name may come from a peer.
 
     Raises:
-        InvalidRule: it would be outside of the folder, also by a symbolic link.
+        InvalidRule: the file would be outside of the folder, directly or by a symbolic link.
     """
     path = PurePosixPath(name)
     is_bad = "\0" in name or "\\" in name or not path.parts
     if is_bad or path.is_absolute() or ".." in path.parts:
-        invalid_rule(f"{name[:100]!r} is no name inside of the folder")
+        invalid_rule(f"{name[:100]!r} is not a name inside of the folder")
     full = (root / path).resolve()
     if not full.is_relative_to(root.resolve()):
         invalid_rule(f"{name[:100]!r} leads out of the folder")
@@ -204,5 +204,5 @@ def path_inside(name: str, root: Path) -> Path:
 
 
 def invalid_rule(text: str) -> NoReturn:
-    """Raise because of a rule, a pattern or a name that is of no use."""
+    """Raise the error of an invalid rule, pattern or name."""
     raise InvalidRule(text) from None

@@ -52,7 +52,7 @@ def test_sent_messages_are_received(address, tmp_path, capsys):
     assert target.read_bytes() == source.read_bytes()
 
     assert main(["flow", "send", address, str(source)]) == 1
-    assert "no rule takes" in capsys.readouterr().err
+    assert "no rule matches" in capsys.readouterr().err
     assert main(["flow", "recv", address, "-a", "stream=x", "-a", "name=y"]) == 1
     assert "there is no file" in capsys.readouterr().err
 

@@ -58,7 +58,7 @@ def test_damage_before_the_end_is_an_error_that_says_where(path):
     data[30] ^= 1
     path.write_bytes(data)
 
-    with pytest.raises(RecordError, match="byte 8: another checksum"):
+    with pytest.raises(RecordError, match="byte 8: its checksum is wrong"):
         list(read_records(path))
     with pytest.raises(RecordError):
         RecordFile(path)
@@ -68,7 +68,7 @@ def test_another_kind_of_file_is_left_alone(path):
     path.parent.mkdir()
     path.write_bytes(b"precious data")
 
-    with pytest.raises(RecordError, match="no file of records"):
+    with pytest.raises(RecordError, match="not a record file"):
         RecordFile(path)
     assert path.read_bytes() == b"precious data"
 

@@ -101,8 +101,8 @@ def test_eot_in_answer_to_bot_is_a_refusal():
 @pytest.mark.parametrize(
     ("data", "rule"),
     [
-        (made("BOT", 5, direction="inject", credit=3), "BOT comes once"),
-        (made("DAT", 5), "from the giver"),
+        (made("BOT", 5, direction="inject", credit=3), "may be a BOT"),
+        (made("DAT", 5), "only the giver"),
         (made("PAY", 5, credit=4), "exceeds"),
         (made("PAY", 5, credit=-1), "credit -1"),
         (made("PAY", 5), "credit None"),
@@ -122,14 +122,14 @@ def test_a_taker_rejects_dat_without_credit_and_pay():
 
     with pytest.raises(RemoteFlowError, match="has none"):
         taker.receive(made("DAT", 5))
-    with pytest.raises(RemoteFlowError, match="to the giver"):
+    with pytest.raises(RemoteFlowError, match="only the taker"):
         taker.receive(made("PAY", 6, credit=1))
 
 
 @pytest.mark.parametrize(
     ("about", "rule"),
     [
-        ({"direction": "extract", "credit": 3}, "so does this side"),
+        ({"direction": "extract", "credit": 3}, "of this side"),
         ({"credit": 3}, "neither"),
         ({"direction": ["inject"], "credit": 3}, "neither"),
         ({"direction": "inject", "credit": 0}, "credit 0"),
