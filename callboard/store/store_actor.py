@@ -212,11 +212,11 @@ class StoreActor(SystemActor, RunReceiver):
             raise self.error
         self.inputs.append(action)
         if not self.wake_pending:
-            self._poke()
+            self._schedule_turn()
         if self.is_congested or len(self.inputs) > INPUT_LIMIT:
             self._wait_for_room()
 
-    def _poke(self) -> None:
+    def _schedule_turn(self) -> None:
         """Schedule a turn that executes the queued inputs."""
         self.wake_pending = True
         self.post_self(self._drain_order)
@@ -338,7 +338,7 @@ class StoreActor(SystemActor, RunReceiver):
             self._check_waiters()
         self.is_busy = False
         if inputs and not self.wake_pending:
-            self._poke()
+            self._schedule_turn()
         self._check_congestion()
 
     def _drain_all(self) -> None:

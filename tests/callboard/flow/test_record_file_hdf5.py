@@ -35,6 +35,6 @@ def test_another_kind_of_file_is_left_alone(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"precious data")
 
-    with pytest.raises(RecordError, match="no HDF5"):
+    with pytest.raises(RecordError, match="not an HDF5"):
         Hdf5File(path)
     assert path.read_bytes() == b"precious data"
