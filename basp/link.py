@@ -107,9 +107,13 @@ class Transmit:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Seal with ``sealer`` whatever is written to the connection from here on."""
+    """Seal with ``sealer`` whatever is written to the connection from here on.
+
+    ``opener`` opens what is read: a driver asks it how much to read next.
+    """
 
     sealer: Sealer
+    opener: Opener
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,12 +319,12 @@ class Link:
             self.heard_at = now
         else:
             opened = opener.open(data)
-            if opened and type(opened) is bytes:  # whole batches: the most frequent case
+            if opened.__class__ is bytes and opened:  # whole batches: the most frequent case
                 self._opened_at = self.heard_at = now
                 data = opened
             else:
                 data = self._take_opened(opened, now, was_read=bool(data))
-            if not data or opener.error is not None:
+            if opener.error is not None or not data:
                 return [], self._take_broken(data, now, opener.error)
         if not self.is_confirmed:
             return [], self._take_unconfirmed(data, now)
@@ -334,14 +338,6 @@ class Link:
             if is_one or _ONLY_DISPATCHES.issuperset(map(_operation_of, frames)):
                 return frames, []
         return [], self._take_read(frames, now)
-
-    def read_size(self, most: int) -> int:
-        """Return how much to read next: the rest of an unfinished batch, so that it ends there.
-
-        Then the next read begins with a batch, and a flood comes batch by batch.
-        """
-        missing = 0 if self._opener is None else self._opener.missing
-        return missing if 0 < missing < most else most
 
     def _take_opened(self, opened: bytes | memoryview, now: float, *, was_read: bool) -> Any:
         """Take what the batches of a read held; they alone are signs of the peer's life."""
@@ -571,7 +567,7 @@ class Link:
         keys, is_contended = self._introduction.seal_keys, self._config.is_contended
         if keys is not None and self._opener is None:
             self._opener = Opener(keys[1], is_contended)
-            effects.append(Seal(Sealer(keys[0], is_contended)))
+            effects.append(Seal(Sealer(keys[0], is_contended), self._opener))
 
     @property
     def secret(self) -> bytes | None:

@@ -41,6 +41,7 @@ BATCH_LIMIT: Final = 64 * 1024
 CONTENT_LIMIT: Final = BATCH_LIMIT - OVERHEAD
 #: Bytes of the longest content with the MAC for short ones.
 SHORT: Final = 768
+_SHORT_BATCH: Final = SHORT + OVERHEAD
 
 #: Python hashes fewer bytes than 2,048 at a time without releasing the interpreter's lock.
 _PIECE: Final = 2047
@@ -180,13 +181,13 @@ class Opener:
             self._pending.clear()
             self.missing = 0
         size = len(data)
-        if OVERHEAD < size <= SHORT + OVERHEAD:  # one small batch: an ask or an answer, alone
+        if OVERHEAD < size <= _SHORT_BATCH:  # one small batch: an ask or an answer, alone
             length, counter = _unpack(data)
-            if length == size - OVERHEAD and counter == self._counter:
+            if length == size - OVERHEAD and counter == self._counter and self.error is None:
                 mac = self._start_short()
                 mac.update(data[:-MAC_SIZE])
-                if self.error is None and _equal(mac.digest(), data[-MAC_SIZE:]):
-                    self._counter += 1
+                if _equal(mac.digest(), data[-MAC_SIZE:]):
+                    self._counter = counter + 1
                     return data[BATCH_HEADER_SIZE:-MAC_SIZE]
         return self._open_each(data)
 
@@ -235,6 +236,14 @@ class Opener:
             mac.update(body)
             return mac.digest()
         return self._mac.long(body[:BATCH_HEADER_SIZE], body[BATCH_HEADER_SIZE:])
+
+    def read_size(self, limit: int) -> int:
+        """Return how much to read next: the rest of an unfinished batch, or ``limit`` bytes.
+
+        Then the next read begins with a batch, and a flood comes batch by batch. While
+        :attr:`missing` is 0 this is ``limit``.
+        """
+        return min(self.missing, limit) or limit
 
     def discard(self) -> None:
         """Free an unfinished batch; nothing is opened from here on."""

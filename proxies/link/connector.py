@@ -124,7 +124,7 @@ def _carry_over(wire: Wire, effect: Deliver | Transmit | Seal) -> None:
     elif isinstance(effect, Transmit):
         wire.write(effect.data)
     else:
-        wire.seal(effect.sealer)
+        wire.seal(effect.sealer, effect.opener)
 
 
 def _is_contended() -> bool:

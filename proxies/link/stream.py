@@ -19,7 +19,7 @@ from callboard.actors.runner import contention
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.runner import ConnectionOwner, Runner
 from callboard.actors.runner.timers import Timer
-from callboard.basp.seal import CONTENT_LIMIT, OVERHEAD, Sealer
+from callboard.basp.seal import CONTENT_LIMIT, OVERHEAD, Opener, Sealer
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.link.limits import Throttle
 from callboard.proxies.link.tls_socket import TlsSocket
@@ -112,11 +112,11 @@ class Stream(ConnectionOwner, Generic[F, E]):
 
     #: Used by each read and write; why slots: see `Runtime`.
     __slots__ = (
-        "__dict__", "__weakref__", "_deliver", "_dirty", "_fit", "_frames", "_is_blocked",
-        "_is_dirty", "_is_inside", "_late", "_lock", "_patience", "_read_size", "_receive",
-        "_rest", "_runner", "_sealer", "_send", "_take", "_throttle", "_unsealed", "_write_at",
-        "after_read", "bytes_received", "bytes_sent", "frames_received", "frames_sent",
-        "is_open", "waiting",
+        "__dict__", "__weakref__", "_deliver", "_dirty", "_frames", "_is_blocked",
+        "_is_dirty", "_is_inside", "_late", "_lock", "_opener", "_patience", "_read_size",
+        "_receive", "_rest", "_runner", "_sealer", "_send", "_take", "_throttle", "_unsealed",
+        "_write_at", "after_read", "bytes_received", "bytes_sent", "frames_received",
+        "frames_sent", "is_open", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -176,8 +176,8 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._rest: memoryview | None = None
         #: Seals what is written; None on connections without a seal.
         self._sealer: Sealer | None = None
-        #: Returns how much to read next of at most so many bytes; None for as many.
-        self._fit: Callable[[int], int] | None = None
+        #: Opens what is read; None on connections without a seal.
+        self._opener: Opener | None = None
         #: What goes before the frames, and is not sealed yet: the next batch is full already.
         self._unsealed: memoryview | None = None
         self._timer: Timer | None = None
@@ -290,14 +290,17 @@ class Stream(ConnectionOwner, Generic[F, E]):
         if self._runner.sleeping:
             self._runner.wake()
 
-    def seal(self, sealer: Sealer) -> None:
-        """Seal what is written from here on; what waits already goes out as it is."""
+    def seal(self, sealer: Sealer, opener: Opener) -> None:
+        """Seal what is written from here on, and read batch by batch.
+
+        Frames that wait already are written without a seal.
+        """
         with self._lock:
             if self._frames:
                 rest = b"" if self._rest is None else self._rest
                 self._rest = memoryview(b"".join((rest, *self._frames)))
                 self._frames.clear()
-            self._sealer = sealer
+            self._sealer, self._opener = sealer, opener
 
     @property
     def is_busy(self) -> bool:
@@ -386,8 +389,9 @@ class Stream(ConnectionOwner, Generic[F, E]):
         """Seal what is to be written, as much as goes into one batch; with the lock held."""
         frames, plain = self._frames, self._unsealed
         if plain is None:
+            count = len(frames)
             try:
-                data, count = b"".join(frames) if len(frames) > 1 else frames[0], len(frames)
+                data = frames[0] if count == 1 else b"".join(frames)
             except MemoryError:  # one by one they need less
                 data, count = frames[0], 1
             if len(data) <= CONTENT_LIMIT:
@@ -433,7 +437,9 @@ class Stream(ConnectionOwner, Generic[F, E]):
 
     def _read(self) -> None:
         """Take what one read brings; each message of a sequential exchange is one."""
-        size = self._read_size if self._fit is None else self._fit(self._read_size)
+        size, opener = self._read_size, self._opener
+        if opener is not None and opener.missing:
+            size = opener.read_size(size)
         try:
             if CONTENTION.is_seen:
                 data = contention.receive(self._socket, size)

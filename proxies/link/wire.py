@@ -8,7 +8,6 @@ from typing import Final
 from callboard.basp.frame import RawFrame
 from callboard.basp.link import Effect, Link
 from callboard.basp.node_id import NodeId
-from callboard.basp.seal import Sealer
 from callboard.proxies.address import Endpoint
 from callboard.proxies.link.limits import Limits, Throttle
 from callboard.proxies.link.stream import READ_SIZE, Stream, Turns
@@ -84,11 +83,6 @@ class Wire(Stream[RawFrame, Effect]):
         self.peer_name = ""
         #: Nodes whose frames may come over this link, as the routes are now.
         self.sources: set[bytes] = set()
-
-    def seal(self, sealer: Sealer) -> None:
-        """Seal what is written from here on, and read batch by batch."""
-        super().seal(sealer)
-        self._fit = self.link.read_size
 
     def broken(self, error: BaseException) -> None:
         """Cut the connection, and free what waits for the rest of its frame."""

@@ -250,7 +250,7 @@ def test_payloads_are_bytes_however_their_batches_were_read(size):
         stream = dialer.sealer.seal_all(frame)
         start = 0
         while start < len(stream):
-            taken = end.link.read_size(BATCH_LIMIT)
+            taken = end.opener.read_size(BATCH_LIMIT)
             read += only(receive(end.link, stream[start : start + taken], 1.0), Deliver)
             start += taken
     payloads = [frame[7] for deliver in read for frame in deliver.frames]

@@ -19,7 +19,7 @@ from callboard.basp.link import (
 )
 from callboard.basp.node_id import NodeId
 from callboard.basp.routing.update import join_update, write_name, write_rest, write_vector
-from callboard.basp.seal import Sealer
+from callboard.basp.seal import Opener, Sealer
 
 A = NodeId(b"a" * 18)
 B = NodeId(b"b" * 18)
@@ -57,6 +57,7 @@ class End:
         self.other: End
         self.is_cut = False
         self.sealer: Sealer | None = None
+        self.opener: Opener | None = None
         #: What went over the connection.
         self.sent: list[bytes] = []
 
@@ -96,7 +97,7 @@ class Wire:
             if isinstance(effect, Transmit):
                 self.send(end, effect.data)
             elif isinstance(effect, Seal):
-                end.sealer = effect.sealer
+                end.sealer, end.opener = effect.sealer, effect.opener
             elif isinstance(effect, Wake):
                 wakes.append(effect.link)
             elif isinstance(effect, Closed):
