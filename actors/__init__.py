@@ -5,8 +5,8 @@ Importing this package also lets Thespian find the runtime by name: `ActorSystem
 
 if __name__ != "callboard.actors":
     # Under a second name every class would exist twice, and neither would know the other's.
-    what = "import callboard.actors"
-    raise ImportError(what, name=__name__)
+    message = "import callboard.actors"
+    raise ImportError(message, name=__name__)
 
 from callboard.actors.thespian import SystemBase
 

@@ -1,4 +1,4 @@
-"""The actor class that users derive from."""
+"""The base class of users' actors."""
 
 import contextlib
 from collections.abc import Callable, Coroutine
@@ -36,7 +36,7 @@ from callboard.actors.thespian.system import ThespianContext
 A = TypeVar("A", bound="Actor")
 P = ParamSpec("P")
 
-# The runtime sends them, as it does the signals of its own.
+# The runtime sends these as signals.
 ALWAYS_FIT.update((ActorExitRequest, ChildActorExited))
 
 RESERVED: Final = frozenset(
@@ -47,28 +47,27 @@ RESERVED: Final = frozenset(
 
 
 class Actor(ThespianActor):
-    """An actor: state that only its own handlers touch, one message at a time.
+    """An actor: its state is used only by its own handlers, which run one message at a time.
 
-    Mark methods with `@handler` to take messages by their type; public methods can be called
-    from anywhere with `ref.call`. Thespian's `receiveMessage` and `receiveMsg_TYPE` work as
-    well. Inside, `self.me` is this actor's ref, `self.sender` that of the current message's
-    sender.
+    Mark methods with `@handler` to handle messages by their type. Other code calls public
+    methods with `ref.call`. Thespian's `receiveMessage` and `receiveMsg_TYPE` work, too. In a
+    handler, `self.me` is the ref of this actor, and `self.sender` that of the sender of the
+    current message.
 
-    An exception in a handler ends the actor with reason `error`; what follows is its
-    supervisor's matter.
+    An exception in a handler ends the actor with reason `error`; its supervisor may restart it.
     """
 
     #: Receive an `Exit` message when a linked actor ends, instead of ending too.
     trap_exit: ClassVar[bool] = False
-    #: Narrows what `ref.call` may call; None allows all public methods of the user's classes.
+    #: The methods that `ref.call` may call; None allows all public methods of users' classes.
     remote_methods: ClassVar[frozenset[str] | set[str] | None] = None
 
-    #: Run on a thread of its own, where handlers may block and wait for `.result()`.
+    #: Run on a separate thread, where handlers may block and call `.result()`.
     detached: ClassVar[bool] = False
-    #: Bounds of the mailbox; None takes everything.
+    #: Bounds of the mailbox; None for no bounds.
     mailbox: ClassVar[Mailbox | None] = None
 
-    #: How many `@handler(concurrent=True)` may be under way at once.
+    #: Limit of `@handler(concurrent=True)` coroutines that run at the same time.
     concurrent_limit: ClassVar[int] = 100
 
     cell_class: ClassVar[type[Cell]] = Cell
@@ -77,8 +76,8 @@ class Actor(ThespianActor):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Mixins may stand there too; actor classes were checked when they were made, and those
-        # of this room, and what calls itself so, are the framework.
+        # Checks the new class and its mixins. Its base classes that are actors were checked
+        # before, and classes of the framework define these names.
         before_actor = [
             kind
             for kind in cls.__mro__[: cls.__mro__.index(Actor)]
@@ -86,17 +85,17 @@ class Actor(ThespianActor):
             and not kind.__module__.startswith("callboard.actors.")
             and not vars(kind).get("_is_framework", False)
         ]
-        taken = sorted({name for kind in before_actor for name in RESERVED & vars(kind).keys()})
-        if taken:
-            names = ", ".join(taken)
-            msg = f"{cls.__qualname__} redefines {names}, which every actor has; rename it"
+        names = {name for kind in before_actor for name in RESERVED & vars(kind).keys()}
+        if names:
+            redefined = ", ".join(sorted(names))
+            msg = f"{cls.__qualname__} redefines {redefined}, which every actor has; rename it"
             raise ReservedName(msg)
         check_handlers(cls)
         check_class(cls)
 
     @classmethod
     def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
-        """Make the actor of a cell: the runtime is there before `__init__` runs."""
+        """Create the actor of a cell; its `__init__` can use the runtime."""
         actor = cls.__new__(cls)
         actor._cell = cell
         actor.__init__(*args, **kwargs)  # type: ignore[misc]
@@ -110,26 +109,26 @@ class Actor(ThespianActor):
         mailbox: Mailbox | None = None,
         detached: bool | None = None,
     ) -> type[Self]:
-        """Return this class with options for one spawn; what is left out is the class's own.
+        """Return this class with options for one spawn; the others remain those of the class.
 
-        `spawn(Counter.with_options(trap_exit=True), 40)`: what follows goes to `__init__`.
+        `spawn(Counter.with_options(trap_exit=True), 40)`: further arguments go to `__init__`.
         """
-        given = dict[str, Any](trap_exit=trap_exit, mailbox=mailbox, detached=detached)
-        check_options(cls.__qualname__, given)
-        changed = {name: value for name, value in given.items() if value is not None}
-        _, options = options_of(cls)
-        return ClassWithOptions(cls, replace(options, **changed))  # type: ignore[return-value]
+        options = dict[str, Any](trap_exit=trap_exit, mailbox=mailbox, detached=detached)
+        check_options(cls.__qualname__, options)
+        changed = {name: value for name, value in options.items() if value is not None}
+        _, defaults = options_of(cls)
+        return ClassWithOptions(cls, replace(defaults, **changed))  # type: ignore[return-value]
 
     # --- identity ---
 
     @property
     def me(self) -> ActorRef[Any]:
-        """This actor's own ref."""
+        """The ref of this actor."""
         return self._cell.ref
 
     @property
     def sender(self) -> ActorRef[Any] | None:
-        """The sender of the current message; None if it was sent from outside any actor.
+        """The sender of the current message; None if it was sent from outside of actors.
 
         For an ask it is a one-shot address: the first message to it is the answer.
         """
@@ -138,9 +137,9 @@ class Actor(ThespianActor):
 
     @property
     def deadline(self) -> float | None:
-        """Seconds that are left for the answer to the current message; None without a limit.
+        """Seconds left to answer the current message; None without a limit.
 
-        Asks made while it is handled may take no longer, unless they are given a `timeout`.
+        Asks during its handling have the same limit, unless they have their own `timeout`.
         """
         sender = self._cell.sender
         if sender is None or sender.deadline is None:
@@ -149,19 +148,19 @@ class Actor(ThespianActor):
 
     @property
     def parent(self) -> ActorRef[Any] | None:
-        """The actor that spawned this one; None if it was spawned from outside."""
+        """The actor that spawned this one; None if it was spawned from outside of actors."""
         parent = self._cell.parent
         return None if parent is None else parent.ref
 
     @property
     def node(self) -> Any:
-        """The node that this actor lives on."""
+        """The node of this actor."""
         return self._cell.runtime.node
 
     # --- messages ---
 
     def send(self, targetAddr: ActorAddress, msg: object) -> None:  # Thespian's names
-        """Send a message to another actor, with this one as its sender."""
+        """Send a message to another actor, with this actor as its sender."""
         if isinstance(targetAddr, ActorRef):
             if INSTRUMENTATION.used:
                 if (trace := INSTRUMENTATION.current()) is not None:
@@ -175,41 +174,41 @@ class Actor(ThespianActor):
             raise InvalidActorAddress(targetAddr, "not the address of an actor of this node")
 
     def promise(self) -> "Promise":
-        """Answer the current ask later: what the handler returns is then not the answer."""
+        """Answer the current ask later, instead of with the result of the handler."""
         return Promise(self._cell.promise())
 
     def after(self, seconds: float, msg: object) -> Reminder:
-        """Send a message to this actor in `seconds`; `cancel()` of the result takes it back.
+        """Send a message to this actor after `seconds`; `cancel()` of the result revokes it.
 
         Raises:
-            InvalidSeconds: that is not a time. A time below 0 is now.
+            InvalidSeconds: it is not a number of seconds. A negative number means now.
         """
         return Reminder(self._cell, checked(seconds, "seconds"), msg)
 
     def every(self, seconds: float, msg: object) -> Reminder:
-        """Send a message to this actor every so many seconds, until `cancel()` or its end.
+        """Send a message to this actor every `seconds`, until `cancel()` or its end.
 
         Raises:
-            InvalidSeconds: that is not a time of more than 0.
+            InvalidSeconds: it is not a number of seconds above 0.
         """
         seconds = checked_period(seconds, "every")
         return Reminder(self._cell, seconds, msg, period=seconds)
 
     def sleep(self, seconds: float) -> Future[None]:
-        """Return a future to await: only this actor pauses.
+        """Return a future to await; only this actor pauses.
 
         Raises:
-            InvalidSeconds: that is not a time. A time below 0 is now.
+            InvalidSeconds: it is not a number of seconds. A negative number means now.
         """
         delay = checked(seconds, "seconds")
-        pause = Pause(self._cell.note_unawaited_pause)
+        pause = Pause(self._cell.warn_unawaited_pause)
         self._cell.runner.call_later(delay, Pause.end, ref(pause))
         return pause
 
     # --- behavior ---
 
     def become(self, handlers: Handlers) -> None:
-        """Handle messages with other handlers, from the next message on.
+        """Handle messages with other handlers, starting with the next message.
 
         Args:
             handlers: a class whose `@handler` methods are called with this actor as `self`; an
@@ -217,7 +216,7 @@ class Actor(ThespianActor):
                 function of the message.
 
         Raises:
-            InvalidHandler: it has no handlers.
+            InvalidHandler: the argument has no handlers.
         """
         self._cell.become(handlers)
 
@@ -226,12 +225,12 @@ class Actor(ThespianActor):
         self._cell.become(type(self))
 
     def stash(self) -> None:
-        """Put the current message aside until `unstash_all`; what its handler returns is void.
+        """Set the current message aside until `unstash_all`; its handler's result is ignored.
 
-        What is still there when the actor ends goes to the dead letters.
+        Messages that are still stashed at the end of the actor become dead letters.
 
         Raises:
-            MailboxFull: the stash holds as many messages as it may.
+            MailboxFull: the stash has reached its limit.
         """
         self._cell.stash()
 
@@ -244,19 +243,19 @@ class Actor(ThespianActor):
     def spawn(
         self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
     ) -> ActorRef[A]:
-        """Spawn a child: it ends when this actor ends."""
-        # The type that it is given tells checkers of the parameters of its `__init__`.
+        """Spawn a child, which ends when this actor ends."""
+        # The type `Callable[P, A]` lets checkers verify the arguments of `__init__`.
         plain_class: type[A] = actor_class  # type: ignore[assignment]
         return self._cell.runtime.start_actor(plain_class, args, kwargs, parent=self._cell)
 
     def monitor(self, ref: ActorRef[Any]) -> Monitor:
-        """Receive a `Down` message when the actor ends, is lost, or is dead already."""
+        """Receive a `Down` message when the actor ends or is lost, or now if it has ended."""
         return self._cell.watch(checked_ref(ref, "self.monitor()"))
 
     def link(self, ref: ActorRef[Any]) -> None:
-        """End together: if one of the two ends abnormally, so does the other.
+        """Link two actors: if one of them ends abnormally, so does the other.
 
-        With `trap_exit = True` this actor receives an `Exit` message instead.
+        With `trap_exit = True` this actor receives an `Exit` message instead of ending.
         """
         checked_ref(ref, "self.link()").target.link(self._cell.ref)
         self._cell.link(ref)
@@ -267,18 +266,18 @@ class Actor(ThespianActor):
         ref.target.unlink(self._cell.ref)
 
     def stop_self(self, reason: ExitReason = ExitReason.NORMAL, detail: str = "") -> None:
-        """End this actor when the current handler returns."""
+        """End this actor after the current handler returns."""
         self._cell.end = self._cell.end or (reason, detail)
 
     # --- Thespian's styles ---
 
     @property
     def _myRef(self) -> ThespianContext:  # Thespian's name
-        """What Thespian's own methods (`createActor`, `wakeupAfter` …) work on."""
+        """The object that Thespian's own methods (`createActor`, `wakeupAfter` …) use."""
         return ThespianContext(self._cell)
 
     def handle_thespian_style(self, message: Any) -> bool:
-        """Offer a message to Thespian's kinds of handlers; False when there are none for it."""
+        """Pass a message to Thespian's kinds of handlers; return False if none handles it."""
         if isinstance(message, ActorExitRequest):
             self.stop_self()
             with contextlib.suppress(Exception):
@@ -287,7 +286,7 @@ class Actor(ThespianActor):
         return self._receive(message)
 
     def _receive(self, message: Any) -> bool:
-        """Call the handler of Thespian's kind for a message; False when there is none."""
+        """Call Thespian's handler for a message; return False if there is none."""
         method = self._thespian_method(message)
         if method is None:
             return False
@@ -308,7 +307,7 @@ class Actor(ThespianActor):
 
 
 class Promise:
-    """An answer that a handler owes; `set_result` or `set_exception` gives it, once."""
+    """The pending answer to an ask; `set_result` or `set_exception` sends it, once."""
 
     __slots__ = ("_asker",)
 
@@ -316,14 +315,14 @@ class Promise:
         self._asker = asker
 
     def set_result(self, value: Any) -> bool:
-        """Answer; False when there was no ask or an answer was given already."""
+        """Send the answer; return False if there is no ask, or it was answered already."""
         return self._asker is not None and self._asker.set_result(value)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Let the ask fail; False when there was no ask or an answer was given already.
+        """Fail the ask; return False if there is no ask, or it was answered already.
 
-        The asker gets a `CallboardError` as it is and anything else as a `RemoteError` with
-        its type and text, on this node as on every other.
+        The asker receives a `CallboardError` unchanged, and any other exception as a
+        `RemoteError` with its type and text, on this node as on every other.
         """
         if not isinstance(error, CallboardError):
             error = remote_error(error)

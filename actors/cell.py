@@ -1,32 +1,33 @@
-"""A cell: the runtime's side of one actor: its mailbox, its turn, its answers, and its end.
+"""The cell of an actor, which is its part of the runtime: mailbox, turns, answers and end.
 
-A message comes in through `post`, on any thread: it is appended to the mailbox, and the cell
-goes to the run queue unless it is there. The runner calls `run`, which takes messages and calls
-handlers until the mailbox is empty or the cell has had its share. Two flags keep that right:
+Any thread calls `post`, which appends a message to the mailbox and puts the cell into the run
+queue, unless it is there. The runner calls `run`, which passes messages to handlers until the
+mailbox is empty or the quantum of the turn is used up. Two flags control this:
 
-- `scheduled` is True from the moment the cell is put into the run queue until a run found
-  nothing left.
-- `running` is True while a thread is inside `run`. A thread that finds it set leaves the cell
-  to the one that runs it. So handlers of one actor never overlap, however threads come and go.
+- `scheduled` is True from the moment the cell enters the run queue until a run has found no
+  more work.
+- `running` is True while a thread is inside `run`. Another thread that finds it set leaves the
+  cell to that thread. So handlers of one actor never overlap, on whichever threads they run.
 
-An ask's sender is an `Asker`: it gets what the handler returns, what it sends to `self.sender`,
-or an error. A handler that answers later takes a promise, and the cell remembers the asker, so
-that it fails if the actor ends before.
+The sender of an ask is an `Asker`. It receives the result of the handler, or what the handler
+sends to `self.sender`, or an error. A handler that answers later creates a promise; the cell
+then remembers the asker, and fails the ask if the actor ends before the answer.
 
-What few actors use (other handlers, a stash, urgent messages, concurrent handlers) costs the
-others one flag, `attention`: it ends the run of messages after the current one, and the cell
-looks for the reason where it is out of the way. The state of it is kept in an `RareState`.
+Few actors use other handlers, a stash, urgent messages or concurrent handlers. These features
+cost the other actors one flag, `attention`, which ends the loop over messages after the current
+one. The cell then checks the reason outside of the loop. Their state is in a `RareState`.
 
-Coroutine handlers marked `concurrent` can be many at once. A message for one starts a task, and
-the actor takes the next message as soon as the task awaits. When what it awaits is there, the
-task waits in `RareState.woken`, and a `Resume` at the front of the mailbox gives it its step.
-So steps of tasks are part of the actor's turn like messages, and nothing of the actor ever runs
-at the same moment. While an unmarked coroutine handler awaits, no task takes a step. When as
-many are under way as may be, the next message that would start one is held back, and with it
-all behind it but urgent ones, until one has finished. A `Stop` is held back until all have.
+Several coroutine handlers marked `concurrent` can run at once. A message for one starts a task,
+and the actor handles the next message as soon as the task awaits. When the awaited result has
+arrived, the task is queued in `RareState.woken`, and a `Resume` at the front of the mailbox
+runs its next step. So steps of tasks are part of the turn like messages, and do not overlap.
+While an unmarked coroutine handler awaits, no task runs a step. When the limit of tasks is
+reached, the next message that would start one stays at the front of the mailbox and blocks all
+messages but urgent ones, until a task has finished. A `Stop` waits until all have finished.
 
-An actor ends killed, failed, stopped, or with its parent. Whatever is in the mailbox then or
-comes later goes to the dead letters: asks fail at once with `ActorDown`, tells are counted.
+An actor ends because it was killed, failed, was stopped, or its parent ended. All messages in
+its mailbox, and later ones, become dead letters: asks fail immediately with `ActorDown`, other
+messages are counted.
 """
 
 import asyncio
@@ -89,27 +90,27 @@ from callboard.actors.task import ConcurrentTask, HandlerTask
 from callboard.support.dataclass import dataclass
 from callboard.support.text import class_name, error_text
 
-#: Messages that one actor handles before the next one gets its turn.
+#: Messages that one actor handles in a turn before the next actor gets one.
 TURN_QUANTUM: Final = 128
 
 _TURN_QUANTUM = tuple(range(1, TURN_QUANTUM + 1))
 
-#: Messages that one actor may put aside: a stash that only grows is never unstashed.
+#: Limit of messages in a stash; one that reaches it is probably never unstashed.
 STASH_LIMIT: Final = 10_000
 
-#: Messages that are looked through for one that its asker on another node gave up.
+#: Limit of waiting messages that are searched for one whose remote asker has given up.
 CANCEL_SCAN_LIMIT: Final = 1_000
 
-#: Actors that may wait for one another before it counts as a circle.
+#: Limit of actors that wait for each other in a chain; a longer one counts as a deadlock.
 LONGEST_CHAIN: Final = 100
 
-#: Unanswered askers from which on it is looked which of them are answered.
+#: Number of unanswered askers from which on they are checked for answered ones.
 PROMISES_LOOKED_AT: Final = 64
 
 #: Guards the tables of watchers while actors end; held for a few operations.
 MONITORS_LOCK: Final = locks.lock("lives of actors", 770)
 
-#: What cells are about to get as their mailbox, or for their rarely used state.
+#: The first mailbox, and the first rarely used state, of cells that are about to get them.
 _FIRST_MAILBOXES: Final[dict["Cell", deque[Item]]] = {}
 _FIRST_ASIDES: Final[dict["Cell", "RareState"]] = {}
 
@@ -119,33 +120,33 @@ _RESUME: Final = Resume()
 
 @contextmanager
 def short_turns(messages: int) -> Iterator[None]:
-    """Let each turn of an actor handle at most so many messages meanwhile.
+    """Limit the messages per turn of every actor during a block.
 
-    It is for searches over the orders of turns, and costs turns as they are nothing.
+    For searches over all orders of turns, which treat a turn as one step.
     """
-    global _TURN_QUANTUM  # read by the hot loop as a constant would be
-    before, _TURN_QUANTUM = _TURN_QUANTUM, _TURN_QUANTUM[:messages]
+    global _TURN_QUANTUM  # not an attribute, because the hot loop reads it
+    full, _TURN_QUANTUM = _TURN_QUANTUM, _TURN_QUANTUM[:messages]
     try:
         yield
     finally:
-        _TURN_QUANTUM = before
+        _TURN_QUANTUM = full
 
 
-#: What `become` takes: a class with handlers, functions by message type, or an object.
+#: The argument of `become`: a class with handlers, functions by message type, or an object.
 Handlers = type | Mapping[type, Callable[[Any], Any]] | object
 
 
-#: What a handler returns that lacks an `await`.
+#: Types of results that show a missing `await`.
 _UNAWAITED: Final = frozenset({CoroutineType, Future, Pause})
 
 
 class ActorHost(MailboxHost, Protocol):
-    """The runtime of an actor, as its cell and the actor itself use it."""
+    """The interface of the runtime for cells and actors."""
 
-    #: Who takes the place of actors that supervisors start again.
+    #: The successors of actors that supervisors restart.
     succession: Succession
 
-    #: Starts children of supervisors on other nodes: (class, args, kwargs, where); None without
+    #: Starts children of supervisors on other nodes: (class, args, kwargs, node); None without
     #: other nodes.
     spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None
 
@@ -154,7 +155,7 @@ class ActorHost(MailboxHost, Protocol):
 
     @property
     def nobody(self) -> ActorRef[Any]:
-        """The ref of no actor: the sender of an anonymous message, for Thespian's handlers."""
+        """The ref of no actor: the sender of an anonymous message for Thespian's handlers."""
 
     #: Whether the end of the node has begun.
     is_closed: bool
@@ -166,16 +167,16 @@ class ActorHost(MailboxHost, Protocol):
         """Call `callback(*args)` soon on the node's thread; from any thread."""
 
     def warn_once(self, key: object, text: str) -> None:
-        """Log a mistake of the program for the first time."""
+        """Log a mistake of the program, the first time only."""
 
-    #: The errands that are under way.
+    #: The running errands.
     errands: set[Any]
 
-    #: The answers to asks that may come again.
+    #: Cached replies to asks that may be repeated.
     kept: ReplyCache
 
     def schedule(self, runnable: Runnable, /) -> None:
-        """Let something take its turn as an actor does; from any thread."""
+        """Schedule a turn of a runnable, like one of an actor; from any thread."""
 
     def start_actor(
         self,
@@ -185,30 +186,30 @@ class ActorHost(MailboxHost, Protocol):
         *,
         parent: "Cell | None" = None,
     ) -> ActorRef[Any]:
-        """Make an actor and return its ref."""
+        """Create an actor and return its ref."""
 
     def table_of(self, handlers: Handlers, /) -> DispatchTable:
         """Return the dispatch table of a class, of functions, or of an object."""
 
     def forget(self, cell: "Cell", down: Down, /) -> None:
-        """Take an ended actor out of the table."""
+        """Remove an ended actor from the tables."""
 
     def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
-        """Count a message that no handler will take."""
+        """Count a message that no handler will receive."""
 
     def note_failure(self, cell: "Cell", text: str, error: BaseException, /) -> None:
         """Count and log an exception that ends an actor."""
 
     def thespian_system(self) -> Any:
-        """Return the Thespian system of the runtime, made on first use."""
+        """Return the Thespian system of the runtime, created on first use."""
 
 
-#: What messages come in.
+#: Types of messages that contain the actual message.
 _WRAPPED: Final = frozenset({Envelope, Encoded})
 
 
 def _is_held() -> bool:
-    """Return whether an actor waits for what runs here: no task of its own, none beside it."""
+    """Return whether the running code is a handler itself, and not a task that it started."""
     loop = asyncio._get_running_loop()
     task: object = None if loop is None else asyncio.current_task(loop)
     return task.__class__ is HandlerTask
@@ -216,37 +217,37 @@ def _is_held() -> bool:
 
 @dataclass(slots=True, eq=False)
 class RareState:
-    """The rarely used state of a cell, made on first use."""
+    """The rarely used state of a cell, created on first use."""
 
     #: The actor whose full mailbox this one waits for.
     blocked_by: Awaited | None = None
-    #: Called before others learn of the end.
+    #: Called before others are notified of the end.
     on_end: Callable[[ExitReason, str], object] | None = None
     reminders: "set[Reminder]" = field(default_factory=set)
-    #: Messages put aside by handlers, in the order of their arrival.
+    #: Stashed messages, in the order of their arrival.
     stash: list[Item] = field(default_factory=list)
     #: True between `stash()` and the end of the handler that called it.
     stashing: bool = False
-    #: Concurrent handlers that are under way, and those of them that can go on.
+    #: Running concurrent handlers, and those of them that can resume.
     tasks: dict[ConcurrentTask, None] = field(default_factory=dict)
     woken: deque[ConcurrentTask] = field(default_factory=deque)
-    #: Whether the first message waits for a concurrent handler to finish.
+    #: Whether the first message has to wait for a concurrent handler to finish.
     is_held: bool = False
-    #: Messages with high priority; each has an `Urgent` mark at the mailbox's front.
+    #: High-priority messages; each has an `Urgent` mark at the front of the mailbox.
     urgent: deque[Item] = field(default_factory=deque)
-    #: Items taken out of the mailbox that were no messages, or were put back.
+    #: Items taken out of the mailbox that were marks, or were put back.
     unhandled: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Monitor:
-    """One actor's monitor of another: `cancel()` ends it without a `Down`."""
+    """An actor's monitor of another one; `cancel()` ends it without a `Down`."""
 
     _cell: "Cell"
     ref: ActorRef[Any]
 
     def cancel(self) -> None:
-        """Take the monitor back; no effect once the `Down` is on its way."""
+        """End the monitor; no effect after the `Down` was sent."""
         self._cell.unwatch(self)
         self.ref.target.demonitor(self)
 
@@ -257,10 +258,10 @@ class Monitor:
 
 
 class Reminder:
-    """A message on its way through time; it ends with its actor.
+    """A delayed or repeated message, which ends with its actor.
 
-    A repeated one keeps its rhythm: it is due at multiples of its period after its start, and
-    what a busy node missed is sent once, not once for each period.
+    A repeated message is due at multiples of its period after its start. If a busy node misses
+    several of these times, one message is sent for all of them.
     """
 
     __slots__ = ("_cell", "_due", "_message", "_period", "_timer", "active")
@@ -272,13 +273,13 @@ class Reminder:
         self._message = message
         self._period = period
         self._due = cell.runner.now() + seconds
-        #: Whether a message is still to be sent.
+        #: Whether there will be another message.
         self.active = True
         cell.open_rare().reminders.add(self)
         self._timer: Timer = cell.runner.call_at(self._due, self._fire)
 
     def cancel(self) -> None:
-        """Take the message back; no effect once it was sent for the last time."""
+        """Revoke the message; no effect after it was sent for the last time."""
         if self.active:
             self.active = False
             self._timer.cancel()
@@ -305,13 +306,13 @@ class Reminder:
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Cell(MessageSender):
-    """The runtime's side of one actor."""
+    """The runtime's part of one actor."""
 
-    #: As the sender of a message, a cell sets no time.
+    #: None: as the sender of a message, a cell sets no deadline.
     deadline: ClassVar[None] = None
-    #: Empty: it stands in no chain of asks.
+    #: Empty: the actor is not part of the chain of waiting asks.
     chain_name: ClassVar[str] = ""
-    #: None: what its handlers send goes at once.
+    #: None: messages of its handlers are sent immediately.
     outbox: ClassVar[Any] = None
 
     runtime: ActorHost
@@ -319,53 +320,53 @@ class Cell(MessageSender):
     number: int
     table: DispatchTable
     parent: "Cell | None"
-    #: When it was made, in the runner's seconds.
+    #: Time of its creation on the runner's clock.
     born: float
     actor: Any = None
-    #: Items taken out of the mailbox in earlier turns, and in the one that is under way: two
-    #: numbers, as a small one costs no object for each message.
+    #: Items taken out of the mailbox in earlier turns, and in the current turn. The second
+    #: number stays small, so that counting a message creates no integer object.
     _taken: int = 0
     _in_turn: int = 0
     trap_exit: bool = False
     scheduled: bool = False
-    running: bool = True  # until the actor is made: nothing runs during its __init__
+    running: bool = True  # until the actor is created: nothing runs during its `__init__`
     task: HandlerTask | None = None
-    #: Of the message that is handled.
+    #: The sender of the current message.
     sender: Sender | None = None
-    #: The asker whose answer the running handler has taken upon itself.
+    #: The asker of the current message if its answer was promised.
     promised: Sender | None = None
     _end: tuple[ExitReason, str] | None = None
-    #: Why the actor ended; None while it lives.
+    #: The reason of the end; None while the actor lives.
     reason: ExitReason | None = None
     detail: str = ""
-    #: What only few actors need.
+    #: Rarely used state.
     aside: RareState | None = None
-    #: Whether there may be a reason to handle no further message: an end, other handlers …
+    #: Whether the cell has to check for an end, other handlers and so on before a message.
     attention: bool = False
-    # Most actors have none of these: each is made on first use.
+    # Most actors have none of these, so each is created on first use.
     children: "dict[Cell, None] | None" = None
     _mailbox: deque[Item] | None = None
     _promises: "_Promises | None" = None
     _watchers: dict[object, Watcher] | None = None
-    #: The actors linked with, and the key of the monitor of each.
+    #: The linked actors, each with the key of its monitor.
     _links: dict[ActorRef[Any], object] | None = None
     _monitors: dict[Monitor, None] | None = None
-    #: Its ref, once one was made.
+    #: The ref, after it was created.
     known_ref: ActorRef[Any] | None = None
-    #: The context of its turns, so that an actor that only waits has none.
+    #: The context of its turns; None until its first turn.
     _context: contextvars.Context | None = None
-    #: As the sender of a message, a cell wants no outcome. In a slot: an attribute of the class
-    #: would cost five times as much to read.
+    #: False: as the sender of a message, a cell wants no outcome. A slot, because reading an
+    #: attribute of the class takes five times as long.
     expects: Literal[False] = False
 
     @property
     def sender_node(self) -> bytes:
-        """The id of the node that the handled message came from; empty for this one."""
+        """The id of the node that the current message came from; empty for this one."""
         return b"" if self.sender is None else self.sender.node
 
     @property
     def ref(self) -> ActorRef[Any]:
-        """The ref of this actor, made on first use."""
+        """The ref of this actor, created on first use."""
         ref = self.known_ref
         if ref is None:
             runtime = self.runtime
@@ -378,7 +379,7 @@ class Cell(MessageSender):
         return self.reason is None
 
     def reference(self, _: object) -> ActorRef[Any]:
-        """Return its ref, as the sender of a message."""
+        """Return the ref, for `self.sender` of the receiver."""
         return self.ref
 
     def __repr__(self) -> str:
@@ -386,41 +387,41 @@ class Cell(MessageSender):
 
     @property
     def depth(self) -> int:
-        """Messages that wait in the mailbox."""
+        """Number of messages in the mailbox."""
         return len(self._mailbox or ())
 
     @property
     def waiting(self) -> tuple[Item, ...]:
-        """The messages that wait in the mailbox with their senders, the next one first."""
+        """The messages in the mailbox with their senders, the next one first."""
         return tuple(self._mailbox or ())
 
     @property
     def taken(self) -> int:
-        """Items taken out of the mailbox so far: where in line the latest of them stood."""
+        """Number of items taken out of the mailbox, which is the position of the latest one."""
         return self._taken + self._in_turn
 
     @property
     def handled(self) -> int:
-        """Messages that handlers were called for, that of the handler which runs included."""
+        """Number of messages that handlers were called for, including the current one."""
         taken = self._taken + self._in_turn
         return taken if self.aside is None else taken - self.aside.unhandled
 
     @property
     def keeps_order(self) -> bool:
-        """Whether what waits longest is handled next: not where a policy drops the oldest."""
+        """Whether the oldest message is always handled next; False if a policy drops it."""
         box = self._mailbox
         return not isinstance(box, BoundedMailbox) or box.bounds.on_full != "drop_oldest"
 
     @property
     def waited_for(self) -> BoundedMailbox | None:
-        """The mailbox, if it has bounds and senders wait for room in it."""
+        """The mailbox if it has bounds and senders wait for room in it, otherwise None."""
         box = self._mailbox
-        is_so = isinstance(box, BoundedMailbox) and box.bounds.on_full == "wait"
-        return box if is_so else None  # type: ignore[return-value]
+        waits = isinstance(box, BoundedMailbox) and box.bounds.on_full == "wait"
+        return box if waits else None  # type: ignore[return-value]
 
     @property
     def unfinished(self) -> int:
-        """Messages that wait, are being handled, or still owe an answer."""
+        """Number of messages that wait, are being handled, or are not answered yet."""
         aside = self.aside
         put_aside = 0 if aside is None else len(aside.tasks) + len(aside.stash)
         is_busy = self.running or self.task is not None
@@ -428,12 +429,12 @@ class Cell(MessageSender):
 
     @property
     def bounds(self) -> Mailbox | None:
-        """The bounds of the mailbox; None where it takes everything."""
+        """The bounds of the mailbox; None without bounds."""
         return self._mailbox.bounds if isinstance(self._mailbox, BoundedMailbox) else None
 
     @property
     def watcher_count(self) -> int:
-        """How many monitors and links others have on this actor."""
+        """Number of monitors and links that others have on this actor."""
         return len(self._watchers or ())
 
     @property
@@ -448,7 +449,7 @@ class Cell(MessageSender):
 
     @property
     def activity(self) -> str:
-        """What the actor does: `blocked`, `awaiting`, `running`, `ready` or `idle`."""
+        """The state of the actor: `blocked`, `awaiting`, `running`, `ready` or `idle`."""
         if self.aside is not None and self.aside.blocked_by is not None:
             return "blocked"
         if self.task is not None:
@@ -462,7 +463,7 @@ class Cell(MessageSender):
     # --- mail ---
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
-        """Append a message to the mailbox; from any thread, never blocks."""
+        """Append a message to the mailbox; from any thread, without blocking."""
         mailbox = self._mailbox
         if mailbox is None:
             mailbox = self.open_mailbox()
@@ -475,9 +476,9 @@ class Cell(MessageSender):
                 runner.wake()
 
     def offer(self, message: Any) -> Future[None] | None:
-        """Take a message without a sender, if its mailbox has room; from any thread.
+        """Append a message without a sender if the mailbox has room; from any thread.
 
-        Else nothing was taken, and the future that is returned is done when there is room.
+        Otherwise return a future that is done when there is room; nothing was appended.
         """
         mailbox = self._mailbox
         if not isinstance(mailbox, BoundedMailbox):
@@ -489,18 +490,18 @@ class Cell(MessageSender):
         return room
 
     def post_run(self, messages: Iterable[Any]) -> None:
-        """Append messages without a sender to a mailbox without bounds, in their order."""
+        """Append messages without a sender, in order, to a mailbox without bounds."""
         self.open_mailbox().extend([(message, None) for message in messages])
         self.schedule()
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
-        """Take a message that goes before all normal ones, behind earlier urgent ones."""
+        """Append a message before all normal messages, and after earlier urgent ones."""
         mailbox = self.open_mailbox()
         if not isinstance(mailbox, BoundedMailbox) or mailbox.admit(message, sender):
             self._push_urgent((message, sender))
 
     def _push_urgent(self, item: Item) -> None:
-        """Put a message before all normal ones."""
+        """Queue an urgent message, and put its mark at the front of the mailbox."""
         self.open_rare().urgent.append(item)
         self.open_mailbox().appendleft((_URGENT, None))
         self.schedule()
@@ -508,21 +509,21 @@ class Cell(MessageSender):
     async def apost(
         self, message: Any, sender: Sender | None = None, *, is_urgent: bool = False
     ) -> None:
-        """Take a message; while the mailbox is full, the coroutine that sends it waits.
+        """Append a message; while the mailbox is full, the sending coroutine waits.
 
         Raises:
-            WouldDeadlock: this actor waits for the handler that sends it.
+            WouldDeadlock: this actor waits for the sending handler.
         """
         mailbox = self.waited_for
         if mailbox is None:
             (self.post_urgent if is_urgent else self.post)(message, sender)
             return
-        box, teller = mailbox, current_cell.get()
+        box, source = mailbox, current_cell.get()
 
         def offer(turn: SendTurn) -> bool:
             if not box.take_turn((message, sender), turn, is_urgent=is_urgent):
-                if teller is not None and _is_held() and self.waits_for(teller):
-                    msg = f"{self.ref} has no room, and waits for {teller.ref} in its turn"
+                if source is not None and _is_held() and self.waits_for(source):
+                    msg = f"{self.ref} has no room, and waits for {source.ref} in its turn"
                     raise errors.WouldDeadlock(msg)
                 return False
             if is_urgent:
@@ -531,41 +532,41 @@ class Cell(MessageSender):
                 self.schedule()
             return True
 
-        await SendTurn(None if teller is self else self.ref).send(offer)
+        await SendTurn(None if source is self else self.ref).send(offer)
 
     def open(self, *, trap_exit: bool) -> None:
-        """Take turns from here on: the actor was made."""
+        """Enable turns, after the actor was created."""
         self.trap_exit = trap_exit
         self.running = False
         if self._mailbox or self._end is not None:
-            self.scheduled = True  # it may be already: a turn in its __init__ did nothing
+            self.scheduled = True  # may be set already: a turn during `__init__` had no effect
             self.runner.schedule(self)
 
     def schedule(self) -> None:
-        """Put the cell into the run queue unless it is there."""
+        """Put the cell into the run queue, unless it is there."""
         if not self.scheduled:
             self.scheduled = True
             self.runner.schedule(self)
 
     def leave(self) -> None:
-        """Forget what waits, in a forked process: the parent handles it.
+        """Drop all messages in a forked process, because the parent handles them.
 
-        A cell that a thread of the parent was running counts as scheduled: what is sent to this
-        copy would wait without end, instead of being refused. If the parent forked in a handler
-        of this cell, its turn goes on here when the handler returns.
+        A cell that a thread of the parent was running would stay scheduled in this copy, and
+        messages to it would wait forever instead of being refused. If the parent forked in a
+        handler of this cell, that turn continues here when the handler returns.
         """
         self.scheduled = False
         if self._mailbox is not None:
             self._mailbox.clear()
 
     def open_mailbox(self) -> deque[Item]:
-        """Return the mailbox, made on first use."""
+        """Return the mailbox, created on first use."""
         if self._mailbox is None:
-            # Two first messages may come at once, also one from inside the call of the other.
-            # `setdefault` is one step: all that come now get the same mailbox.
-            made = _FIRST_MAILBOXES.setdefault(self, deque())
+            # Two first messages may arrive at once, even in a nested call of this function.
+            # `setdefault` is atomic, so that all of them get the same mailbox.
+            first = _FIRST_MAILBOXES.setdefault(self, deque())
             if self._mailbox is None:
-                self._mailbox = made
+                self._mailbox = first
             _FIRST_MAILBOXES.pop(self, None)
         return self._mailbox
 
@@ -574,7 +575,7 @@ class Cell(MessageSender):
         self.open_mailbox().appendleft((message, None))
 
     def take_mail(self) -> list[Item]:
-        """Take all messages out of the mailbox, urgent ones in the place of their marks."""
+        """Remove and return all messages, with urgent ones in the places of their marks."""
         mailbox, mail = self._mailbox, []
         while mailbox:
             item = mailbox.popleft()
@@ -585,32 +586,32 @@ class Cell(MessageSender):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing keeps the actor: no mail, no work, no timer, no child, no ask."""
+        """Whether the actor has no mail, work, timer, child or unanswered ask."""
         aside = self.aside
         if self.children or self.owed_answers or (aside and (aside.reminders or aside.stash)):
             return False
         return not (self.depth or self.running or self.scheduled or self.task)
 
     def bound_mailbox(self, bounds: Mailbox) -> None:
-        """Give the mailbox bounds; what waits in it already has been accepted."""
+        """Give the mailbox bounds; messages that wait in it stay accepted."""
         bounded = BoundedMailbox(self, bounds)
         with MONITORS_LOCK:
             bounded.extendleft(reversed(self._mailbox or ()))
             self._mailbox = bounded
 
     def open_rare(self) -> RareState:
-        """Return the rarely used state, made on first use."""
+        """Return the rarely used state, created on first use."""
         if self.aside is None:
-            made = _FIRST_ASIDES.setdefault(self, RareState())  # as in `open_mailbox`
+            first = _FIRST_ASIDES.setdefault(self, RareState())  # as in `open_mailbox`
             if self.aside is None:
-                self.aside = made
+                self.aside = first
             _FIRST_ASIDES.pop(self, None)
         return self.aside
 
     # --- the turn ---
 
     def run(self) -> None:
-        """Handle what waits, up to a share; called by the runner."""
+        """Handle messages up to the quantum; called by the runner."""
         if self.running:
             return
         self.running = True
@@ -623,8 +624,8 @@ class Cell(MessageSender):
             context.run(self._handle_messages)
             if self._end is not None:
                 context.run(self._turn)
-        # Where it awaits again there is no need to enter the actor's context.
-        elif task.ready and not self._goes_on(task):
+        # If the task awaits again, nothing else needs the context of the actor.
+        elif task.ready and not self._resume(task):
             (self._context or self._open_context()).run(self._turn)
         if self.reason is not None:
             self.drain()
@@ -638,18 +639,19 @@ class Cell(MessageSender):
             self.schedule()
 
     def _open_context(self) -> contextvars.Context:
-        """Make the actor's own context: what a handler sets there, no other actor sees.
+        """Create the actor's own context, so that its context variables are private.
 
-        Entering it is cheaper than setting `current_cell` for each turn would be.
+        Entering a context is cheaper than setting `current_cell` in each turn.
         """
         context = self._context = contextvars.Context()
         context.run(current_cell.set, self)
         return context
 
     def answer_by_reading(self, envelope: Envelope, sender: Asker) -> bool:
-        """Answer an ask with a read-only handler while another one awaits.
+        """Answer an ask with a read-only handler while another handler awaits.
 
-        Returns False if it has no such handler. What the handler raises changes nothing.
+        Returns False if the message has no such handler. An exception of the handler has no
+        effect on the actor.
         """
         message, actor = envelope.message, self.actor
         entry = self.table[message.__class__]
@@ -661,7 +663,7 @@ class Cell(MessageSender):
             try:
                 with accompanied(envelope):
                     self.answer(sender, entry.function(actor, message))
-            except Exception as error:  # noqa: BLE001 - the handler that awaits goes on
+            except Exception as error:  # noqa: BLE001 - must not end the awaiting handler
                 self.runtime.note_failure(
                     self, f"{class_name(error)}: {error_text(error)}", error
                 )
@@ -677,18 +679,20 @@ class Cell(MessageSender):
         return True
 
     def _turn(self) -> None:
-        """Take one turn in the actor's context: go on with its task, handle messages, end."""
-        may_go_on = not self.attention or self._may_go_on()
-        if may_go_on and (self.task is None or self._is_over(self.task)):
+        """Run one turn in the actor's context: resume its task, handle messages, end."""
+        may_continue = not self.attention or self._may_continue()
+        if may_continue and (self.task is None or self._is_over(self.task)):
             self._handle_messages()
         self.sender = None
         if self._end is not None:
             self.terminate(*self._end)
             self._context = None
 
-    def _may_go_on(self) -> bool:
-        """Look for what asked for attention; False when no message may be handled."""
-        self.attention = False  # before looking: other threads set the reason first
+    def _may_continue(self) -> bool:
+        """Check the reason for `attention`; return whether messages may be handled."""
+        # Reset before the checks. Other threads set first the reason and then the flag, so
+        # either the checks find the reason, or the flag is set again for the next turn.
+        self.attention = False
         if self._end is None and not self.is_paused:
             if self.aside is not None:
                 self.aside.is_held = False
@@ -708,20 +712,20 @@ class Cell(MessageSender):
             return self.task.ready
         return bool(self._mailbox)
 
-    # One branch for each kind of handler: a call would cost as much as what it does.
+    # One branch for each kind of handler: a call would cost as much as its work.
     def _handle_messages(self) -> None:  # noqa: C901
-        """The hot loop: local names, one dictionary look-up and one call for each message."""
+        """Handle messages; the hot loop: local names, one look-up and one call for each."""
         mailbox = self._mailbox
         if not mailbox:
             return
         current_task_cleared(self.runner.loop, None)
-        take, table, actor = mailbox.popleft, self.table, self.actor
+        pop, table, actor = mailbox.popleft, self.table, self.actor
         message: Any = None
         try:
             for number in _TURN_QUANTUM:
                 if not mailbox or self.attention:
                     break
-                message, sender = take()
+                message, sender = pop()
                 self._in_turn = number
                 self.sender = sender
                 entry = table[message.__class__]
@@ -750,16 +754,16 @@ class Cell(MessageSender):
                     break
             if self.attention and self._in_turn:
                 self.keep_stashed(message, self.sender)
-        except BaseException as error:  # noqa: BLE001  # sys.exit() ends its actor, not the node
+        except BaseException as error:  # noqa: BLE001  # sys.exit() ends the actor, not the node
             with traced_as(message):
                 self.failed(error, self.sender)
         finally:
-            self._taken += self._in_turn  # no other thread comes between these two
+            self._taken += self._in_turn  # not atomic, but only this thread changes them
             self._in_turn = 0
-            self.sender = None  # what runs between turns belongs to no message
+            self.sender = None  # code between turns does not belong to a message
 
     def dispatch(self, message: Any, sender: Sender | None) -> None:
-        """Handle one message that did not come out of the mailbox as it is."""
+        """Handle one message that is not an item of the mailbox."""
         self.sender = sender
         entry = self.table[message.__class__]
         if entry is None:
@@ -780,7 +784,7 @@ class Cell(MessageSender):
     def start_task(
         self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
     ) -> None:
-        """Run a coroutine handler to its first await; it may be done by then."""
+        """Run a coroutine handler to its first await, or to its end if there is none."""
         if sender is not None and sender.expects and sender.deadline is EXPIRED:
             coroutine.close()
             self.drop_expired(message, sender)
@@ -788,13 +792,13 @@ class Cell(MessageSender):
         task = HandlerTask(self, coroutine.send, sender, message)
         if task.step():
             self.task = task
-            if sender is not None and sender.deadline is EXPIRED:  # meanwhile
+            if sender is not None and sender.deadline is EXPIRED:  # expired during this step
                 self.stop_working(task)
 
-    def _goes_on(self, task: HandlerTask) -> bool:
-        """Let the coroutine handler take a step; False when it is done, or something else is.
+    def _resume(self, task: HandlerTask) -> bool:
+        """Run a step of the coroutine handler; return whether it awaits and needs no check.
 
-        Its own context has what the actor's has.
+        The context of the task is a copy of the actor's.
         """
         self.sender = task.sender
         try:
@@ -811,20 +815,20 @@ class Cell(MessageSender):
         return False
 
     def _is_over(self, task: HandlerTask) -> bool:
-        """Go on with the coroutine handler; True when it is done and messages come next."""
+        """Resume the coroutine handler if it can; return whether messages are next."""
         if task.ready and self._end is None:
-            self._goes_on(task)
+            self._resume(task)
         return self.task is None and self._end is None
 
-    # --- messages that no `@handler` takes ---
+    # --- messages without a `@handler` ---
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
-        """Handle what no `@handler` takes: calls, signals, Thespian's own styles."""
+        """Handle a message without a `@handler`: a call, a signal, Thespian's styles."""
         if message.__class__ in _WRAPPED:
             self._unwrap(message, sender)
         elif isinstance(message, Call):
             self._call(message, sender)
-        elif isinstance(message, Resume | Urgent):  # marks: each stands for one of either kind
+        elif isinstance(message, Resume | Urgent):  # a mark stands for either kind
             self.open_rare().unhandled += 1
             self._handle_marked()
         elif isinstance(message, Stop):
@@ -841,23 +845,23 @@ class Cell(MessageSender):
                 self.owe(sender)
 
     def _unwrap(self, message: Any, sender: Sender | None) -> None:
-        """Handle what came in an envelope, or is decoded here."""
+        """Handle the content of an envelope, or of an encoded message."""
         if isinstance(message, Envelope):
             self._open(message, sender)
         else:
             self._decode(message, sender)
 
     def _decode(self, encoded: Encoded, sender: Sender | None) -> None:
-        """Handle a message after decoding it in this turn."""
+        """Decode a message in this turn, and handle it."""
         try:
             message = encoded.decode()
-        except BaseException as error:  # noqa: BLE001  # it fails this message alone
+        except BaseException as error:  # noqa: BLE001  # fails only this message
             encoded.refused(error)
             return
         self.dispatch(message, sender)
 
     def _open(self, envelope: Envelope, sender: Sender | None) -> None:
-        """Handle a message with what travels with it."""
+        """Handle a message with the metadata of its envelope."""
         deadline = envelope.deadline
         if deadline is not None and deadline <= self.runner.now():
             if sender is not None and sender.expects:
@@ -877,10 +881,10 @@ class Cell(MessageSender):
                 self.dispatch(envelope.message, sender)
 
     def _call(self, call: Call, sender: Sender | None) -> None:
-        """Call a method that may be called from afar, and answer with its result."""
+        """Call a public method of the actor, and answer with its result."""
         actor = self.actor
         actor_class: type = type(actor)
-        # What came from another node may have fields of any type.
+        # A call from another node may have fields of any type.
         if type(call.method) is not str or call.method not in callable_methods(actor_class):
             if sender is not None and sender.expects:
                 sender.set_exception(
@@ -908,9 +912,9 @@ class Cell(MessageSender):
             self.answer(sender, result)
 
     def _linked_actor_ended(self, signal: LinkExit) -> None:
-        """Tell the actor of the end of a linked one, or end with it."""
+        """Notify the actor of the end of a linked one, or end with it."""
         if self._links is None or self._links.pop(signal.ref, None) is None:
-            return  # the link was undone while its signal waited in the mailbox
+            return  # unlinked while the signal waited in the mailbox
         if self.trap_exit:
             mailbox = self._mailbox
             assert mailbox is not None
@@ -921,7 +925,7 @@ class Cell(MessageSender):
     # --- concurrent handlers ---
 
     def resume(self, task: ConcurrentTask) -> None:
-        """Give a concurrent handler its step when the actor comes to it."""
+        """Schedule the next step of a concurrent handler."""
         self.open_rare().woken.append(task)
         self.open_mailbox().appendleft((_RESUME, None))
         self.schedule()
@@ -932,7 +936,7 @@ class Cell(MessageSender):
         sender: Sender | None,
         message: Any,
     ) -> None:
-        """Run a concurrent handler to its first await, or hold its message back."""
+        """Run a concurrent handler to its first await, or put its message back."""
         limit: int = self.actor.concurrent_limit
         if not self._finish_down_to(limit - 1, message, sender):
             coroutine.close()
@@ -947,26 +951,29 @@ class Cell(MessageSender):
         self._step(task)
 
     def _handle_marked(self) -> None:
-        """Give the task that was woken first its step; handle the oldest urgent message."""
+        """Run a step of the first woken task, and handle the first urgent message."""
         aside = self.open_rare()
         if aside.woken:
             self._step(aside.woken.popleft())
         if aside.urgent:
-            aside.unhandled -= 1  # it stands for its mark
+            aside.unhandled -= 1  # the message is counted, its mark is not
             self.dispatch(*aside.urgent.popleft())
 
-    def _finish_down_to(self, most: int, message: Any, sender: Sender | None) -> bool:
-        """Let tasks finish that can; hold the message back if too many are left."""
+    def _finish_down_to(self, limit: int, message: Any, sender: Sender | None) -> bool:
+        """Return whether at most `limit` tasks run; otherwise put the message back.
+
+        First runs the tasks that can resume.
+        """
         aside = self.aside
-        if aside is None or len(aside.tasks) <= most:
+        if aside is None or len(aside.tasks) <= limit:
             return True
         mailbox = self.open_mailbox()
-        mailbox.appendleft((message, sender))  # a step may fail: then it is a dead letter
+        mailbox.appendleft((message, sender))  # first: if a step fails, it is a dead letter
         aside.unhandled += 1
-        # Their marks may stand behind the message that was put back, so they are looked for.
-        while len(aside.tasks) > most and (aside.woken or aside.urgent):
+        # Marks may now be behind the message that was put back, so the queues are read instead.
+        while len(aside.tasks) > limit and (aside.woken or aside.urgent):
             self._handle_marked()
-        if len(aside.tasks) > most:
+        if len(aside.tasks) > limit:
             aside.is_held = self.attention = True
         return False
 
@@ -978,11 +985,11 @@ class Cell(MessageSender):
         self.sender = task.sender
         if task.is_promised:
             self.promised = task.sender
-        goes_on = False
+        is_running = False
         try:
-            goes_on = task.step()
+            is_running = task.step()
         finally:
-            if not goes_on:
+            if not is_running:
                 del aside.tasks[task]
         if self.promised is not None and self.promised is task.sender:
             task.is_promised, self.promised = True, None
@@ -992,7 +999,7 @@ class Cell(MessageSender):
     # --- answers ---
 
     def answer(self, sender: Asker, value: Any) -> None:
-        """Pass a handler's result on, unless the handler took a promise to answer later."""
+        """Send the result of a handler, unless the handler has promised an answer."""
         if value.__class__ in _UNAWAITED:
             self._check_result(value)
         if sender is self.promised:
@@ -1001,10 +1008,10 @@ class Cell(MessageSender):
             self.note_late(value)
 
     def _check_result(self, value: Any, entry: HandlerEntry | None = None) -> None:
-        """Fail the handler if it returned what was to be awaited; else remember the type.
+        """Refuse a result that should have been awaited; otherwise remember its type.
 
         Raises:
-            NotAwaited: it did.
+            NotAwaited: the handler returned a future or a coroutine.
         """
         if entry is not None and value.__class__ not in _UNAWAITED:
             entry.returned = value.__class__
@@ -1014,35 +1021,35 @@ class Cell(MessageSender):
             value.close()
         name = type(self.actor).__name__
         msg = (
-            f"a handler of {name} returned {kind} instead of what comes of it; "
+            f"a handler of {name} returned {kind} instead of its result; "
             "write `async def` and `return await …`"
         )
         raise errors.NotAwaited(msg)
 
-    def note_unawaited_pause(self) -> None:
-        """Say that a pause was begun and not awaited."""
+    def warn_unawaited_pause(self) -> None:
+        """Warn about a pause that was not awaited."""
         if self.alive:
             name = type(self.actor).__name__
-            text = f"{name} called self.sleep() and went on; write `await self.sleep(…)`"
+            text = f"{name} called self.sleep() without an await; write `await self.sleep(…)`"
             self.runtime.warn_once((type(self.actor), Pause), text)
 
     def note_late(self, value: Any) -> None:
-        """Count an answer that no asker takes: a second one, or one after the ask's time."""
-        if value is not None:  # what a handler returns that has sent its answer
+        """Count an answer that the asker does not accept: a second or a late one."""
+        if value is not None:  # None is the result of a handler that has sent its answer
             self.runtime.counters.late_answers += 1
 
     def unexpected(self, message: Any, sender: Sender | None) -> None:
-        """Tell the asker, or count it: nothing here handles such a message."""
+        """Fail the ask of a message without a handler, or count and report the message."""
         name = type(self.actor).__name__
         text = f"{name} has no handler for {class_name(message)}; add one with @handler"
         if isinstance(message, type):
             text = f"{name} was sent the class {message.__name__}; send {message.__name__}(…)"
         elif isinstance(message, Future | CoroutineType):
             kind = type(message).__name__.lower()
-            text = f"{name} was sent a {kind}; await it and send what comes of it"
+            text = f"{name} was sent a {kind}; await it and send its result"
         if sender is not None and sender.expects:
             sender.set_exception(errors.UnexpectedMessage(text))
-        if type(message) is Down:  # somebody in it wanted to know
+        if type(message) is Down:  # the actor monitors the ended one
             self.runtime.warn_once((type(self.actor), Down), text)
         elif not isinstance(message, ChildDown):
             self.runtime.counters.unexpected += 1
@@ -1051,7 +1058,7 @@ class Cell(MessageSender):
                 self.runtime.warn_once((type(self.actor), type(message)), text)
 
     def promise(self) -> Asker | None:
-        """Keep the current message unanswered when its handler returns; return its asker."""
+        """Leave the current message unanswered when its handler returns; return its asker."""
         sender = self.sender
         if sender is None or not sender.expects or not sender.wants_reply:
             return None
@@ -1060,7 +1067,7 @@ class Cell(MessageSender):
         return sender
 
     def drop_expired(self, message: Any, sender: Asker) -> None:
-        """Leave a message unhandled because the time of its ask was over before its turn."""
+        """Drop a message whose ask has expired in the mailbox."""
         sender.set_exception(
             errors.AskTimeout(f"its time was over before {self.ref} came to it")
         )
@@ -1068,29 +1075,29 @@ class Cell(MessageSender):
         self.runtime.report(Expired(self.ref, message))
 
     def keeps_answers(self) -> bool:
-        """Return that an ask which comes again is answered as before."""
+        """Return True: a repeated ask is answered from the reply cache."""
         return True
 
     def give_up(self, asker: object) -> None:
-        """Let a coroutine handler stop whose asker has gone; from any thread.
+        """Cancel a coroutine handler whose asker has given up; from any thread.
 
         Args:
-            asker: its future, or the `origin` of an asker on another node.
+            asker: the future of the ask, or the `origin` of a remote asker.
         """
         aside = self.aside
         if type(asker) is tuple or self.task is not None or (aside and aside.tasks):
             self.runner.post(self._give_up, asker)
 
     def _give_up(self, asker: object) -> None:
-        """Look for an asker that has gone: a handler stops, and a message is not handled."""
+        """Cancel the handler of an asker that has given up, or drop its waiting message."""
 
         def is_it(sender: Any) -> bool:
             return sender is not None and sender.origin == asker
 
         tasks = [] if self.task is None else [self.task]
         for task in [*tasks, *(self.aside.tasks if self.aside is not None else ())]:
-            kept = task.sender
-            if is_it(kept) or (isinstance(kept, CachedReply) and kept.is_asked_by(is_it)):
+            reply = task.sender
+            if is_it(reply) or (isinstance(reply, CachedReply) and reply.is_asked_by(is_it)):
                 self.stop_working(task)
                 return
         if type(asker) is tuple:
@@ -1100,18 +1107,18 @@ class Cell(MessageSender):
                     sender.deadline = EXPIRED  # type: ignore[misc]
 
     def stop_working(self, task: HandlerTask) -> None:
-        """Cancel a handler that nobody waits for, unless it is to go on."""
+        """Cancel a handler whose asker has given up, unless it is not cancellable."""
         entry = self.table[type(task.message)]
         if entry is None or entry.is_cancellable:
             task.give_up()
 
     @property
     def owed_answers(self) -> int:
-        """Askers that a handler left without an answer, and that still wait."""
+        """Number of askers that are not answered yet."""
         return sum(not asker.is_done for asker, _ in self._promises or ())
 
     def owe(self, sender: Asker) -> None:
-        """Remember an asker that is not answered yet, so that it fails if the actor ends."""
+        """Remember an unanswered asker, so that its ask fails if the actor ends."""
         sender.mark_handled()
         if sender.is_done:
             return
@@ -1125,10 +1132,10 @@ class Cell(MessageSender):
         promises.append((sender, due))
         if due < math.inf and not promises.is_timed:
             promises.is_timed = True
-            self._look_at_promises_later(promises)
+            self._schedule_forget(promises)
 
-    def _look_at_promises_later(self, promises: "_Promises") -> None:
-        """Look in a while which promises may be forgotten; the actor may end before."""
+    def _schedule_forget(self, promises: "_Promises") -> None:
+        """Schedule the next check for promises to forget, without keeping the cell alive."""
         seconds = LOOK_SECONDS * max(1.0, len(promises) / LOOK_PROMISES)
         self.runner.call_later(seconds, _forget_overdue, ref(self), promises)
 
@@ -1137,40 +1144,40 @@ class Cell(MessageSender):
         if self._promises is not promises:
             return
         now, is_reachable = self.runner.now(), self.runtime.remote.is_reachable
-        count = len(promises)  # others may be made meanwhile, on the actor's own thread
-        kept = [
+        count = len(promises)  # a detached actor may append more at the same time
+        pending = [
             entry
             for entry in promises[:count]
             if not (entry[0].is_done or has_given_up(*entry, now, is_reachable))
         ]
-        promises[:count] = kept
+        promises[:count] = pending
         promises.is_timed = any(due < math.inf for _, due in promises)
         if promises.is_timed:
-            self._look_at_promises_later(promises)
+            self._schedule_forget(promises)
 
     # --- behavior ---
 
     def become(self, handlers: Handlers) -> None:
-        """Handle messages with other handlers from the next one on."""
+        """Handle messages with other handlers, starting with the next message."""
         self.table = self.runtime.table_of(handlers)
         self.attention = True
 
     def stash(self) -> None:
-        """Put the current message aside; `keep_stashed` takes it when the handler returns."""
+        """Set the current message aside; `keep_stashed` stores it when the handler returns."""
         aside = self.open_rare()
         if len(aside.stash) >= STASH_LIMIT:
             msg = (
                 f"{self.ref} has {STASH_LIMIT:,} messages in its stash, the limit; call "
-                "unstash_all() before more are put aside"
+                "unstash_all() before you stash more"
             )
             raise errors.MailboxFull(msg)
         aside.stashing = self.attention = True
         sender = self.sender
         if sender is not None and sender.expects:
-            self.promised = sender  # what the handler returns is not the answer
+            self.promised = sender  # so that the result of the handler is not the answer
 
     def keep_stashed(self, message: Any, sender: Sender | None) -> None:
-        """Take a message into the stash if its handler has asked for it."""
+        """Move the current message into the stash if its handler has called `stash`."""
         aside = self.aside
         if aside is not None and aside.stashing:
             aside.stashing = False
@@ -1178,7 +1185,7 @@ class Cell(MessageSender):
             aside.stash.append((message, sender))
 
     def unstash_all(self) -> None:
-        """Put what was stashed at the front of the mailbox, in the order of its arrival."""
+        """Put the stashed messages at the front of the mailbox, in the order of arrival."""
         aside = self.aside
         if aside is not None and aside.stash:
             stashed, aside.stash = aside.stash, []
@@ -1187,7 +1194,7 @@ class Cell(MessageSender):
     # --- full mailboxes of others ---
 
     def block_on(self, target: Awaited) -> bool:
-        """Take no turn until `unblock`; False if `target` waits for this actor in turn."""
+        """Suspend this actor until `unblock`; return False if `target` waits for this actor."""
         aside = self.open_rare()
         with MONITORS_LOCK:
             if aside.blocked_by is not None or target.waits_for(self):
@@ -1197,14 +1204,14 @@ class Cell(MessageSender):
         return True
 
     def unblock(self) -> None:
-        """Take turns again."""
+        """Resume this actor."""
         if self.aside is not None and self.aside.blocked_by is not None:
             self.aside.blocked_by = None
             self.schedule()
 
     @property
     def is_paused(self) -> bool:
-        """Whether no message may be handled: for want of room, or of a task's end."""
+        """Whether no message may be handled: it waits for room, or for a task to finish."""
         aside = self.aside
         if aside is None:
             return False
@@ -1213,7 +1220,7 @@ class Cell(MessageSender):
         return aside.is_held and not aside.woken and not aside.urgent
 
     def waits_for(self, other: Running) -> bool:
-        """Return whether this actor is `other`, or waits for it, itself or through others."""
+        """Return whether this actor is `other`, or waits for it directly or through others."""
         cell: Any = self
         for _ in range(LONGEST_CHAIN):
             if cell is other:
@@ -1228,21 +1235,21 @@ class Cell(MessageSender):
                 return False
         return True
 
-    # --- waits of its own thread ---
+    # --- waits of a detached actor ---
 
     def may_block_here(self) -> bool:
         """Return whether this is the actor's own thread, which it may block."""
         return self.runner.may_block and self.runner.is_runner_thread()
 
-    def refuse_wait(self, asked: object) -> bool:
-        """Raise if waiting on this thread would never end; returns whether it may block.
+    def refuse_wait(self, awaited: object) -> bool:
+        """Raise if waiting on this thread would never end; return whether it may block.
 
         Raises:
-            WouldDeadlock: it is the thread that has to run the actor asked.
+            WouldDeadlock: this thread has to run the actor that would be waited for.
         """
         if not self.runner.is_runner_thread():
             return False
-        if self.runner.may_block and asked is not self.ref:
+        if self.runner.may_block and awaited is not self.ref:
             return True
         msg = (
             f".result() in a handler of {self.ref} would hold up the actor that the answer "
@@ -1253,19 +1260,19 @@ class Cell(MessageSender):
     # --- watched by others ---
 
     def monitor(self, key: object, watcher: Watcher) -> None:
-        """Call `watcher(Down(…))` once when the actor ends; at once, `not_found`, if it has."""
+        """Call `watcher(Down(…))` once when the actor ends; now, `not_found`, if it has."""
         with MONITORS_LOCK:
             if self.reason is None:
                 if self._watchers is None:
-                    made: dict[object, Watcher] = {}
-                    if self._watchers is None:  # a monitor inside this call may have made it
-                        self._watchers = made
+                    watchers: dict[object, Watcher] = {}
+                    if self._watchers is None:  # a nested call may have created it
+                        self._watchers = watchers
                 self._watchers[key] = watcher
                 return
         watcher(Down(self.ref, ExitReason.NOT_FOUND, f"it had ended ({self.reason})"))
 
     def demonitor(self, key: object) -> None:
-        """Forget a watcher; no effect when it was called or never known."""
+        """Remove a watcher; no effect if it was called or is unknown."""
         with MONITORS_LOCK:
             if self._watchers is not None:
                 self._watchers.pop(key, None)
@@ -1273,7 +1280,7 @@ class Cell(MessageSender):
     # --- watching others ---
 
     def watch(self, other: ActorRef[Any]) -> Monitor:
-        """Let a `Down` message arrive when `other` ends."""
+        """Receive a `Down` message when `other` ends."""
         monitor = Monitor(self, other)
         if self._monitors is None:
             self._monitors = {}
@@ -1282,12 +1289,12 @@ class Cell(MessageSender):
         return monitor
 
     def unwatch(self, monitor: Monitor) -> None:
-        """Forget a monitor that fired or was cancelled."""
+        """Remove a monitor that fired or was cancelled."""
         if self._monitors is not None:
             self._monitors.pop(monitor, None)
 
     def link(self, other: ActorRef[Any]) -> None:
-        """Be told with a `LinkExit` when `other` ends; its side does the same for this one."""
+        """Receive a `LinkExit` when `other` ends; the caller links the other side, too."""
         if self._links is None:
             self._links = {}
         if other in self._links:
@@ -1308,7 +1315,7 @@ class Cell(MessageSender):
 
     @property
     def end(self) -> tuple[ExitReason, str] | None:
-        """Why the actor is to end as soon as its handler returns."""
+        """The reason to end when the handler returns; None to continue."""
         return self._end
 
     @end.setter
@@ -1317,21 +1324,21 @@ class Cell(MessageSender):
         self.attention = True
 
     def stop(self) -> None:
-        """End normally, behind all messages that are in the mailbox already."""
+        """End normally, after the messages that are in the mailbox."""
         self.post(Stop(), None)
 
     def kill(self, reason: ExitReason = ExitReason.KILLED, detail: str = "") -> None:
-        """End before the next message; a handler that awaits is cancelled."""
+        """End before the next message; cancel a handler that awaits."""
         if self.end is None:
             self.end = (reason, detail)
         self.schedule()
 
     def failed(self, error: BaseException, sender: Sender | None) -> None:
-        """End the actor because its handler raised; an asker is told what."""
-        is_exit = issubclass(type(error), SystemExit)  # asks no attribute of the error
+        """End the actor because its handler raised, and fail the ask of the message."""
+        is_exit = issubclass(type(error), SystemExit)  # reads no attribute of the error
         reason = ExitReason.NORMAL if is_exit else ExitReason.ERROR
         text = f"{class_name(error)}: {error_text(error)}"
-        # First: whatever those do who are told, the actor ends.
+        # First, so that the actor ends even if the code below raises.
         self.end = self.end or (reason, text if reason is ExitReason.ERROR else "")
         if sender is not None and sender.expects:
             sender.set_exception(errors.remote_error(error))
@@ -1339,8 +1346,8 @@ class Cell(MessageSender):
             self.runtime.note_failure(self, text, error)
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
-        """End: fail what waits for an answer, end children, tell the watchers."""
-        self.attention = True  # what comes from here on is a dead letter
+        """End: fail unanswered asks, end children, notify watchers."""
+        self.attention = True  # later messages become dead letters
         if self.aside is not None and self.aside.on_end is not None:
             self._guard("in its on_end", self.aside.on_end, reason, detail)
         cancelled = self._cancel_tasks()
@@ -1351,9 +1358,9 @@ class Cell(MessageSender):
         self.runtime.forget(self, down)
         if askers := [*cancelled, *(asker for asker, _ in self._promises or ())]:
             text = f"{self.ref} ended ({reason}) before it answered"
-            gone = errors.ActorDown(text, reason, detail)
+            error = errors.ActorDown(text, reason, detail)
             for asker in askers:
-                asker.set_exception(gone)
+                asker.set_exception(error)
         self._promises = self.promised = self.sender = None
         children, self.children = self.children, None
         for child in children or ():
@@ -1365,21 +1372,21 @@ class Cell(MessageSender):
         self._links = self._monitors = None
         if self.aside is not None:
             self._clear(self.aside)
-        if self.parent is not None:  # first: a watcher may ask the supervisor at once
+        if self.parent is not None:  # first, because a watcher may ask the supervisor
             self.parent.child_ended(self, down)
         for watcher in (watchers or {}).values():
-            self._guard("while its end was told", watcher, down)
+            self._guard("in a callback for its end", watcher, down)
         self.actor = None
 
-    def _guard(self, where: str, callback: Callable[..., object], *args: Any) -> None:
-        """Call what belongs to the end; its failure does not keep the actor from ending."""
+    def _guard(self, context: str, callback: Callable[..., object], *args: Any) -> None:
+        """Call a function; log its exception, which must not prevent the end."""
         try:
             callback(*args)
-        except BaseException as error:  # noqa: BLE001  # the actor ends all the same
-            self.runtime.note_failure(self, f"{where}: {error_text(error)}", error)
+        except BaseException as error:  # noqa: BLE001  # the actor has to end
+            self.runtime.note_failure(self, f"{context}: {error_text(error)}", error)
 
     def _cancel_tasks(self) -> list[Asker]:
-        """Cancel the handlers that are under way; return the askers that wait."""
+        """Cancel all running handlers; return their unanswered askers."""
         tasks = [] if self.task is None else [self.task]
         self.task = None
         if self.aside is not None:
@@ -1392,16 +1399,16 @@ class Cell(MessageSender):
         ]
 
     def _clear(self, aside: RareState) -> None:
-        """Drop what was put aside; stashed messages become dead letters."""
+        """Cancel reminders, and move stashed messages to the mailbox as dead letters."""
         for reminder in list(aside.reminders):
             reminder.cancel()
         aside.blocked_by = aside.on_end = None
         stashed, aside.stash = aside.stash, []
         if self._mailbox is not None:
-            self._mailbox.extendleft(reversed(stashed))  # they are dead letters with the rest
+            self._mailbox.extendleft(reversed(stashed))
 
     def abort(self, reason: ExitReason, detail: str) -> None:
-        """End an actor whose `__init__` raised; on the thread that called it."""
+        """End an actor whose `__init__` raised; on the calling thread."""
         self.terminate(reason, detail)
         self.running = False
         if self._mailbox:
@@ -1409,22 +1416,22 @@ class Cell(MessageSender):
             self.runner.schedule(self)
 
     def end_child(self, child: "Cell") -> None:
-        """End a child because this actor ended."""
+        """End a child, because this actor has ended."""
         child.kill(ExitReason.SHUTDOWN)
 
     def child_ended(self, child: "Cell", down: Down) -> None:
-        """A child ended: forget it, and tell an actor that supervises."""
+        """Remove a child that ended, and notify an actor that handles `ChildDown`."""
         if self.children is not None:
             self.children.pop(child, None)
         if self.reason is None and ChildDown in self.table.declared:
             self.post(ChildDown(down.ref, down.reason, down.detail), None)
 
     def drain(self) -> None:
-        """Send what waits in the mailbox of an ended actor to the dead letters."""
+        """Make all messages in the mailbox of an ended actor dead letters."""
         mailbox = self._mailbox
         while mailbox:
             message, sender = mailbox.popleft()
-            kind = type(message)  # a message may have a `__class__` that raises
+            kind = type(message)  # not `__class__`, which may raise
             if kind in (Stop, LinkExit, Resume):
                 continue
             if kind is Urgent:
@@ -1442,11 +1449,11 @@ class Cell(MessageSender):
 
 
 def _is_refused_call(error: TypeError, frames: int) -> bool:
-    """Return whether the arguments did not fit, so that nothing of the method has run.
+    """Return whether the arguments did not match the signature, so that no code has run.
 
     Args:
-        error: what was raised.
-        frames: how many calls stand between here and the method.
+        error: the exception.
+        frames: number of calls between this module and the method.
     """
     trace = error.__traceback__
     for _ in range(frames):
@@ -1455,24 +1462,24 @@ def _is_refused_call(error: TypeError, frames: int) -> bool:
 
 
 def _forget_overdue(cell: "ref[Cell]", promises: "_Promises") -> None:
-    """Let an actor that is still there forget promises."""
-    found = cell()
-    if found is not None:
-        found.forget_overdue(promises)
+    """Forget promises of an actor that still exists."""
+    living = cell()
+    if living is not None:
+        living.forget_overdue(promises)
 
 
 class _Promises(list[tuple[Asker, float]]):
     """Askers that are not answered yet, each with the time when it has given up.
 
-    Those that are answered, or have given up, are dropped now and then.
+    Those that are answered or have given up are removed from time to time.
     """
 
     __slots__ = ("is_timed", "look_at")
 
     def __init__(self) -> None:
         super().__init__()
-        #: How many there are when it is looked which of them are answered: twice as many as
-        #: were left the last time, so looks cost each of them the same, however many there are.
+        #: Number of askers at which they are checked for answered ones: twice as many as were
+        #: left the last time, so that the cost per asker is constant.
         self.look_at = PROMISES_LOOKED_AT
-        #: Whether a look is planned for askers of other nodes.
+        #: Whether a check for askers of other nodes is scheduled.
         self.is_timed = False

@@ -1,8 +1,8 @@
-"""Which function of an actor handles a message of which type, or can be called from afar.
+"""Dispatch: the handler of each message type, and the methods that remote code may call.
 
-A class is read once: every function marked with `@handler` is entered under the types of its
-first parameter's annotation. A message is looked up by its class, then along the class's
-ancestors, and the answer is kept, so that later look-ups are one dictionary access.
+A class is inspected once: each function marked with `@handler` is registered for the types in
+the annotation of its first parameter. A message is looked up by its class, then by the classes
+that this derives from. The result is stored, so that later look-ups are one dictionary access.
 """
 
 import copy
@@ -22,14 +22,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__callboard_handler__"
 
-#: The attribute of a class that simulations put in the place of another one: which one.
+#: Attribute of a class that simulations substitute for another one, which is its value.
 STANDS_FOR: Final = "_callboard_stands_for"
 
 _DOOR: Final = "__callboard_door__"
 
 
 class _Mark(NamedTuple):
-    """What `@handler(…)` was given."""
+    """The arguments of `@handler(…)`."""
 
     is_concurrent: bool
     is_cancellable: bool
@@ -57,31 +57,32 @@ def handler(
     cancellable: bool = True,
     read_only: bool = False,
 ) -> F | Callable[[F], F]:
-    """Mark a method as the handler of the message type that its parameter is annotated with.
+    """Mark a method as the handler of the message type in the annotation of its parameter.
 
-    The method takes the message as its only argument; a union names several types, `object` or
-    `Any` all that no other handler takes. What it returns answers an ask. It may be a
-    coroutine: while it awaits, its actor takes no other message, and every other actor goes on.
+    The method takes the message as its only argument. A union names several types; `object` or
+    `Any` stands for all types without another handler. The result answers an ask. The method
+    may be a coroutine: while it awaits, its actor handles no other message, and other actors
+    continue.
 
     Args:
-        function: the method, when the decorator is used without arguments.
-        concurrent: let the actor take other messages while this coroutine awaits; as many as
-            the actor's `concurrent_limit` may be under way.
-        cancellable: cancel this coroutine at its next await when the ask that it works on was
-            cancelled or has taken too long; else it goes on, and its answer is dropped.
-        read_only: of an entity, or another class with `may_read_only`: it persists
-            nothing, and what it raises changes nothing.
+        function: the method, if the decorator is used without arguments.
+        concurrent: let the actor handle other messages while this coroutine awaits; up to the
+            actor's `concurrent_limit` of them may run at once.
+        cancellable: cancel this coroutine at its next await when its ask was cancelled or has
+            expired; otherwise it continues, and its answer is dropped.
+        read_only: for an entity, or another class with `may_read_only`: the handler persists
+            nothing, and an exception in it has no effect on the actor.
     """
-    given: object = function
-    if given is not None and (isinstance(given, type) or not _is_method(given)):
-        named = getattr(given, "__name__", "Message")
-        msg = f"@handler takes no message: write @handler above def {named.lower()}(self, "
-        msg_0 = f"{msg}msg: {named})"
+    argument: object = function
+    if argument is not None and (isinstance(argument, type) or not _is_method(argument)):
+        name = getattr(argument, "__name__", "Message")
+        msg = f"@handler takes no message: write @handler above def {name.lower()}(self, "
+        msg_0 = f"{msg}msg: {name})"
         raise InvalidHandler(msg_0)
 
     def mark(marked: F) -> F:
         if concurrent and not inspect.iscoroutinefunction(marked):
-            msg = f"{marked.__qualname__} is concurrent and awaits nothing; make it `async def`"
+            msg = f"{marked.__qualname__} is concurrent but awaits nothing; make it `async def`"
             raise InvalidHandler(msg)
         setattr(marked, _MARK, _Mark(concurrent, cancellable, read_only))
         return marked
@@ -89,18 +90,18 @@ def handler(
     return mark if function is None else mark(function)
 
 
-def _is_method(given: object) -> bool:
-    """Return whether it is a function, or what decorators make of one."""
-    return callable(given) or isinstance(given, staticmethod | classmethod | property)
+def _is_method(value: object) -> bool:
+    """Return whether a value is a function or a decorated one."""
+    return callable(value) or isinstance(value, staticmethod | classmethod | property)
 
 
 def is_handler(function: object) -> bool:
-    """Return True for functions marked with `@handler`, or by a `HandlerDoor`."""
+    """Return whether a function is marked with `@handler` or by a `HandlerDoor`."""
     return bool(getattr(function, _MARK, False)) or hasattr(function, _DOOR)
 
 
 class HandlerEntry:
-    """One handler: the function, and how it runs."""
+    """One handler: its function and options."""
 
     __slots__ = (
         "function",
@@ -112,7 +113,7 @@ class HandlerEntry:
     )
 
     function: Callable[..., Any]
-    #: The type of the latest result that was looked at.
+    #: The type of the latest result that was checked; results of this type need no check.
     returned: type
 
     def __init__(
@@ -132,12 +133,12 @@ class HandlerEntry:
 
 @dataclass(frozen=True, slots=True)
 class HandlerDoor:
-    """A handler of what a room above brings, such as topics: that room marks it with this.
+    """A handler for messages of a higher layer, such as topics, whose decorator marks it.
 
     Attributes:
-        message_type: the class of messages that this function alone takes.
-        enter: makes the entry of the function; of what overrides it, in a subclass.
-        opened: called with the cell of each actor of the class when that is made.
+        message_type: the class of messages for this one function.
+        enter: creates the entry of the function, or of its override in a subclass.
+        opened: called with the cell of each new actor of the class.
     """
 
     message_type: type
@@ -145,21 +146,21 @@ class HandlerDoor:
     opened: Callable[[Any], object]
 
     def mark(self, function: F) -> F:
-        """Mark a function; it may be a handler of its annotation's type, too."""
+        """Mark a function, which may also handle the type of its annotation."""
         setattr(function, _DOOR, (*getattr(function, _DOOR, ()), self))
         return function
 
 
 class DispatchTable(dict[type, HandlerEntry | None]):
-    """Message class → handler of one actor class; None where there is none.
+    """The handlers of one actor class by message class; None for a class without a handler.
 
-    The look-up `table[type(message)]` finds what was seen before; `__missing__` finds the rest.
+    `table[type(message)]` returns stored results; `__missing__` looks up the others.
     """
 
     def __init__(self, actor_class: type) -> None:
         super().__init__(dict.fromkeys(RUNTIMES_OWN))
         self.declared: dict[type, HandlerEntry] = {}
-        #: Called with the cell of each actor of this class.
+        #: Called with the cell of each new actor of this class.
         self.opened: list[Callable[[Any], object]] = []
         for name, declared in _declarations(actor_class, _DOOR).items():
             for door in getattr(declared, _DOOR):
@@ -175,18 +176,18 @@ class DispatchTable(dict[type, HandlerEntry | None]):
 
     @classmethod
     def of_functions(cls, functions: Mapping[Any, Any]) -> "DispatchTable":
-        """Make a table of functions that take the message only, such as bound methods."""
+        """Create a table of functions that take only the message, such as bound methods."""
         table = cls(object)
         for message_type, function in functions.items():
             if not isinstance(message_type, type) or not callable(function):
-                msg = f"{message_type!r}: {function!r} is no message class with a function"
+                msg = f"{message_type!r}: {function!r} is not a message class with a function"
                 raise InvalidHandler(msg)
             table.declared[message_type] = HandlerEntry(function, takes_actor=False)
         return table
 
     @classmethod
     def of_object(cls, handlers: object) -> "DispatchTable":
-        """Make a table of an object's own methods marked with `@handler`."""
+        """Create a table of an object's own methods that are marked with `@handler`."""
         declared = cls(type(handlers)).declared
         if not declared:
             msg = f"{type(handlers).__qualname__} has no method marked with @handler"
@@ -200,8 +201,8 @@ class DispatchTable(dict[type, HandlerEntry | None]):
 
     def __missing__(self, message_type: type) -> HandlerEntry | None:
         declared = self.declared
-        found = (declared[kind] for kind in message_type.__mro__ if kind in declared)
-        entry = next(found, None)
+        entries = (declared[kind] for kind in message_type.__mro__ if kind in declared)
+        entry = next(entries, None)
         if entry is not None and INSTRUMENTATION.spans is not None:
             entry = copy.copy(entry)
             entry.function = INSTRUMENTATION.spans.around(
@@ -212,9 +213,9 @@ class DispatchTable(dict[type, HandlerEntry | None]):
 
 
 def _declarations(actor_class: type, mark: str) -> dict[str, Callable[..., Any]]:
-    """Return the functions whose mark and annotation count: overriding a handler keeps them.
+    """Return the functions that carry a mark; an override keeps the mark of its base.
 
-    The most distant ancestor's come first, so that subclasses win.
+    Base classes come first, so that the entries of subclasses replace theirs.
     """
     marked: dict[str, Callable[..., Any]] = {}
     for kind in reversed(actor_class.__mro__):
@@ -228,75 +229,76 @@ def _declarations(actor_class: type, mark: str) -> dict[str, Callable[..., Any]]
 
 
 def check_handlers(actor_class: type) -> None:
-    """Check the handlers that a class defines, as far as their annotations can be read yet.
+    """Check the handlers that a class defines.
 
-    Names that the module defines further down are looked up at the first spawn.
+    An annotation may name a class that its module defines later; it is resolved at the first
+    spawn.
 
     Raises:
-        InvalidHandler: a handler does not say which messages it takes, or two of this class
-            take the same.
+        InvalidHandler: a handler does not declare its messages, or two handlers of this class
+            declare the same.
     """
-    takers: dict[type, Callable[..., Any]] = {}
+    handlers: dict[type, Callable[..., Any]] = {}
     for name, function in vars(actor_class).items():
         _refuse_shape(f"{actor_class.__qualname__}.{name}", function)
         mark = getattr(function, _MARK, None)
         if mark:
-            where, name = _parameter(actor_class, function)
+            owner, name = _parameter(actor_class, function)
             if mark.is_read_only and not getattr(actor_class, "may_read_only", False):
-                msg = f"{where} is read_only, which means nothing for an actor; take it away"
+                msg = f"{owner} is read_only, which an actor does not support; remove it"
                 raise InvalidHandler(msg)
             if mark.is_concurrent and getattr(actor_class, "may_read_only", False):
-                msg = f"{where} is concurrent; handlers of an entity run one after the other"
+                msg = f"{owner} is concurrent; handlers of an entity run one after the other"
                 raise InvalidHandler(msg)
             try:
                 hints = typing.get_type_hints(function)
-            except Exception:  # noqa: BLE001, S112  # whatever the annotation runs into
+            except Exception:  # noqa: BLE001, S112  # evaluates any expression; done at spawn
                 continue
-            for kind in dict.fromkeys(types_of(hints[name], where)):
-                other = takers.setdefault(kind, function)
+            for kind in dict.fromkeys(types_of(hints[name], owner)):
+                other = handlers.setdefault(kind, function)
                 if other is not function:
                     msg = (
-                        f"{where} and {other.__name__} both handle {kind.__qualname__}, and "
+                        f"{owner} and {other.__name__} both handle {kind.__qualname__}, and "
                         "only one would be called; join them, or give one another type"
                     )
                     raise InvalidHandler(msg)
 
 
-def _refuse_shape(where: str, value: Any) -> None:
-    """Refuse what is marked as a handler and cannot be called as one.
+def _refuse_shape(owner: str, value: Any) -> None:
+    """Refuse a marked attribute that cannot be called as a handler.
 
     Raises:
-        InvalidHandler: it is no plain method, or a generator.
+        InvalidHandler: it is not a plain method, or it is a generator.
     """
     inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
     if not getattr(inner, _MARK, getattr(value, _MARK, False)):
         return
     if isinstance(value, property | classmethod | staticmethod):
         kind = type(value).__name__
-        msg = f"{where} is a handler and a {kind}; make it a plain method (self, msg: Type)"
+        msg = f"{owner} is a handler and a {kind}; make it a plain method (self, msg: Type)"
         raise InvalidHandler(msg)
     if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
         msg = (
-            f"{where} yields, so nothing of it would run; return a list, or send one message "
+            f"{owner} yields, so its code would not run; return a list, or send one message "
             "after the other to self.sender"
         )
         raise InvalidHandler(msg)
-    if where.endswith("__"):
-        msg = f"{where} is Python's own method; give the handler another name"
+    if owner.endswith("__"):
+        msg = f"{owner} is Python's own method; give the handler another name"
         raise InvalidHandler(msg)
 
 
 def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type]:
-    """Return the classes of messages that a handler takes."""
-    where, name = _parameter(actor_class, function)
-    return list(types_of(hints_of(function, name)[name], where))
+    """Return the message classes that a handler declares."""
+    owner, name = _parameter(actor_class, function)
+    return list(types_of(hints_of(function, name)[name], owner))
 
 
 def hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    """Return the annotations of a function, at least that of the parameter `name`.
+    """Return the annotations of a function, at least that of parameter `name`.
 
     Raises:
-        InvalidHandler: it cannot be resolved.
+        InvalidHandler: the annotation cannot be resolved.
     """
     try:
         return typing.get_type_hints(function)
@@ -305,30 +307,28 @@ def hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def _parameter(actor_class: type, function: Callable[..., Any]) -> tuple[str, str]:
-    """Return what to call a handler in errors, and the name of its parameter."""
-    where = f"{actor_class.__qualname__}.{function.__name__}"
+    """Return the qualified name of a handler, and the name of its message parameter."""
+    owner = f"{actor_class.__qualname__}.{function.__name__}"
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) < 2:
-        msg = f"{where} takes no message; declare it as (self, msg: Type)"
+        msg = f"{owner} takes no message; declare it as (self, msg: Type)"
         raise InvalidHandler(msg)
     for extra in parameters[2:]:
         if extra.default is extra.empty and extra.kind not in _OPTIONAL:
-            msg = (
-                f"{where} wants {extra.name!r} besides the message; handlers take nothing else"
-            )
+            msg = f"{owner} needs {extra.name!r} besides the message; handlers get nothing else"
             raise InvalidHandler(msg)
     name = parameters[1].name
     if name not in getattr(function, "__annotations__", {}):
-        msg = f"{where}: annotate {name!r} with the message type that it handles"
+        msg = f"{owner}: annotate {name!r} with the message type that it handles"
         raise InvalidHandler(msg)
-    return where, name
+    return owner, name
 
 
 def _hints_from_frames(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    """Resolve a parameter's annotation, given as text, against the functions being executed.
+    """Resolve an annotation given as text with the local variables of the calling functions.
 
-    A message class that is local to a function (as in tests) is not in the module's namespace.
-    The other annotations do not matter: what is returned may be imported for checkers only.
+    A message class defined in a function, as in tests, is not in the namespace of its module.
+    Other annotations, such as a result type imported for checkers only, are not resolved.
     """
     only = types.SimpleNamespace(
         __annotations__={
@@ -351,12 +351,12 @@ def _hints_from_frames(function: Callable[..., Any], name: str) -> dict[str, Any
         raise InvalidHandler(msg) from error
 
 
-def types_of(annotation: Any, where: str) -> typing.Iterator[type]:
-    """Iterate over the classes that an annotation stands for."""
+def types_of(annotation: Any, owner: str) -> typing.Iterator[type]:
+    """Yield the classes of an annotation."""
     origin = typing.get_origin(annotation)
     if origin in (Union, types.UnionType):
         for part in typing.get_args(annotation):
-            yield from types_of(part, where)
+            yield from types_of(part, owner)
     elif annotation is Any:
         yield object
     elif annotation is None:
@@ -366,20 +366,20 @@ def types_of(annotation: Any, where: str) -> typing.Iterator[type]:
     elif isinstance(annotation, type):
         yield vars(annotation).get(STANDS_FOR, annotation)
     else:
-        msg = f"{where}: {annotation!r} is not a class; annotate with a message class"
+        msg = f"{owner}: {annotation!r} is not a class; annotate with a message class"
         raise InvalidHandler(msg)
 
 
 @functools.cache
 def callable_methods(actor_class: type) -> frozenset[str]:
-    """Return the names that `ref.call` and `ref.proxy()` reach.
+    """Return the methods that `ref.call` and `ref.proxy()` may call.
 
-    These are the public functions defined in the user's own classes: not those of callboard's
-    or Thespian's classes, no handlers, no properties, no static or class methods. An attribute
-    `remote_methods = {"name", …}` narrows them.
+    These are the public functions in the user's own classes. Not included are methods of
+    callboard's or Thespian's classes, handlers, properties, and static or class methods. An
+    attribute `remote_methods = {"name", …}` restricts them further.
     """
     names: set[str] = set()
-    handlers: set[str] = set()  # what overrides a handler is one too
+    handlers: set[str] = set()  # an override of a handler is a handler, too
     for ancestor in reversed(actor_class.__mro__):
         module = ancestor.__module__
         if (
@@ -401,7 +401,7 @@ def callable_methods(actor_class: type) -> frozenset[str]:
 
 
 def why_not_callable(actor_class: type, method: object) -> str:
-    """Return what is to be said of a method that `ref.call` does not reach."""
+    """Return the error text for a method that `ref.call` may not call."""
     text = f"{actor_class.__name__} has no callable method {method!r}"
     if type(method) is str and is_handler(inspect.getattr_static(actor_class, method, None)):
         text += "; it is a handler: send its message with ref.ask(…) or ref.tell(…)"
@@ -409,7 +409,7 @@ def why_not_callable(actor_class: type, method: object) -> str:
 
 
 def _is_callable_from_outside(name: str, value: object) -> bool:
-    """Return whether an attribute is a public function and not a handler of Thespian's."""
+    """Return whether an attribute is a public function, but not a handler of Thespian's."""
     return (
         inspect.isfunction(value)
         and not name.startswith(("_", "receiveMsg_"))

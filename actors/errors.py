@@ -103,24 +103,24 @@ class WrongArgument(CallboardError, TypeError):
     """An argument has the wrong type; the text says what to pass."""
 
 
-def wrong_argument(needed: str, given: object) -> WrongArgument:
+def wrong_argument(needed: str, value: object) -> WrongArgument:
     """Return the error for an argument of the wrong type; `needed` says what to pass."""
-    return WrongArgument(f"{needed}, not {safe_repr(given):.100}")
+    return WrongArgument(f"{needed}, not {safe_repr(value):.100}")
 
 
-def require(is_so: object, needed: str, given: object) -> None:
+def require(is_so: object, needed: str, value: object) -> None:
     """Check an argument.
 
     Args:
         is_so: whether the argument is valid.
         needed: a text that says what to pass.
-        given: the argument.
+        value: the argument.
 
     Raises:
         WrongArgument: the argument is invalid.
     """
     if not is_so:
-        raise wrong_argument(needed, given)
+        raise wrong_argument(needed, value)
 
 
 class WrongValue(CallboardError, ValueError):

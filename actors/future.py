@@ -1,11 +1,11 @@
-"""The answer to an ask, before it is there.
+"""The future of an ask.
 
-A future is a result slot. It costs no lock until a thread waits for it, can be awaited from a
-handler and from any asyncio loop, and can be waited for with `.result(timeout)`.
+A future stores one result or error. It needs no lock until a thread waits for it. A handler or
+any asyncio loop can await it, and a thread can wait with `.result(timeout)`.
 
-States: pending → done, once; the first answer wins, and every later one is dropped.
-Completion stores the outcome before it looks for waiters; a waiter registers before it looks at
-the outcome. So one of the two always sees the other, on any interleaving of threads.
+States: pending → done, once. The first outcome is stored, and every later one is dropped.
+Completion stores the outcome before it reads the waiters, and a waiter registers before it
+reads the outcome. So on any interleaving of threads at least one of them sees the other.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ log = logging.getLogger("callboard.actors")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
-#: The deadline of an ask that has failed because its time was over; compared by identity.
+#: The deadline of an ask that has expired; compared by identity.
 EXPIRED: Final = float("-inf")
 
 #: Guards every future's list of callbacks; held for a few operations.
@@ -40,7 +40,7 @@ _CALLBACKS = locks.lock("callbacks of futures", 970)
 
 _INSIDE: Final = (
     ".result() in a finalizer or a signal handler that runs inside a call of callboard would "
-    "wait for ever; add a callback, or wait elsewhere"
+    "wait forever; add a callback, or wait elsewhere"
 )
 
 
@@ -48,11 +48,11 @@ class Awaiter(Protocol):
     """A coroutine handler that awaits futures."""
 
     def wake(self, awaited: Any, /) -> None:
-        """Go on, since what was awaited is done."""
+        """Resume, because the awaited future is done."""
 
 
 class ReplyAddresses(Protocol[R_co]):
-    """Gives one-shot addresses to askers."""
+    """Creates one-shot addresses for askers."""
 
     def reply_ref(self, asker: "Future[Any]", /) -> R_co:
         """Return an address that answers the asker."""
@@ -60,10 +60,10 @@ class ReplyAddresses(Protocol[R_co]):
 
 @runtime_checkable
 class GuardedLoop(Protocol):
-    """An event loop that knows whether its thread may wait for an actor."""
+    """An event loop that can tell whether its thread may wait for an actor."""
 
-    def refuse_wait(self, asked: object) -> bool:
-        """Raise if a wait would never end; returns whether the thread may block."""
+    def refuse_wait(self, awaited: object) -> bool:
+        """Raise if a wait would never end; return whether the thread may block."""
 
 
 class Future(Reply, Generic[T]):
@@ -84,7 +84,7 @@ class Future(Reply, Generic[T]):
         "timeout",
     )
 
-    #: As the sender of a message, a future wants the answer.
+    #: True, as a future wants a reply; False for an actor that sends a message.
     expects: Literal[True]
 
     #: Whether there is an outcome.
@@ -92,7 +92,7 @@ class Future(Reply, Generic[T]):
     #: The message id under which the ask left this node; unset until it does.
     message_id: int
 
-    #: Seconds that the ask was given; set together with `deadline`.
+    #: The timeout of the ask in seconds; set together with `deadline`.
     timeout: float
 
     _blocking: bool
@@ -100,7 +100,7 @@ class Future(Reply, Generic[T]):
     _value: T
 
     def __init__(self, asked: object = None, deadline: float | None = None) -> None:
-        """Make a pending future; `asked` is the ref whose answer it stands for."""
+        """Create a pending future; `asked` is the ref that the answer comes from."""
         self.asked = asked
         self.is_done = False
         self.expects = True
@@ -110,10 +110,10 @@ class Future(Reply, Generic[T]):
 
     @property
     def _asyncio_future_blocking(self) -> bool:
-        """The flag by which asyncio's tasks know futures, and that one is awaited just now."""
+        """The flag by which asyncio recognizes futures, True while one is being awaited."""
         try:
             return self._blocking
-        except AttributeError:  # setting it in each future would cost every ask
+        except AttributeError:  # unset in most futures: setting it would slow down every ask
             return False
 
     @_asyncio_future_blocking.setter
@@ -125,7 +125,7 @@ class Future(Reply, Generic[T]):
         """The message id under which the ask left this node; 0 if it did not."""
         try:
             return self.message_id
-        except AttributeError:  # setting it in each future would cost every ask
+        except AttributeError:  # unset in most futures: setting it would slow down every ask
             return 0
 
     def done(self) -> bool:
@@ -133,16 +133,16 @@ class Future(Reply, Generic[T]):
         return self.is_done
 
     def cancelled(self) -> bool:
-        """Return whether `cancel` came before an answer."""
+        """Return whether the future was cancelled before an answer arrived."""
         return isinstance(self._error, asyncio.CancelledError) if self.is_done else False
 
     def cancel(self, msg: object = None) -> bool:
-        """Give the ask up; returns False when it was done.
+        """Give up the ask; return False if it was done.
 
-        A message that waits is not handled any more, and a coroutine handler that works on it
-        is cancelled at its next await, on other nodes too, unless it is marked with
-        `@handler(cancellable=False)`. Who waits gets a `CancelledError`: asyncio's where it is
-        awaited, that of `concurrent.futures` on a thread.
+        A waiting message is not handled any longer. A coroutine handler that works on it is
+        cancelled at its next await, on other nodes too, unless it is marked with
+        `@handler(cancellable=False)`. A waiter receives `CancelledError`: asyncio's from an
+        await, that of `concurrent.futures` on a thread.
         """
         cancelled = self.set_exception(asyncio.CancelledError(*(() if msg is None else (msg,))))
         if cancelled:
@@ -150,14 +150,14 @@ class Future(Reply, Generic[T]):
         return cancelled
 
     def give_up(self) -> None:
-        """Let the actor asked stop working on the answer, which nobody waits for."""
+        """Ask the actor to stop working on the answer, as no waiter is left."""
         self.deadline = EXPIRED
         target = getattr(self.asked, "target", None)
         if target is not None:
             target.give_up(self)
 
     def set_result(self, value: T) -> bool:
-        """Store the answer and wake the waiters; False (and no effect) when there was one."""
+        """Store the answer and wake the waiters; return False, without effect, if done."""
         if self.is_done:
             return False
         self._value = value
@@ -170,7 +170,7 @@ class Future(Reply, Generic[T]):
         return True
 
     def set_exception(self, error: BaseException) -> bool:
-        """Store an error as the outcome; False (and no effect) when there was an outcome."""
+        """Store an error and wake the waiters; return False, without effect, if done."""
         if self.is_done:
             return False
         self._error = error
@@ -182,14 +182,14 @@ class Future(Reply, Generic[T]):
         return True
 
     def exception(self, timeout: float | None = 0.0) -> BaseException | None:
-        """Return the error of the future, or None where there is a result.
+        """Return the error of the future, or None if it has a result.
 
         Args:
-            timeout: seconds to wait, as for `result`; without it the future has to be done.
+            timeout: seconds to wait, as for `result`; by default the future has to be done.
 
         Raises:
-            ResultTimeout: it is not done, or not in time.
-            CancelledError: it was cancelled, as `result` raises it.
+            ResultTimeout: the future is not done, or not in time.
+            CancelledError: it was cancelled, as for `result`.
         """
         if not self.is_done:
             if timeout == 0.0:
@@ -207,10 +207,10 @@ class Future(Reply, Generic[T]):
             timeout: seconds to wait; None waits as long as the ask itself may take.
 
         Raises:
-            InvalidSeconds: the timeout is not a time.
-            ResultTimeout: the time ran out; the ask goes on.
-            WouldDeadlock: called in a handler on a future that is not done, or in a finalizer
-                or signal handler that runs inside a call of callboard.
+            InvalidSeconds: the timeout is not a number of seconds.
+            ResultTimeout: the timeout passed; the ask continues.
+            WouldDeadlock: called in a handler on a pending future, or in a finalizer or signal
+                handler that runs inside a call of callboard.
             WouldBlock: called on the thread of a running event loop.
             CancelledError: it was cancelled; that of `concurrent.futures`, or asyncio's in a
                 coroutine.
@@ -226,8 +226,8 @@ class Future(Reply, Generic[T]):
     def as_concurrent(self) -> "concurrent.futures.Future[T]":
         """Return a future of `concurrent.futures` with the same outcome.
 
-        To cancel it cancels this one. It does not know actors: in a handler its `result()`
-        waits for ever, where that of this one raises `WouldDeadlock`.
+        Cancelling it cancels this one. It does not know actors: in a handler its `result()`
+        waits forever, where the `result()` of this one raises `WouldDeadlock`.
         """
         twin: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -246,11 +246,11 @@ class Future(Reply, Generic[T]):
         return twin
 
     def _make_cancelled_error(self) -> BaseException | None:
-        """Return what `asyncio.gather` raises where this future was cancelled."""
+        """Return the error that `asyncio.gather` raises for this cancelled future."""
         return self._error
 
     def _cancelled_here(self) -> BaseException:
-        """Return the error of a cancelled future as the code that runs here expects it."""
+        """Return the error of a cancelled future that the calling code expects."""
         loop = asyncio._get_running_loop()
         if loop is not None and asyncio.current_task(loop) is not None:
             return asyncio.CancelledError(*self._error.args)  # type: ignore[union-attr]
@@ -259,33 +259,33 @@ class Future(Reply, Generic[T]):
     def add_done_callback(
         self, callback: Callable[["Future[T]"], object], *, context: Context | None = None
     ) -> None:
-        """Call `callback(future)` once it is done, at once if it is.
+        """Call `callback(future)` when the future is done, or immediately if it is.
 
-        On the thread of a running event loop (asyncio's tasks, `gather`, `wait_for` …) the call
-        is handed to that loop; elsewhere it runs on whichever thread completes the future and
-        has to be quick.
+        On the thread of a running event loop (asyncio's tasks, `gather`, `wait_for` …) the
+        callback runs on that loop. Elsewhere it runs on the thread that completes the future,
+        and must be quick.
         """
         loop = asyncio._get_running_loop()
         self.on_done(callback if loop is None else _HandOver(loop, callback, context))
 
     def remove_done_callback(self, callback: Callable[["Future[T]"], object]) -> int:
-        """Remove a callback that has not run; returns how many were removed."""
+        """Remove a callback that has not run; return the number of removed ones."""
         with _CALLBACKS:
-            before = self._callbacks or []
-            kept = [known for known in before if known != callback]
-            self._callbacks = kept or None
-            return len(before) - len(kept)
+            registered = self._callbacks or []
+            rest = [other for other in registered if other != callback]
+            self._callbacks = rest or None
+            return len(registered) - len(rest)
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop: a future belongs to whichever loop awaits it."""
+        """Return the running loop: a future belongs to the loop that awaits it."""
         return asyncio.get_running_loop()
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.is_done:
-            self._blocking = True  # as asyncio's tasks want it
+            self._blocking = True  # asyncio's tasks require it
             try:
                 yield self
-            except concurrent.futures.CancelledError:  # asyncio's is raised
+            except concurrent.futures.CancelledError:  # asyncio's error is raised instead
                 pass
         if self._error is not None:
             raise self._error
@@ -295,20 +295,20 @@ class Future(Reply, Generic[T]):
         state = "pending"
         if self.is_done:
             state = safe_repr(self._value if self._error is None else self._error)
-        what = "" if self.asked is None else f" of {self.asked}"
-        return f"<Future{what}: {state}>"
+        source = "" if self.asked is None else f" of {self.asked}"
+        return f"<Future{source}: {state}>"
 
     def mark_handled(self) -> None:
-        """The answer will come later: nothing to note here."""
+        """Do nothing, as a pending future needs no record of this."""
 
     def reference(self, runtime: ReplyAddresses[R_co]) -> R_co:
-        """As the sender of a message: a one-shot address that answers this future."""
+        """Return a one-shot address that answers this future, for `self.sender`."""
         return runtime.reply_ref(self)
 
     def expire(self) -> None:
-        """Fail with `AskTimeout`: the ask's own time is over.
+        """Fail with `AskTimeout`, because the deadline of the ask has passed.
 
-        A target that has not sent the message yet says by another error that nothing happened.
+        A target that has not sent the message yet provides another error, which says so.
         """
         text = f"{self.asked} did not answer within {self.timeout:g} s"
         error_of_unsent = getattr(getattr(self.asked, "target", None), "error_of_unsent", None)
@@ -317,7 +317,7 @@ class Future(Reply, Generic[T]):
             self.give_up()
 
     def await_by(self, task: Awaiter) -> None:
-        """Register the handler that awaits this future (one at a time; more use callbacks)."""
+        """Register the handler that awaits this future; further ones become callbacks."""
         if self._task is None:
             self._task = task
             if self.is_done:
@@ -326,7 +326,7 @@ class Future(Reply, Generic[T]):
             self.on_done(task.wake)
 
     def on_done(self, callback: Callable[["Future[T]"], object]) -> None:
-        """Call `callback(future)` on the thread that completes it; at once if it is done."""
+        """Call `callback(future)` on the completing thread, or now if the future is done."""
         with _CALLBACKS:
             if self._callbacks is None:
                 self._callbacks = [callback]
@@ -336,17 +336,17 @@ class Future(Reply, Generic[T]):
             self._run_callbacks()
 
     def _run_callbacks(self) -> None:
-        """Call all waiters, each once."""
+        """Call and remove all callbacks."""
         with _CALLBACKS:
             callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
                 callback(self)
-            except BaseException as error:  # noqa: BLE001  # not the answering actor's trouble
+            except BaseException as error:  # noqa: BLE001  # must not fail the answering actor
                 logged(log, "a callback of %s failed", safe_repr(self), error=error)
 
     def _wait(self, timeout: float | None) -> None:
-        """Block this thread until the future is done or the time is over."""
+        """Block this thread until the future is done or the timeout has passed."""
         timeout = checked_limit(timeout)
         refuse_endless_wait(self.asked)
         wait = waiting.get()
@@ -354,7 +354,7 @@ class Future(Reply, Generic[T]):
             wait(self, timeout)
             return
         if self.deadline is not None:
-            # The waiting thread keeps the ask's own deadline too, so that it is exact.
+            # The waiting thread also watches the deadline of the ask, with more precision.
             left = self.deadline - time.monotonic()
             own = timeout is None or left <= timeout
             limit = left if own else timeout
@@ -369,7 +369,7 @@ class Future(Reply, Generic[T]):
         self.on_done(wake)
         seconds = -1 if limit is None else min(max(limit, 0.0), threading.TIMEOUT_MAX)
         if seconds < 0 or seconds > PATIENCE:
-            # The look at all locks is not worth its time where the answer comes soon.
+            # `holds_any` checks all locks, which is worth its time only for a long wait.
             if woken.acquire(timeout=PATIENCE):
                 return
             if locks.holds_any():
@@ -382,58 +382,58 @@ class Future(Reply, Generic[T]):
         if own:
             self.expire()
         elif not self.is_done:
-            msg = f"no answer from {self.asked} within {timeout:g} s; the ask goes on"
+            msg = f"no answer from {self.asked} within {timeout:g} s; the ask continues"
             raise ResultTimeout(msg)
 
 
 class AskList(Protocol):
-    """Where asks are put, so that their time can end."""
+    """The list of recent asks, whose deadlines have to be watched."""
 
     def append(self, future: "Future[Any]", /) -> None:
         """Add an ask."""
 
 
 class Pause(Future[None]):
-    """A time that passes; it tells when nobody awaits it."""
+    """The future of `sleep`, which reports if it was never awaited."""
 
     __slots__ = ("_unawaited",)
 
     def __init__(self, unawaited: Callable[[], object]) -> None:
-        """Make a pending pause; `unawaited` is called if it is dropped so."""
+        """Create a pending pause; `unawaited` is called if it is dropped without an await."""
         super().__init__()
         self._unawaited = unawaited
 
     @staticmethod
     def end(pause: "ref[Pause]") -> None:
-        """Wake who awaits a pause, if it is still there."""
-        found = pause()
-        if found is not None:
-            found.set_result(None)
+        """Complete a pause, if it still exists."""
+        pending = pause()
+        if pending is not None:
+            pending.set_result(None)
 
     def __del__(self) -> None:
-        """Look whether somebody waited, or gave it up."""
+        """Report a pause that was neither awaited nor cancelled."""
         if not self.is_done and self._callbacks is None and self._task is None:
             self._unawaited()
 
 
-def refuse_endless_wait(asked: object = None) -> None:
-    """Refuse to let this thread wait for an actor that would then not go on itself.
+def refuse_endless_wait(awaited: object = None) -> None:
+    """Refuse a wait of this thread for an actor that could then never answer.
 
     Args:
-        asked: the ref of the actor, if it is known.
+        awaited: the ref of the actor, if it is known.
 
     Raises:
-        WouldDeadlock: it is the thread of a node, in a handler.
-        WouldBlock: an event loop runs on it.
+        WouldDeadlock: this is a handler on the thread of a node.
+        WouldBlock: an event loop runs on this thread.
     """
     loop = asyncio._get_running_loop()
-    if loop is not None and not (isinstance(loop, GuardedLoop) and loop.refuse_wait(asked)):
+    if loop is not None and not (isinstance(loop, GuardedLoop) and loop.refuse_wait(awaited)):
         msg = ".result() would block the running event loop; await the future instead"
         raise WouldBlock(msg)
 
 
-#: In a simulation, what `.result(timeout)` calls instead of blocking: nothing would happen
-#: there while a thread sleeps.
+#: In a simulation, the function that `.result(timeout)` calls instead of blocking: simulated
+#: time stands still while a thread sleeps.
 waiting: ContextVar[Callable[[Future[Any], float | None], None] | None] = ContextVar(
     "callboard_waiting", default=None
 )
@@ -441,18 +441,18 @@ waiting: ContextVar[Callable[[Future[Any], float | None], None] | None] = Contex
 
 @dataclass(slots=True, eq=False)
 class _HandOver:
-    """Calls a callback of a future on the thread of the event loop that it belongs to."""
+    """Calls a callback of a future on the event loop that it belongs to."""
 
     loop: asyncio.AbstractEventLoop
     callback: Callable[[Future[Any]], object]
     context: Context | None
 
-    __hash__ = None  # type: ignore[assignment]  # equal to the callback that it stands for
+    __hash__ = None  # type: ignore[assignment]  # compares equal to its callback
 
     def __call__(self, future: "Future[Any]") -> None:
         try:
             self.loop.call_soon_threadsafe(self.callback, future, context=self.context)
-        except RuntimeError:  # the loop is closed: no waiter is left there
+        except RuntimeError:  # the loop is closed, so it has no waiter
             pass
 
     def __eq__(self, other: object) -> bool:

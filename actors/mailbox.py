@@ -1,24 +1,25 @@
-"""Bounded mailboxes: how much may wait at an actor, and what becomes of the rest.
+"""Bounded mailboxes: how many messages may wait at an actor, and what happens to the rest.
 
-A plain mailbox is a deque and accepts everything. An actor with bounds has a `BoundedMailbox`
-in its place, so that actors without bounds pay nothing.
+A plain mailbox is a deque without limits. An actor with bounds has a `BoundedMailbox` instead,
+so actors without bounds pay nothing for them.
 
-A message fits while less than `limit` messages and `bytes` wait. What happens to one that does
-not fit is the mailbox's policy:
+A message fits while fewer than `limit` messages and `bytes` wait. The policy of the mailbox
+decides about a message that does not fit:
 
-- `wait`: a thread outside the system blocks until there is room. A handler never blocks: its
-  message is taken, up to the bound once more (the overdraft), and its actor gets no turn until
+- `wait`: a thread outside of actors blocks until there is room. A handler does not block: its
+  message is accepted, up to twice the bounds (the overdraft), and its actor gets no turn until
   there is room. Beyond the overdraft the message is refused.
 - `drop_newest`, `drop_oldest`: that message, or the oldest ones, are dropped.
 - `fail`: the message is refused.
 
-Senders on other nodes wait there (`callboard.proxies.traffic.credit_window`), and send what
-they were granted. What they send before they know that, and what comes while local senders have
-filled the mailbox, is parked beside it, in order, within bounds for each node.
+Senders on other nodes wait there (`callboard.proxies.traffic.credit_window`) for credit, and
+then send that many messages. A message that was sent before its node knew of the credit, or
+that arrives after local senders have filled the mailbox, is parked beside it, in order, within
+bounds for each node.
 
-To refuse means `MailboxFull`, raised at the teller, or as the outcome of an ask; the ask of a
-dropped message fails so too. Each message that is dropped or refused is counted, and told in
-`MailboxOverflow` events. Signals of the runtime (stops, downs, exits) always fit.
+A refusal raises `MailboxFull` at the sender, or fails the ask; so does a drop of an ask. Each
+dropped or refused message is counted, and reported in `MailboxOverflow` events. Signals of the
+runtime (stops, downs, exits) always fit.
 """
 
 import asyncio
@@ -52,14 +53,14 @@ OnFull = Literal["wait", "drop_newest", "drop_oldest", "fail"]
 
 _POLICIES: Final = ("wait", "drop_newest", "drop_oldest", "fail")
 
-#: Seconds between two events about one mailbox that overflows all the time.
+#: Minimum seconds between two events about the overflow of one mailbox.
 REPORT_INTERVAL: Final = 1.0
 
-#: Messages and bytes of one node that may be parked beside a mailbox, above its bounds.
+#: Messages and bytes of one node that may be parked in addition to the bounds.
 PARKED_MESSAGES: Final = 16
 PARKED_OCTETS: Final = 256 * 1024
 
-#: What the runtime itself sends: an actor that is full must still learn of ends, and end.
+#: Signals of the runtime: an actor with a full mailbox must still receive them, and end.
 ALWAYS_FIT: Final[set[type]] = {ChildDown, Down, Exit, LinkExit, Resume, Stop, Urgent}
 
 
@@ -68,9 +69,9 @@ class Mailbox:
     """The bounds of an actor's mailbox: `mailbox = Mailbox(limit=1000)` in its class.
 
     Attributes:
-        limit: messages that may wait; None for any number.
-        bytes: estimated bytes that they may hold, see `size_of`; None for any number.
-        on_full: what happens to a message that does not fit.
+        limit: number of messages that may wait; None for no limit.
+        bytes: estimated bytes of these messages, see `size_of`; None for no limit.
+        on_full: policy for a message that does not fit.
     """
 
     limit: int | None = None
@@ -88,10 +89,10 @@ class Mailbox:
 
 
 def size_of(message: Any) -> int:
-    """Estimate the bytes that a message holds, at the price of a look at its fields.
+    """Estimate the bytes of a message from its direct fields.
 
-    The length of texts and byte strings, also of those that are direct fields or elements of
-    the message; for all else what `sys.getsizeof` says, which does not look inside.
+    Adds the lengths of texts and byte strings, which may be the message, its fields or its
+    elements, and otherwise uses `sys.getsizeof`, which does not look inside an object.
     """
     if isinstance(message, Envelope):
         message = message.message
@@ -122,26 +123,26 @@ def _parts_of(message: Any) -> Iterable[Any]:
 
 @dataclass(slots=True, eq=False)
 class BackPressure:
-    """The bounds of a queue against what waits in it, and everyone waiting for room.
+    """The bounds of a queue, the size of its items, and the senders that wait for room.
 
-    The queue says how many items it has: it may be a plain deque that others append to.
+    The queue passes the number of its items, as it may be a plain deque that others append to.
     """
 
     bounds: Mailbox
-    #: Bytes of the items that wait; 0 without a bound in bytes.
+    #: Bytes of the waiting items; 0 without a bound in bytes.
     held: int = 0
-    #: Called when there is room: they let threads and actors go on.
+    #: Called when there is room, to resume threads and actors.
     waiters: deque[Callable[[], object]] = field(default_factory=deque)
-    #: Coroutines that wait for room: one after the other goes on, see `SendTurn`.
+    #: Coroutines that wait for room; they resume one at a time, see `SendTurn`.
     line: deque[Future[None]] = field(default_factory=deque)
 
     def fits(self, count: int, size: int, times: int = 1) -> bool:
-        """Return whether an item of `size` bytes fits beside `count` others.
+        """Return whether an item of `size` bytes fits in addition to `count` items.
 
         Args:
-            count: items that wait.
-            size: of the item; one that is larger than the bound fits into an empty queue.
-            times: how many times the bounds; 2 is the overdraft of handlers.
+            count: number of waiting items.
+            size: bytes of the item; one larger than the bound fits into an empty queue.
+            times: factor for the bounds; 2 is the overdraft of handlers.
         """
         limit, most = self.bounds.limit, self.bounds.bytes
         if limit is not None and count >= times * limit:
@@ -149,27 +150,27 @@ class BackPressure:
         return most is None or self.held + size <= times * most or not count
 
     def make_room(self, count: int) -> None:
-        """Wake everyone waiting for room if half of the bounds is free."""
+        """Resume the waiting senders if half of the bounds is free."""
         limit, most = self.bounds.limit, self.bounds.bytes
         if (limit is None or 2 * count <= limit) and (most is None or 2 * self.held <= most):
             self.release()
 
     def release(self) -> None:
-        """Wake everyone waiting for room."""
+        """Resume the waiting senders."""
         while self.waiters:
             try:
                 self.waiters.popleft()()
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread popped the last one
                 break
         self.wake_next()
 
     def wake_next(self) -> None:
-        """Wake the coroutine that has waited longest; it wakes the next one in its turn."""
+        """Resume the coroutine that has waited longest; after its turn it resumes the next."""
         while self.line:
             try:
                 if self.line.popleft().set_result(None):
                     return
-            except IndexError:  # another thread was faster
+            except IndexError:  # another thread popped the last one
                 return
 
     def room(self) -> Future[None]:
@@ -179,12 +180,12 @@ class BackPressure:
         return room
 
     def wait(self, room: Future[None], sender: Sender | None, now: Callable[[], float]) -> bool:
-        """Block this thread until there may be room; False if the time of its ask was over."""
+        """Block this thread until there may be room; return False if the ask has expired."""
         deadline = sender.deadline if isinstance(sender, Future) else None
         try:
             room.result(None if deadline is None else deadline - now())
         except errors.ResultTimeout:
-            if deadline is None:  # a simulation waits for so long only
+            if deadline is None:  # only a simulation limits the wait of a message without one
                 raise
             assert isinstance(sender, Future)
             sender.expire()
@@ -192,44 +193,44 @@ class BackPressure:
         return True
 
     def hold(self, sender: Running, receiver: Running, count: Callable[[], int]) -> None:
-        """Give an actor no turn until there is room, unless the receiver waits for it."""
+        """Suspend a sending actor until there is room, unless the receiver waits for it."""
         if sender.block_on(receiver):
             self.waiters.append(sender.unblock)
             self.make_room(count())
 
     def describe(self, count: int) -> str:
-        """Return how much waits and what the bounds are, for errors."""
+        """Return the number of waiting items and the bounds, for error texts."""
         bounds = self.bounds
         return (
-            f"{count:,} messages wait, it takes {_shown(bounds.limit)} messages and "
-            f"{_shown(bounds.bytes)} bytes (on_full={bounds.on_full!r})"
+            f"{count:,} messages wait, its bounds are {_limit_text(bounds.limit)} messages and "
+            f"{_limit_text(bounds.bytes)} bytes (on_full={bounds.on_full!r})"
         )
 
 
 class SendTurn:
-    """A coroutine's turn to send one message, for which it waits in line.
+    """The turn of a coroutine to send one message, for which it waits in line.
 
-    Of those that wait for one queue the first is woken when there is room. It sends, and wakes
-    the next: a thousand that wait cost no thousand wake-ups for each place. Cancelled, it has
-    sent nothing, and its turn passes on.
+    When there is room in a queue, only the first coroutine of its line resumes. It sends its
+    message, and then resumes the next one. So a thousand waiting coroutines do not all wake up
+    for each free place. A cancelled coroutine has sent nothing, and passes its turn on.
     """
 
-    __slots__ = ("_asked", "_left", "_line", "_room")
+    __slots__ = ("_receiver", "_left", "_line", "_room")
 
-    def __init__(self, asked: object) -> None:
-        """Begin; `asked` is the ref of the actor that the message is for."""
-        self._asked = asked
+    def __init__(self, receiver: object) -> None:
+        """Create a turn to send to `receiver`, a ref or None."""
+        self._receiver = receiver
         self._line: BackPressure | None = None
-        #: The line that it has left for another one: the next in it is to be woken.
+        #: The previous line, after a change of lines; its next coroutine has to be resumed.
         self._left: BackPressure | None = None
-        self._room: Future[None] = Future(asked)
+        self._room: Future[None] = Future(receiver)
 
     def stand(self, line: BackPressure) -> None:
-        """Stand in the line for a queue that is full, in front if it was this one's turn.
+        """Enter the line of a full queue; at the front if it was at the front before.
 
-        The caller holds the lock of the queue: nothing is taken out of it meanwhile.
+        The caller holds the lock of the queue, so that no item is taken out in between.
         """
-        self._room = Future(self._asked)
+        self._room = Future(self._receiver)
         if line is self._line:
             line.line.appendleft(self._room)
         else:
@@ -237,17 +238,17 @@ class SendTurn:
             self._left, self._line = self._line, line
 
     def pause(self, home: Home, seconds: float) -> None:
-        """Look again in so many seconds: what is full wakes no coroutines."""
-        room = self._room = Future(self._asked)
+        """Try again after some seconds; for a bound that does not resume coroutines."""
+        room = self._room = Future(self._receiver)
         home.shutdown.retry_in(seconds, partial(room.set_result, None))
 
     def pass_on(self) -> None:
-        """Let the next one in line try."""
+        """Resume the next coroutine of the line."""
         if self._line is not None:
             self._line.wake_next()
 
     async def send(self, offer: Callable[["SendTurn"], bool]) -> None:
-        """Call `offer` until it has sent the message; while it has not, it says `stand`."""
+        """Call `offer` until it has sent the message; if it has not, it called `stand`."""
         try:
             while not offer(self):
                 left, self._left = self._left, None
@@ -258,41 +259,41 @@ class SendTurn:
             if self._line is not None and (
                 self._room.set_result(None) or self._room.cancelled()
             ):
-                with contextlib.suppress(ValueError):  # it was just woken
+                with contextlib.suppress(ValueError):  # it was just resumed
                     self._line.line.remove(self._room)
             self.pass_on()
 
 
-def _shown(bound: int | None) -> str:
-    """Return the text of a bound."""
-    return "any number of" if bound is None else f"{bound:,}"
+def _limit_text(bound: int | None) -> str:
+    """Return a bound as text."""
+    return "unlimited" if bound is None else f"{bound:,}"
 
 
 def may_wait() -> bool:
-    """Return whether this thread may wait for room: no event loop runs on it, nor a handler."""
+    """Return whether this thread may wait for room: it runs neither event loop nor handler."""
     return asyncio._get_running_loop() is None
 
 
 class MailboxHost(Home, Protocol):
-    """What a bounded mailbox uses of the runtime."""
+    """The interface of the runtime for bounded mailboxes."""
 
-    #: What the node counts.
+    #: The counters of the node.
     counters: Counters
-    #: What leads to other nodes.
+    #: The way to other nodes.
     remote: "Remote"
 
     def report(self, event: object, /) -> None:
-        """Hand an event to all subscribers."""
+        """Report an event to all subscribers."""
 
     def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
-        """Count a message that no handler will take."""
+        """Count a message that no handler will receive."""
 
     def post(self, callback: Callable[..., object], /, *args: Any) -> None:
         """Call `callback(*args)` soon on the node's thread; from any thread."""
 
 
 class MailboxOwner(Running, Protocol):
-    """What a bounded mailbox uses of the cell that empties it."""
+    """The interface of an actor's cell for its bounded mailbox."""
 
     @property
     def runtime(self) -> MailboxHost:
@@ -303,23 +304,23 @@ class MailboxOwner(Running, Protocol):
         """Whether the actor has not ended."""
 
     def schedule(self) -> None:
-        """See to it that the actor has a turn."""
+        """Schedule a turn of the actor."""
 
 
 class BorrowedCredit(Protocol):
-    """The nodes that send to one mailbox what they were granted."""
+    """The nodes that have credit for one mailbox."""
 
     def arrived(self, node: bytes, /) -> None:
-        """Count a message of another node that was taken."""
+        """Count a message that was accepted from another node."""
 
     def knows(self, node: bytes, /) -> bool:
-        """Return whether a node is one of them; a new one is, unless it knows of no credit."""
+        """Return whether a node uses credit; an unknown node is added if it can."""
 
 
 class Remote(Protocol):
-    """What leads from a runtime to other nodes."""
+    """The interface to other nodes."""
 
-    #: Numbers that other nodes know, though no actor here may have them any more.
+    #: Numbers of actors, possibly ended ones, that other nodes still refer to.
     held_numbers: Container[int]
 
     def ref_text(self, node: bytes, number: int) -> str:
@@ -329,21 +330,21 @@ class Remote(Protocol):
         """Return the ref of an actor on another node."""
 
     def guests_of(self, number: int) -> BorrowedCredit | None:
-        """Return the nodes that send to an actor with a bounded mailbox; else None."""
+        """Return the nodes that send to an actor with a bounded mailbox; None for another."""
 
     def actor_ended(self, context: Any, down: Down) -> None:
-        """Take note that an actor of this node ended."""
+        """Handle the end of an actor of this node."""
 
     def is_reachable(self, node: bytes, /) -> bool:
         """Return whether a path leads to another node."""
 
 
 class BoundedMailbox(deque[Item]):
-    """A mailbox that knows its bounds; looks like a deque to the cell that empties it."""
+    """A mailbox with bounds, which is a deque for the cell that empties it."""
 
-    #: Messages from inside calls of this mailbox; made when there is one.
+    #: Messages of nested calls; created for the first of them.
     _hand_over: HandOver | None = None
-    #: The nodes that know of the bounds; None as long as there are none.
+    #: The nodes that have credit; None while there are none.
     guests: BorrowedCredit | None = None
 
     def __init__(self, cell: MailboxOwner, bounds: Mailbox) -> None:
@@ -351,20 +352,20 @@ class BoundedMailbox(deque[Item]):
         self.bounds = bounds
         self.pressure = BackPressure(bounds)
         self._cell = cell
-        self._lock = locks.lock("bounded mailbox", 850)  # messages and their sizes go together
+        self._lock = locks.lock("bounded mailbox", 850)  # keeps messages and sizes consistent
         self._is_inside = locks.owner_test(self._lock)
         self._sizes: deque[int] | None = None if bounds.bytes is None else deque()
         self._lost = 0
         self._reporting = False
-        #: Messages of guests that wait for room, their sizes and nodes.
+        #: Messages of other nodes that wait for room, with their sizes and nodes.
         self._parked: deque[tuple[Item, int, bytes]] = deque()
-        #: How many these are of each node, and their bytes.
+        #: Number and bytes of the parked messages of each node.
         self._parked_of: dict[bytes, list[int]] = {}
 
-    # --- as a deque ---
+    # --- the interface of a deque ---
 
     def append(self, item: Item) -> None:
-        """Take a message, or do with it what the policy says."""
+        """Append a message, or apply the policy if it does not fit."""
         hand_over = self._hand_over
         if (hand_over is not None and hand_over.calls) or self._is_inside():
             self._append_later(item)
@@ -372,13 +373,13 @@ class BoundedMailbox(deque[Item]):
             self._append(item)
 
     def _append_later(self, item: Item) -> None:
-        """Append a message that is sent inside a call of this mailbox, or behind such ones."""
+        """Append a message of a nested call, or one that must stay in order after these."""
         runtime = self._cell.runtime
-        made = HandOver(self._lock, runtime.post, runtime.counters)
-        # One step: a call inside this one may make it, too.
-        hand_over: HandOver = self.__dict__.setdefault("_hand_over", made)
+        fresh = HandOver(self._lock, runtime.post, runtime.counters)
+        # `setdefault` is atomic: a nested call may create the object at the same time.
+        hand_over: HandOver = self.__dict__.setdefault("_hand_over", fresh)
         hand_over.add(partial(self._append_late, item), partial(self._refuse_late, item))
-        hand_over.carry_out()  # unless it is inside
+        hand_over.carry_out()  # has no effect inside another call
 
     def _append_late(self, item: Item) -> None:
         """Append a message that was handed over."""
@@ -386,20 +387,20 @@ class BoundedMailbox(deque[Item]):
         self._cell.schedule()
 
     def _refuse_late(self, item: Item, error: BaseException) -> None:
-        """Count a message that was not handed over; one that did not fit is counted already."""
+        """Count a message that was refused; one that did not fit has been counted."""
         if isinstance(error, TooManyCalls):
-            # On the node's thread: this one is inside a call of the mailbox.
+            # Posted, because this thread is inside a call of the mailbox.
             self._cell.runtime.post(self._lose_late, item, errors.MailboxFull(str(error)))
 
     def _lose_late(self, item: Item, error: errors.MailboxFull) -> None:
-        """Count a message that was not handed over as a dead letter, and fail its ask."""
+        """Report a refused message as a dead letter, and fail its ask."""
         message, sender = item
         if sender is not None and sender.expects:
             sender.set_exception(error)
         self._cell.runtime.dead_letter(self._cell.ref, message, sender)
 
     def _append(self, item: Item) -> None:
-        """Take a message, or do with it what the policy says."""
+        """Append a message, or apply the policy if it does not fit."""
         message = item[0]
         if message.__class__ in ALWAYS_FIT:
             with self._lock:
@@ -413,7 +414,7 @@ class BoundedMailbox(deque[Item]):
             self._take_in(item, size, node)
             return
         lock = self._lock
-        lock.acquire()  # in half of the time that `with` takes: each message comes here
+        lock.acquire()  # takes half the time of `with`, and every message passes here
         try:
             fits = self.pressure.fits(len(self), size)
             if fits:
@@ -424,8 +425,8 @@ class BoundedMailbox(deque[Item]):
             self._overflow(item, size)
 
     def appendleft(self, item: Item) -> None:
-        """Put a message at the front, whether it fits or not: it has been accepted before."""
-        size = 0 if self._sizes is None else size_of(item[0])  # may run code of users
+        """Put a message at the front, without a check: it has been accepted before."""
+        size = 0 if self._sizes is None else size_of(item[0])  # may run user code
         with self._lock:
             super().appendleft(item)
             if self._sizes is not None:
@@ -438,7 +439,7 @@ class BoundedMailbox(deque[Item]):
             self.appendleft(item)
 
     def popleft(self) -> Item:
-        """Take the oldest message out; waiters go on when half of the bounds is free."""
+        """Pop the oldest message; resume waiting senders if half of the bounds is free."""
         with self._lock:
             item = super().popleft()
             if self._sizes is not None:
@@ -450,7 +451,7 @@ class BoundedMailbox(deque[Item]):
         return item
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
-        """Take a message out of the middle; needs the lock."""
+        """Remove a message from the middle; needs the lock."""
         assert not isinstance(index, slice)
         super().__delitem__(index)
         if self._sizes is not None:
@@ -458,9 +459,9 @@ class BoundedMailbox(deque[Item]):
             del self._sizes[index]
 
     def offer(self, item: Item) -> Future[None] | None:
-        """Append a message if it fits; else return a future that is done when to try again.
+        """Append a message if it fits; otherwise return a future that is done at the next room.
 
-        Where the policy drops messages it is appended in any case, and the policy decides.
+        A mailbox that drops messages applies its policy instead.
         """
         if self.bounds.on_full in ("drop_newest", "drop_oldest"):
             self.append(item)
@@ -474,12 +475,12 @@ class BoundedMailbox(deque[Item]):
                     return None
             if room is not None:
                 return room
-            room = self.pressure.room()  # then look again: it may just have become free
+            room = self.pressure.room()  # then check again, as there may be room by now
 
     def take_turn(self, item: Item, turn: SendTurn, *, is_urgent: bool) -> bool:
-        """Append a message if it fits, else let its sender stand in line.
+        """Append a message if it fits, or put its sender in line; return whether it fits.
 
-        The place of one that is urgent is left to the caller.
+        An urgent message is not appended; the caller does this.
         """
         size = 0 if self._sizes is None else size_of(item[0])
         with self._lock:
@@ -494,13 +495,13 @@ class BoundedMailbox(deque[Item]):
 
     @property
     def load(self) -> tuple[int, int]:
-        """Messages that wait, those that are parked included, and their bytes."""
+        """Number of waiting messages, including parked ones, and their bytes."""
         with self._lock:
-            parked = sum(held[1] for held in self._parked_of.values())
+            parked = sum(load[1] for load in self._parked_of.values())
             return len(self) + len(self._parked), self.pressure.held + parked
 
     def _guest(self, item: Item) -> bytes | None:
-        """Return the node that a message came from, if it knows of the bounds."""
+        """Return the node of a message's sender if it uses credit; None otherwise."""
         node: bytes | None = getattr(item[1], "node", None)
         if node is None:
             return None
@@ -509,30 +510,30 @@ class BoundedMailbox(deque[Item]):
         return node if self.guests is not None and self.guests.knows(node) else None
 
     def _take_in(self, item: Item, size: int, node: bytes) -> None:
-        """Take a message that was granted: into the mailbox, or beside it."""
-        assert self.guests is not None, "only guests are taken in"
+        """Accept a message that was sent with credit: append it, or park it."""
+        assert self.guests is not None, "only a node with credit sends here"
         with self._lock:
             fits = not self._parked and self.pressure.fits(len(self), size)
-            held = self._parked_of.get(node, [0, 0])
-            is_taken = fits or self._may_park(*held)
+            load = self._parked_of.get(node, [0, 0])
+            is_accepted = fits or self._may_park(*load)
             if fits:
                 self._push(item, size)
-            elif is_taken:
+            elif is_accepted:
                 self._parked.append((item, size, node))
-                self._parked_of[node] = [held[0] + 1, held[1] + size]
+                self._parked_of[node] = [load[0] + 1, load[1] + size]
         self.guests.arrived(node)
-        if not is_taken:  # the node does not do what was agreed on
+        if not is_accepted:  # the node sends more than its credit allows
             self._turn_away(item)
 
-    def _may_park(self, count: int, held: int) -> bool:
-        """Return whether one more message may be parked beside so many of its node."""
+    def _may_park(self, count: int, size: int) -> bool:
+        """Return whether another message may be parked for a node that has these already."""
         limit, most = self.bounds.limit, self.bounds.bytes
         return (limit is None or count < limit + PARKED_MESSAGES) and (
-            most is None or held < most + PARKED_OCTETS
+            most is None or size < most + PARKED_OCTETS
         )
 
     def _unpark(self) -> None:
-        """Take in what is parked as far as there is room; needs the lock."""
+        """Append parked messages while there is room; needs the lock."""
         while self._parked:
             item, size, node = self._parked[0]
             if item[0].__class__ is not Stop and not self.pressure.fits(len(self), size):
@@ -540,23 +541,23 @@ class BoundedMailbox(deque[Item]):
             self._parked.popleft()
             self._push(item, size)
             if node:
-                held = self._parked_of[node]
-                held[0] -= 1
-                held[1] -= size
-                if not held[0]:
+                load = self._parked_of[node]
+                load[0] -= 1
+                load[1] -= size
+                if not load[0]:
                     del self._parked_of[node]
 
     # --- bounds ---
 
     def _push(self, item: Item, size: int) -> None:
-        """Append a message with its size; needs the lock."""
+        """Append a message and its size; needs the lock."""
         super().append(item)
         if self._sizes is not None:
             self._sizes.append(size)
             self.pressure.held += size
 
     def admit(self, message: Any, sender: Sender | None) -> bool:
-        """Do for an urgent message what `append` does, but leave its place to the caller."""
+        """Apply bounds and policy to an urgent message, which the caller then appends."""
         node = self._guest((message, sender)) if self.bounds.on_full == "wait" else None
         beside = 0 if node is None else PARKED_MESSAGES
         with self._lock:
@@ -574,7 +575,7 @@ class BoundedMailbox(deque[Item]):
         return False
 
     def _overflow(self, item: Item, size: int) -> None:
-        """Do with a message that does not fit what the policy says."""
+        """Apply the policy to a message that does not fit."""
         if self.bounds.on_full == "drop_oldest":
             self._make_room(size)
             with self._lock:
@@ -590,7 +591,9 @@ class BoundedMailbox(deque[Item]):
         with self._lock:
             while not self.pressure.fits(len(self), size):
                 items = enumerate(self)
-                index = next((i for i, it in items if it[0].__class__ not in ALWAYS_FIT), None)
+                index = next(
+                    (i for i, pair in items if pair[0].__class__ not in ALWAYS_FIT), None
+                )
                 if index is None:
                     break
                 dropped.append(self[index])
@@ -599,14 +602,14 @@ class BoundedMailbox(deque[Item]):
             self._lose(item)
 
     def _turn_away(self, item: Item) -> None:
-        """Drop a message, or refuse it; an ask fails in any case."""
+        """Drop a message or refuse it; fail its ask in both cases."""
         self._lose(item)
         sender = item[1]
         if self.bounds.on_full != "drop_newest" and not (sender is not None and sender.expects):
             raise self._error()
 
     def _lose(self, item: Item) -> None:
-        """Count a message that is dropped or refused, and fail its ask."""
+        """Count a dropped or refused message, and fail its ask."""
         sender = item[1]
         if sender is not None and sender.expects:
             sender.set_exception(self._error())
@@ -617,7 +620,7 @@ class BoundedMailbox(deque[Item]):
             self._report()
 
     def _report(self) -> None:
-        """Tell what was lost since the last event; again after a while if more is."""
+        """Report the losses since the last event; repeat after a while if there are more."""
         lost, self._lost = self._lost, 0
         if not lost:
             self._reporting = False
@@ -627,7 +630,7 @@ class BoundedMailbox(deque[Item]):
         runtime.call_later(REPORT_INTERVAL, self._report)
 
     def _error(self) -> errors.MailboxFull:
-        """Return the error that says how full the mailbox is."""
+        """Return the error of a full mailbox."""
         state = self.pressure.describe(len(self))
         return errors.MailboxFull(
             f"the mailbox of {self._cell.ref} is full: {state}; send less, or raise its bounds"
@@ -636,8 +639,8 @@ class BoundedMailbox(deque[Item]):
     # --- waiting for room ---
 
     def _wait(self, item: Item, size: int, push: Callable[[Item, int], None] | None) -> bool:
-        """Wait outside of the system; inside use the overdraft, and refuse what is beyond."""
-        if may_wait() and not locks.holds_any():  # nor inside a call of callboard
+        """Wait outside of actors; inside, use the overdraft, and refuse beyond it."""
+        if may_wait() and not locks.holds_any():  # not in a nested call, either
             return self._block(item, size, push)
         with self._lock:
             fits = self.pressure.fits(len(self), size, 2)
@@ -652,7 +655,7 @@ class BoundedMailbox(deque[Item]):
         return True
 
     def _block(self, item: Item, size: int, push: Callable[[Item, int], None] | None) -> bool:
-        """Block this thread until there is room, or the time of an ask is over."""
+        """Block this thread until there is room, or the ask has expired."""
         while True:
             room = self.pressure.room()
             room.asked = self._cell.ref
@@ -668,7 +671,7 @@ class BoundedMailbox(deque[Item]):
 
 @dataclass(frozen=True, slots=True)
 class SpawnOptions:
-    """How an actor is run, apart from its class and arguments."""
+    """The options of a spawn, apart from class and arguments."""
 
     trap_exit: bool = False
     mailbox: Mailbox | None = None
@@ -677,14 +680,14 @@ class SpawnOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassWithOptions:
-    """An actor class and options for one spawn: what `Actor.with_options` returns."""
+    """An actor class with options for one spawn; the result of `Actor.with_options`."""
 
     actor_class: type
     options: SpawnOptions
 
 
 def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
-    """Split what was given to `spawn` into the class and its options.
+    """Split the first argument of `spawn` into the class and its options.
 
     Raises:
         WrongArgument: it is not a class.
@@ -693,94 +696,93 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
         return actor_class.actor_class, actor_class.options
     if not isinstance(actor_class, type):
         kind = type(actor_class)
-        msg = (
-            f"{safe_repr(actor_class):.100} is no actor class; derive one from callboard.Actor"
-        )
+        msg = f"{safe_repr(actor_class):.100} is not an actor class; derive one"
+        msg += " from callboard.Actor"
         if hasattr(kind, "cell_class"):
-            msg = f"spawn() makes the {kind.__name__} itself: spawn({kind.__name__}, …)"
+            msg = f"spawn() creates the {kind.__name__} itself: spawn({kind.__name__}, …)"
         raise errors.WrongArgument(msg)
     trap_exit = bool(getattr(actor_class, "trap_exit", False))
-    bounds = getattr(actor_class, "mailbox", None)  # a Thespian class may have another thing
+    bounds = getattr(actor_class, "mailbox", None)  # in a Thespian class, possibly not ours
     detached = getattr(actor_class, "detached", False) is True
     if not trap_exit and bounds is None and not detached:
-        return actor_class, _DEFAULTS  # making them anew would cost a tenth of the spawn
+        return actor_class, _DEFAULTS  # a new object would take a tenth of the time of a spawn
     bounds = bounds if isinstance(bounds, Mailbox) else None
     return actor_class, SpawnOptions(trap_exit, bounds, detached)
 
 
-#: The options that a class may set, by how they are mistaken.
+#: The options of actor classes by their normalized names, to find misspelled ones.
 _OPTIONS: Final = {
     name.replace("_", ""): name
     for name in ("trap_exit", "mailbox", "detached", "concurrent_limit")
 }
 
 
-def check_options(where: str, options: Mapping[str, Any]) -> None:
-    """Look whether options of an actor are of their kinds; what is None was not given.
+def check_options(owner: str, options: Mapping[str, Any]) -> None:
+    """Check the types of an actor's options; None means that an option was not given.
 
     Raises:
-        WrongArgument: one is not.
+        WrongArgument: an option has the wrong type.
     """
     for name, value in options.items():
         if name == "mailbox":
             is_so = not isinstance(value, int | str | dict | tuple | list)
             errors.require(
-                is_so, f"{where}: mailbox = Mailbox(limit=1000) bounds a mailbox", value
+                is_so, f"{owner}: mailbox = Mailbox(limit=1000) bounds a mailbox", value
             )
         else:
             is_so = isinstance(value, bool | None)
-            errors.require(is_so, f"{where}: {name} is True or False", value)
+            errors.require(is_so, f"{owner}: {name} is True or False", value)
 
 
 def check_class(actor_class: type) -> None:
-    """Look whether what an actor class sets for the runtime can be meant.
+    """Check the attributes of an actor class that configure the runtime.
 
     Raises:
-        WrongArgument: an option is of another kind, or `__init__` is a coroutine.
-        WrongValue: an option has a value that means nothing.
+        WrongArgument: an option has the wrong type, or `__init__` is a coroutine.
+        WrongValue: an option has an invalid value.
     """
-    own, where = vars(actor_class), actor_class.__qualname__
-    check_options(where, {name: own.get(name) for name in ("mailbox", "trap_exit", "detached")})
+    own, owner = vars(actor_class), actor_class.__qualname__
+    check_options(owner, {name: own.get(name) for name in ("mailbox", "trap_exit", "detached")})
     if inspect.iscoroutinefunction(own.get("__init__")):
-        msg = f"{where}.__init__ is async, and nobody would await it; begin in a handler"
+        msg = f"{owner}.__init__ is async, but is not awaited; move its code to a handler"
         raise errors.WrongArgument(msg)
     if "concurrent_limit" in own:
-        checked_count(own["concurrent_limit"], f"{where}.concurrent_limit", 1)
+        checked_count(own["concurrent_limit"], f"{owner}.concurrent_limit", 1)
     callables = own.get("remote_methods")
-    needed = f"{where}: remote_methods is a set of names, {{{callables!r}}}"
+    needed = f"{owner}: remote_methods is a set of names, {{{callables!r}}}"
     errors.require(not isinstance(callables, str), needed, callables)
     if isinstance(callables, set | frozenset | list | tuple):
         unknown = sorted(str(n) for n in callables if not hasattr(actor_class, str(n)))
         if unknown:
-            msg = f"{where}.remote_methods names {', '.join(unknown)}, which it does not have"
+            msg = f"{owner}.remote_methods names {', '.join(unknown)}, which it does not have"
             raise errors.WrongValue(msg)
     for name, value in own.items():
-        meant = _OPTIONS.get(name.lower().replace("_", "").rstrip("s"), name)
-        if meant != name and not callable(value):
-            log.warning("%s.%s is no option of actors; %s is", where, name, meant)
+        option = _OPTIONS.get(name.lower().replace("_", "").rstrip("s"), name)
+        if option != name and not callable(value):
+            log.warning("%s.%s is not an option of actors; use %s", owner, name, option)
         is_own = name.startswith("_") or not name.islower() or name == "remote_methods"
         if type(value) in _SHARED and not is_own:
-            text = "%s.%s is one %s for all actors of the class; make it in __init__"
-            log.warning(text, where, name, type(value).__name__)
+            text = "%s.%s is one %s shared by all actors of the class; create it in __init__"
+            log.warning(text, owner, name, type(value).__name__)
 
 
 def refuse_abstract(actor_class: type) -> None:
-    """Refuse a class that lacks methods.
+    """Refuse a class with abstract methods.
 
     Raises:
-        WrongArgument: some are abstract.
+        WrongArgument: the class has abstract methods.
     """
     members: dict[str, Any] = {}
     for kind in reversed(actor_class.__mro__):
-        members |= vars(kind)  # each node looks: `inspect` would take longer than all the rest
+        members |= vars(kind)  # runs once per class and node; `inspect` would be much slower
     missing = sorted(n for n, m in members.items() if getattr(m, "__isabstractmethod__", False))
     if missing:
         name = actor_class.__qualname__
-        msg = f"{name} is abstract: spawn a subclass of it that has {', '.join(missing)}"
+        msg = f"{name} is abstract: spawn a subclass that defines {', '.join(missing)}"
         raise errors.WrongArgument(msg)
 
 
-#: What each actor of a class would share with all others.
+#: Mutable types that all actors of a class would share.
 _SHARED: Final = frozenset({list, dict, set, bytearray, deque})
 
 #: The options of most spawns.

@@ -1,8 +1,8 @@
-"""References to actors: what users hold, send, compare and print.
+"""References to actors, which users hold, send, compare and print.
 
-A ref leads to a `Target` (the cell of a local actor, or the proxy of a remote one) and gives it
-messages together with their `Sender`: an asker, which wants the outcome, or a teller, which
-does not. What ends a target's life is told to its watchers as a `Down`.
+A ref leads to a `Target`: the cell of a local actor, or the proxy of a remote one. The target
+receives each message with its `Sender`: an asker, which wants the outcome, or a sender that
+does not. The watchers of a target receive its end as a `Down`.
 """
 
 import functools
@@ -41,7 +41,7 @@ from callboard.support.text import safe_repr
 if TYPE_CHECKING:
 
     class ActorAddress:
-        """Thespian's, which ships no types: without this a checker would take any name."""
+        """Thespian's class, which has no types; a checker would accept any attribute of it."""
 
     from typing_extensions import TypeVar as OptionalTypeVar  # known to every checker
 
@@ -54,18 +54,18 @@ else:
 R = TypeVar("R")
 P = ParamSpec("P")
 
-#: Seconds that an ask may take unless it says otherwise.
+#: Default timeout of an ask in seconds.
 DEFAULT_TIMEOUT = ASK_SECONDS
 
-#: Seconds by which a limit has to come before an ask's own deadline to count.
+#: Seconds by which an inherited limit has to be earlier than an ask's own deadline to apply.
 LIMIT_MARGIN = 1.0
 
 
 class Query(Generic[R]):
-    """Base class for messages that are questions.
+    """Base class for messages that ask for an answer of a type.
 
-    `class Total(Query[int])` is answered by an int. The class carries no behavior;
-    checkers take the type of `ref.ask(Total())` from it.
+    `class Total(Query[int])` is answered by an int. The class has no behavior; checkers take
+    the type of `ref.ask(Total())` from it.
     """
 
     __slots__ = ()
@@ -73,7 +73,7 @@ class Query(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A method call on its way to an actor: what `ref.call` and `ref.proxy()` send."""
+    """A method call as a message, sent by `ref.call` and `ref.proxy()`."""
 
     method: str
     args: tuple[Any, ...] = ()
@@ -82,7 +82,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What an actor is told of the end of another one."""
+    """Base class of messages about the end of another actor."""
 
     ref: "ActorRef[Any]"
     reason: ExitReason | str
@@ -94,8 +94,8 @@ class Down(Ended):
 
     Attributes:
         ref: the actor that ended.
-        reason: why, an `ExitReason` (equal to its text).
-        detail: the text of the error, for people.
+        reason: an `ExitReason` (equal to its text).
+        detail: text of the error, for people.
     """
 
     __slots__ = ()
@@ -105,7 +105,7 @@ Watcher = Callable[[Down], object]
 
 
 class Home(RetryHost, Protocol):
-    """What a ref uses of the runtime that it belongs to."""
+    """The interface of a runtime for its refs."""
 
     #: The name of the node.
     name: str
@@ -113,10 +113,10 @@ class Home(RetryHost, Protocol):
     node_id: bytes
 
     def ref_text(self, ref: "ActorRef[Any]", /) -> str:
-        """Return the text of a ref."""
+        """Return a ref as text."""
 
     def ref_of(self, node: bytes, number: int, /) -> "ActorRef[Any]":
-        """Return the ref of an actor by its node and number."""
+        """Return the ref of an actor by node and number."""
 
     def reply_ref(self, asker: "Asker", /) -> "ActorRef[Any]":
         """Return the one-shot address of an asker."""
@@ -125,11 +125,11 @@ class Home(RetryHost, Protocol):
     node: Any
 
     def note_late_answer(self) -> None:
-        """Count an answer that no asker takes."""
+        """Count an answer that no asker receives."""
 
 
 class AnySender(Protocol):
-    """What all senders have; see `callboard.actors.asking.reply`."""
+    """The common interface of senders; see `callboard.actors.asking.reply`."""
 
     @property
     def node(self) -> bytes:
@@ -149,155 +149,157 @@ class AnySender(Protocol):
 
     @property
     def origin(self) -> object:
-        """The key under which the caller gives the ask up."""
+        """The key by which the caller can give up the ask."""
 
     def encoded(self, value: Any, /) -> Callable[[], object] | None:
-        """Serialize an answer as it is now, and return what sends it."""
+        """Serialize an answer in its current state, and return a function that sends it."""
 
     def reference(self, runtime: Home, /) -> "ActorRef[Any] | None":
-        """Return what `self.sender` is while the message is handled."""
+        """Return the value of `self.sender` while the message is handled."""
 
 
 class Teller(AnySender, Protocol):
-    """The sender of a message that wants no answer: an actor's cell, or what stands for one."""
+    """The sender of a message that wants no answer: an actor's cell, or a substitute."""
 
     @property
     def expects(self) -> Literal[False]:
-        """Tells a teller from an asker."""
+        """False, which distinguishes it from an asker."""
 
     @property
     def deadline(self) -> None:
-        """A teller sets no time."""
+        """None, as there is no answer to wait for."""
 
     @property
     def runtime(self) -> Home:
-        """The runtime that it sends from."""
+        """The runtime of the sender."""
 
     @property
     def number(self) -> int:
-        """Its number there, under which it can be reached."""
+        """The number under which the sender can be reached."""
 
 
 class Asker(AnySender, Protocol):
-    """The sender that wants an outcome: an ask's future, or a remote asker's double."""
+    """The sender that wants an outcome: the future of an ask, or the proxy of a remote one."""
 
     @property
     def expects(self) -> Literal[True]:
-        """Tells an asker from a cell that only told."""
+        """True, which distinguishes it from a sender that wants no answer."""
 
     @property
     def deadline(self) -> float | None:
-        """When its time is over, on the runner's clock; `EXPIRED` once it is, None if never."""
+        """When the ask expires, on the runner's clock; `EXPIRED` if it has; None if never."""
 
     def set_result(self, value: Any, /) -> bool:
-        """Take the answer; False when there was one."""
+        """Accept the answer; return False if there was an outcome."""
 
     def set_exception(self, error: BaseException, /) -> bool:
-        """Take the error instead of an answer; False when there was one."""
+        """Accept an error as the outcome; return False if there was one."""
 
     def mark_handled(self) -> None:
-        """Take note that the message was handled; the answer may come later."""
+        """Record that the message was handled; the answer may follow later."""
 
 
-#: Where a message came from; None stands for an anonymous one.
+#: The sender of a message; None for an anonymous message.
 Sender = Teller | Asker
 
 
 class Awaited(Protocol):
-    """An actor that another one waits for."""
+    """An actor that another actor waits for."""
 
     @property
     def ref(self) -> "ActorRef[Any]":
         """The actor's ref."""
 
     def waits_for(self, other: "Running", /) -> bool:
-        """Return whether this actor is `other`, or waits for it, directly or through others."""
+        """Return whether this actor is `other`, or waits for it directly or through others."""
 
 
 class Running(Teller, Awaited, Protocol):
-    """The actor whose handler runs: what the code below a handler may know of it."""
+    """The actor whose handler runs, as code called by the handler sees it."""
 
     @property
     def actor(self) -> Any:
-        """The actor itself; None once it has ended."""
+        """The actor itself; None after its end."""
 
     @property
     def sender(self) -> "Sender | None":
-        """The sender of the message that is handled."""
+        """The sender of the message that is being handled."""
 
     @property
     def chain_name(self) -> str:
-        """What names it in the chain of asks that wait for it; empty: it stands in none."""
+        """The name of the actor in the chain of waiting asks; empty if it is not part of it."""
 
     @property
     def outbox(self) -> "Callable[[Callable[..., Any], Any, Any], bool] | None":
-        """What withholds the sends of its running handler; None where they go at once.
+        """The function that withholds sends of the running handler; None if there is none.
 
-        It is called with what posts the message, the message and its sender, and returns
-        whether it has taken them.
+        Called with the function that posts the message, the message, and its sender. It returns
+        whether it withholds the message.
         """
 
-    def refuse_wait(self, asked: object, /) -> bool:
-        """Raise if waiting on this thread would never end; returns whether it may block.
+    def refuse_wait(self, awaited: object, /) -> bool:
+        """Raise if waiting on this thread would never end; return whether it may block.
 
         Raises:
-            WouldDeadlock: it is the thread that has to run the actor asked.
+            WouldDeadlock: this thread has to run the actor that would be waited for.
         """
 
     def may_block_here(self) -> bool:
         """Return whether this is the actor's own thread, which it may block."""
 
     def block_on(self, target: Awaited, /) -> bool:
-        """Take no turn until `unblock`; False if `target` waits for this actor in turn."""
+        """Suspend this actor until `unblock`; return False if `target` waits for this actor."""
 
     def unblock(self) -> None:
-        """Take turns again."""
+        """Resume this actor."""
 
 
-#: The actor whose handler runs here, or None outside of actors. A coroutine handler runs in a
-#: copy of the context, so the value stays right after an await and inside tasks that the
-#: handler starts.
+#: The actor whose handler runs; None outside of actors. A coroutine handler runs in a copy of
+#: the context, so the value is also right after an await, and in tasks that the handler starts.
 current_cell: ContextVar[Running | None] = ContextVar("callboard_current_cell", default=None)
 
 
 class Target(RetryTarget, Protocol):
-    """Where a ref leads: the cell of a local actor, or the proxy of a remote one."""
+    """The target of a ref: the cell of a local actor, or the proxy of a remote one."""
 
     def post(self, message: Any, sender: Sender | None, /) -> None:
-        """Hand a message over; from any thread, never blocks."""
+        """Send a message; from any thread, without blocking."""
 
     def post_urgent(self, message: Any, sender: Sender | None, /) -> None:
-        """Hand over a message that goes before those without priority."""
+        """Send a message that is handled before those without priority."""
 
     async def apost(
         self, message: Any, sender: Sender | None, /, *, is_urgent: bool = False
     ) -> None:
-        """Hand a message over as soon as there is room for it."""
+        """Send a message when there is room for it."""
 
     def give_up(self, asker: Asker, /) -> None:
-        """Let a coroutine handler stop that works for an asker which has gone."""
+        """Cancel a coroutine handler whose asker no longer waits."""
 
     def stop(self) -> None:
-        """End the actor behind earlier messages."""
+        """End the actor after the messages that it has received."""
 
     def kill(self) -> None:
         """End the actor before its next message."""
 
     def monitor(self, key: object, watcher: Watcher, /) -> None:
-        """Call `watcher` once when the actor ends or is lost."""
+        """Call `watcher` once, when the actor ends or is lost."""
 
     def demonitor(self, key: object, /) -> None:
-        """Forget a watcher."""
+        """Remove a watcher."""
 
     def link(self, other: "ActorRef[Any]", /) -> None:
-        """Let the actor be told when `other` ends."""
+        """Notify the actor when `other` ends."""
 
     def unlink(self, other: "ActorRef[Any]", /) -> None:
         """Undo `link`."""
 
 
 class Callee(Generic[A_co]):
-    """What methods of actors can be called on; A_co is the actors' class."""
+    """Base class of refs and groups, whose actors' methods can be called.
+
+    A_co is the class of the actors.
+    """
 
     __slots__ = ()
 
@@ -344,14 +346,14 @@ class Callee(Generic[A_co]):
     ) -> Any:
         """Send a message and return its answer: `ask` as a coroutine, for tasks.
 
-        `group.create_task(ref.aask(m))` works; the message is sent when the task begins, and
-        to cancel the task gives the ask up.
+        For example `group.create_task(ref.aask(m))`. The message is sent when the task starts.
+        Cancelling the task gives up the ask.
         """
         future = self.ask(message, timeout, retries, backoff, priority=priority)
         try:
             return await future
         finally:
-            future.cancel()  # no effect once it is done
+            future.cancel()  # no effect if it is done
 
     @overload
     def call(
@@ -367,9 +369,9 @@ class Callee(Generic[A_co]):
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
         """Call a public method of the actor: `ref.call(Counter.add, 1)`.
 
-        The method runs in the actor, serial with its messages; only its name travels. The
-        future fails as that of `ask` does, or with `NoSuchMethod`. Of a group it is called on
-        one member; with routing `hash`, use `at(key).call(…)`.
+        The method runs in the actor, in order with its messages; only its name is sent. The
+        future fails like that of `ask`, or with `NoSuchMethod`. For a group, one member is
+        called; with routing `hash`, use `at(key).call(…)`.
 
         Raises:
             TypeError: `method` is not a function of a class.
@@ -382,10 +384,10 @@ class Callee(Generic[A_co]):
 
 
 def refuse_priority(priority: object) -> None:
-    """Refuse what is no priority.
+    """Check the priority of a message.
 
     Raises:
-        WrongValue: it is neither of the two.
+        WrongValue: it is neither `normal` nor `high`.
     """
     if priority not in ("normal", "high"):
         msg = f"priority={safe_repr(priority):.80}: a message has priority 'normal' or 'high'"
@@ -393,13 +395,14 @@ def refuse_priority(priority: object) -> None:
 
 
 def checked_ref(ref: object, call: str) -> "ActorRef[Any]":
-    """Return what was given as a ref.
+    """Check an argument that has to be a ref, and return it.
 
     Args:
-        ref: anything.
-        call: that it was given to, for the error.
+        ref: the argument.
+        call: name of the called function, for the error text.
 
     Raises:
+        WrongArgument: it is not a ref.
         WrongArgument: it is not a ref.
     """
     if isinstance(ref, ActorRef):
@@ -412,21 +415,21 @@ def checked_ref(ref: object, call: str) -> "ActorRef[Any]":
 class ActorRef(Callee[A_co], ActorAddress):
     """The address of an actor on this node or any other; A_co is the actor's class.
 
-    Refs are equal when they name the same actor, whichever node they came from; they can be
-    keys of dictionaries and travel inside messages. A ref says nothing about whether the actor
-    still lives.
+    Refs are equal if they name the same actor, on whichever node they were created. They can be
+    keys of dictionaries and parts of messages. A ref does not tell whether the actor still
+    lives.
     """
 
     __slots__ = ("_key", "home", "target")
 
     def __init__(self, home: Home, node: bytes, number: int, target: Target) -> None:
-        """Only the runtime makes refs; users get them from `spawn` and in messages."""
-        #: The runtime that this ref belongs to.
+        """Create a ref; only the runtime does, users get refs from `spawn` and in messages."""
+        #: The runtime of this ref.
         self.home = home
         self._key = (node, number)
         self.target = target
 
-    if not TYPE_CHECKING:  # who checks types knows what a ref has
+    if not TYPE_CHECKING:  # a checker knows the attributes of a ref
 
         def __getattr__(self, name: str) -> NoReturn:
             remedy = f"ref.proxy().{name}(…), or ref.call with the method"
@@ -438,11 +441,11 @@ class ActorRef(Callee[A_co], ActorAddress):
     # --- messages ---
 
     def tell(self, message: object, *, priority: Priority = "normal") -> None:
-        """Send a message without waiting. Never raises for a dead actor: that is a dead letter.
+        """Send a message without waiting; for a dead actor it becomes a dead letter.
 
         Args:
             message: any message.
-            priority: "high" goes before all normal messages that wait in the mailbox.
+            priority: "high" overtakes all normal messages that wait in the mailbox.
 
         Raises:
             MailboxFull: the actor is local, and its mailbox has bounds and refuses the message.
@@ -463,20 +466,20 @@ class ActorRef(Callee[A_co], ActorAddress):
             self.target.post_urgent(message, current_cell.get())
 
     async def atell(self, message: object, *, priority: Priority = "normal") -> None:
-        """Send a message as soon as there is room for it: `tell` for coroutines.
+        """Send a message when there is room for it: `tell` for coroutines.
 
-        Waits while a mailbox with `on_full="wait"` is full, on this node or another, and while
-        the link there is, in handlers as well; one coroutine after the other goes on. For how
-        long is up to `asyncio.timeout`. Cancelled, it has not sent the message.
+        Waits while a mailbox with `on_full="wait"` or the link to its node is full, in handlers
+        as well; waiting coroutines resume one after the other. Limit the wait with
+        `asyncio.timeout`. A cancelled call has not sent the message.
 
         Args:
-            message: any message; it may be changed once this has returned.
-            priority: "high" goes before all normal messages that wait in the mailbox.
+            message: any message; it may be changed after this call.
+            priority: "high" overtakes all normal messages that wait in the mailbox.
 
         Raises:
-            MailboxFull: the mailbox has bounds, and refuses the message by its policy.
+            MailboxFull: the mailbox has bounds, and its policy refuses the message.
             NotSerializable: the actor is remote and the message cannot travel.
-            WouldDeadlock: in a handler for which the actor waits.
+            WouldDeadlock: called in a handler that the actor waits for.
         """
         refuse_priority(priority)
         if INSTRUMENTATION.used:
@@ -521,19 +524,19 @@ class ActorRef(Callee[A_co], ActorAddress):
 
         Args:
             message: any message; a `Query[R]` is answered by an R.
-            timeout: seconds that the answer may take; None or `math.inf` for no limit. Left
-                out it is 60, or in a handler what is left of the time of the ask that is
+            timeout: seconds to wait for the answer; None or `math.inf` for no limit. The
+                default is 60, or in a handler the rest of the time of the ask that is being
                 handled. With `retries` it is the time of each attempt.
-            retries: how often the message is sent again when an attempt ran out of time, the
-                path was lost, or the mailbox was full. It is handled once all the same: the
-                receiving node keeps answers for 60 s, and repeats join the work under way. To
-                a node of an earlier release only what was not sent, or refused, is repeated.
-            backoff: seconds before the first repeat; twice as long before each further one.
-            priority: "high" goes before all normal messages that wait in the mailbox.
+            retries: number of repeats if an attempt timed out, the path was lost, or the
+                mailbox was full. The message is still handled only once: the receiving node
+                caches replies for 60 s, and repeats join a running handler. To a node of an
+                earlier release, only unsent or refused messages are repeated.
+            backoff: seconds before the first repeat, doubled before each further one.
+            priority: "high" overtakes all normal messages that wait in the mailbox.
 
         Raises:
-            InvalidSeconds: the timeout or backoff is not a time.
-            WrongArgument: `retries` is not a number of repeats.
+            InvalidSeconds: `timeout` or `backoff` is not a number of seconds.
+            WrongArgument: `retries` is not a count.
 
         The future fails with `ActorDown`, `AskTimeout`, `MailboxFull`, `NodeUnreachable`,
         `UnexpectedMessage` or `RemoteError`.
@@ -542,7 +545,7 @@ class ActorRef(Callee[A_co], ActorAddress):
             if retries:
                 return self._ask_again(message, timeout, retries, backoff, priority)
             return self._ask_in_company(message, timeout, priority)
-        home = self.home  # as `set_deadline`, without the call
+        home = self.home  # inlines `set_deadline`, as every ask passes here
         deadline = home.now() + DEFAULT_TIMEOUT
         if INSTRUMENTATION.used:
             cell = current_cell.get()
@@ -565,27 +568,27 @@ class ActorRef(Callee[A_co], ActorAddress):
     def _ask_in_company(
         self, message: object, timeout: float | None, priority: Priority
     ) -> Future[Any]:
-        """Ask with a deadline of its own, a trace context, or a priority."""
+        """Ask with an own timeout, a trace context, a chain, or a priority."""
         if priority != "normal":
             refuse_priority(priority)
         future: Future[Any] = Future(self)
         has_own_time = timeout is not DEFAULT_TIMEOUT
-        # NaN is not between, nor is what is no plain time: it is checked.
+        # Other types, and numbers out of range such as NaN, are checked by a function.
         if has_own_time and not (timeout.__class__ is float and 0.0 <= timeout < MAX_SECONDS):
             timeout = checked_limit(timeout)
         if timeout is not None:
-            if has_own_time:  # as `set_deadline`, without the call
+            if has_own_time:  # inlines `set_deadline`
                 INSTRUMENTATION.used, future.timeout, home = True, timeout, self.home
                 future.deadline = home.now() + timeout
                 home.fresh_asks.append(future)
-                has_sender = True
+                travels = True
             else:
                 cell = current_cell.get()
                 sender = None if cell is None else cell.sender
                 limit = None if sender is None else sender.deadline
-                has_sender = self.home.set_deadline(future, timeout, limit)
-            if has_sender and not self.is_local:
-                message = Envelope(message, None, future.deadline)  # it travels, too
+                travels = self.home.set_deadline(future, timeout, limit)
+            if travels and not self.is_local:
+                message = Envelope(message, None, future.deadline)
         else:
             message = self._unlimited(message)
         begun = (
@@ -605,14 +608,14 @@ class ActorRef(Callee[A_co], ActorAddress):
         post = self.target.post_urgent if priority == "high" else self.target.post
         if cell is None or not cell.outbox or not cell.outbox(post, message, future):
             post(message, future)
-        # Without a deadline it ends with the node at the latest.
+        # Without a deadline, only the end of the node fails it.
         return future if future.deadline is not None else self.home.shutdown.guard(future)
 
     def _unlimited(self, message: object) -> object:
-        """Return what an ask without a time sends."""
+        """Return the message of an ask without a limit."""
         if self.is_local:
             return message
-        # Without a deadline the other node would take it for an ask with the default.
+        # Without a deadline, the other node would apply the default timeout.
         return Envelope(message, None, self.home.now() + UNLIMITED_SECONDS)
 
     def _ask_again(
@@ -623,7 +626,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         backoff: float,
         priority: Priority,
     ) -> Future[Any]:
-        """Ask, and send the message again when no answer comes."""
+        """Ask with retries."""
         refuse_priority(priority)
         limit = None
         cell = current_cell.get()
@@ -647,7 +650,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         return MethodProxy(self)
 
     def stop(self) -> None:
-        """End the actor normally, behind the messages that it was sent before."""
+        """End the actor normally, after the messages that it has received."""
         self.target.stop()
 
     def kill(self) -> None:
@@ -658,7 +661,7 @@ class ActorRef(Callee[A_co], ActorAddress):
 
     @property
     def node_id(self) -> bytes:
-        """The 18 bytes that name the actor's node."""
+        """The id of the actor's node, 18 bytes."""
         return self._key[0]
 
     @property
@@ -668,7 +671,7 @@ class ActorRef(Callee[A_co], ActorAddress):
 
     @property
     def is_local(self) -> bool:
-        """Whether the actor lives (or lived) on the node that this ref belongs to."""
+        """Whether the actor lives, or lived, on the node of this ref."""
         return self._key[0] == self.home.node_id
 
     @property
@@ -676,7 +679,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         """The ref as text, under Thespian's name."""
         return str(self)
 
-    # Thespian's other name of it, and the text by which it compares addresses.
+    # Thespian's other name for it, and the text by which it compares addresses.
     actorAddressString = _aaddr = addressDetails
 
     def __str__(self) -> str:
@@ -706,13 +709,13 @@ class ActorRef(Callee[A_co], ActorAddress):
 
 
 def waiting_actors() -> tuple[str, ...]:
-    """Return the named actors that wait for what the running code asks."""
+    """Return the names in the chain of actors that wait for the running code."""
     chain, cell = INSTRUMENTATION.chain.get(), current_cell.get()
     return (*chain, cell.chain_name) if cell is not None and cell.chain_name else chain
 
 
 def _post_when_held(post: Callable[..., object], message: Any, sender: Sender | None) -> None:
-    """Post a message, or let it wait in the outbox of the handler that runs."""
+    """Post a message, or withhold it in the outbox of the running handler."""
     cell = current_cell.get()
     if cell is None or not cell.outbox or not cell.outbox(post, message, sender):
         post(message, sender)
@@ -728,51 +731,51 @@ class ReplyRef(ActorRef[Any]):
 
 
 class NoActor:
-    """Where a ref leads that has no actor behind it: it takes messages, and never ends."""
+    """Base class of targets without an actor; it accepts messages, and never ends."""
 
     __slots__ = ()
 
     def post(self, message: Any, sender: Sender | None) -> None:
-        """Take a message."""
+        """Accept a message."""
 
     def post_urgent(self, message: Any, sender: Sender | None) -> None:
-        """Take a message: there is nothing that it could overtake."""
+        """Accept a message, without a queue that it could overtake."""
         self.post(message, sender)
 
     async def apost(
         self, message: Any, sender: Sender | None, *, is_urgent: bool = False
     ) -> None:
-        """Take a message: there always is room."""
+        """Accept a message, as there always is room."""
         (self.post_urgent if is_urgent else self.post)(message, sender)
 
     def keeps_answers(self) -> bool:
-        """Return that nothing is handled twice."""
+        """Return True, as nothing is handled twice."""
         return True
 
     def give_up(self, asker: Asker) -> None:
-        """No handler works for anybody."""
+        """Do nothing, as no handler runs."""
 
     def stop(self) -> None:
-        """There is no actor to be ended."""
+        """Do nothing, as there is no actor."""
 
     def kill(self) -> None:
-        """There is no actor to be ended."""
+        """Do nothing, as there is no actor."""
 
     def monitor(self, key: object, watcher: Watcher) -> None:
-        """There is no end to be told of."""
+        """Do nothing, as it never ends."""
 
     def demonitor(self, key: object) -> None:
-        """Nothing is kept."""
+        """Do nothing, as it has no watchers."""
 
     def link(self, other: ActorRef[Any]) -> None:
-        """There is nothing to link with."""
+        """Do nothing, as there is no actor."""
 
     def unlink(self, other: ActorRef[Any]) -> None:
-        """There is nothing to unlink."""
+        """Do nothing, as there is no actor."""
 
 
 class ReplyTarget(NoActor):
-    """Leads from a reply ref to its asker."""
+    """Target of a reply ref: its asker."""
 
     __slots__ = ("_asker", "_runtime")
 
@@ -781,7 +784,7 @@ class ReplyTarget(NoActor):
         self._asker = asker
 
     def post(self, message: Any, sender: Sender | None) -> None:
-        """Answer with the message; a second answer is dropped and counted."""
+        """Answer with the message; count a second answer, and drop it."""
         if isinstance(message, Envelope):
             message = message.message
         if not self._asker.set_result(message):
@@ -789,7 +792,7 @@ class ReplyTarget(NoActor):
 
 
 class MethodProxy:
-    """Calls an actor's methods by attribute: each call returns a future."""
+    """Calls an actor's methods as its own; each call returns a future."""
 
     __slots__ = ("_ref",)
 

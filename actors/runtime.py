@@ -1,19 +1,19 @@
-"""The runtime of one node's local actors: which live, how they end, and how they are reached.
+"""The runtime of one node's local actors: starts, finds and ends them.
 
-`actors` knows a node as opaque bytes. What leads to other nodes comes in through `Remote`,
-which `proxies` implements.
+`actors` treats a node id as opaque bytes. `Remote`, which `proxies` implements, connects the
+runtime to other nodes.
 
-Rooms above use of a runtime its public methods and attributes, never its runner or its cells:
+Higher layers use the public methods and attributes of a runtime, never its runner or cells:
 
     now, post, call_at, call_later      the clock, and calls on the node's thread
-    random, loop, is_runner_thread      randomness, asyncio, "am I on that thread?"
-    start_actor, contexts, ref_of       actors: start one, look at those that live, refer to one
+    random, loop, is_runner_thread      randomness, asyncio, the check for the node's thread
+    start_actor, contexts, ref_of       start an actor, list the living ones, refer to one
     monitor, set_deadline, dead_letter  the end of actors and of asks
-    report, listen, subscribed          events, and what is counted
-    is_closed, stopped                  the end
-    shutdown                            what has to end with the node: waits, steps
+    report, listen, subscribed          events
+    is_closed, stopped                  the end of the node
+    shutdown                            waits and steps that end with the node
 
-What an actor of theirs needs of its own inside is `SystemActor.context`.
+The internal view of an actor for its own code is `SystemActor.context`.
 """
 
 import contextlib
@@ -58,52 +58,52 @@ A = TypeVar("A")
 C = TypeVar("C", bound=Cell)
 T = TypeVar("T")
 
-#: Actor numbers below are reserved for actors that every node has.
+#: Actor numbers below this are reserved for actors of every node.
 FIRST_NUMBER: Final = 16
 
 LAST_NUMBER: Final = 2**32 - 1
 
-#: Mistakes of a program that are logged, each once.
+#: Limit of different warnings about mistakes of a program; each is logged once.
 WARNINGS: Final = 1_000
 
-#: Seconds that closing waits for handlers that are under way.
+#: Seconds that closing waits for running handlers.
 SHUTDOWN_TIMEOUT: Final = 5.0
 
 
 class LocalOnly:
-    """A runtime without other nodes."""
+    """The `Remote` of a runtime without other nodes."""
 
     held_numbers: Container[int] = ()
 
     def ref_text(self, node: bytes, number: int) -> str:
-        """Return the text of a ref; without an address it names only node and number."""
+        """Return the text of a ref; without an address it has only node and number."""
         return f"basp:///{number}@{node.hex()}"
 
     def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
-        """Refuse: there is no way to other nodes."""
+        """Refuse, as there are no other nodes."""
         msg = f"actor {number} lives on {node.hex()}; this system has no other nodes"
         raise InvalidAddress(msg)
 
     def guests_of(self, _number: int) -> None:
-        """Return that no other node sends anything."""
+        """Return None, as no other node sends messages."""
 
     def actor_ended(self, _context: Any, _down: Down) -> None:
-        """Tell nobody."""
+        """Do nothing, as there is no other node to notify."""
 
     def is_reachable(self, _node: bytes) -> bool:
-        """Return that there is no other node."""
+        """Return False, as there is no other node."""
         return False
 
 
 class NextAsk:
-    """Stands where asks are put until there is one, and has that one timed."""
+    """Replaces the list of recent asks until the next ask, which it times."""
 
     def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
         runtime.fresh_asks = self
 
     def append(self, future: Future[Any]) -> None:
-        """Take an ask: it goes where asks go, as all that follow."""
+        """Time an ask, and restore the list."""
         runtime = self._runtime
         runner = runtime.runner
         fresh = runtime.fresh_asks = runner.deadlines.fresh
@@ -112,25 +112,25 @@ class NextAsk:
         future.add_done_callback(lambda _: asks.add(runtime.now() - since))
         cell = getattr(future.asked, "target", None)
         if isinstance(cell, Cell):
-            runner.sampler.follow(cell, since, behind=1)
+            runner.sampler.follow(cell, since, offset=1)
 
 
 class Runtime:
     """The actors of one node."""
 
-    #: Used by each spawn and ask. Slots, as an object whose dictionary has more than 30 keys
-    #: shares them no longer: each use of an attribute or a method then costs a search.
+    #: Slots for attributes of frequent use: an object with more than 30 attributes does not
+    #: share the keys of its dictionary, which makes each access to an attribute slower.
     __slots__ = (
         "__dict__", "__weakref__", "_lock", "_number", "_reply_numbers", "_subscribers",
         "_tables", "_warned", "contexts", "counters", "fresh_asks", "is_closed",
         "now", "remote", "runner", "shutdown",
     )  # fmt: skip
 
-    #: Told of each event before all subscribers: what keeps the latest ones. It does not count
-    #: as a subscriber, for which spawns and ends would be told.
+    #: Called with each event before all subscribers, to store recent events. It does not count
+    #: as a subscriber, for which spawns and ends of actors would be reported.
     recorder: Callable[[object], object] = staticmethod(lambda _: None)
 
-    #: Makes the Thespian system of a runtime that has none; set by `callboard.actors.thespian`.
+    #: Creates the Thespian system of a runtime; set by `callboard.actors.thespian`.
     system_base: ClassVar[Callable[["Runtime"], object]]
 
     def __init__(
@@ -139,63 +139,63 @@ class Runtime:
         self.name = name or "node"
         self.node_id = node_id or os.urandom(15) + os.getpid().to_bytes(3)
         self.runner = runner or Runner(self.name)
-        #: What is counted, in messages.
+        #: The counters of the node.
         self.counters = events.Counters()
-        #: Called with each dead letter: its ref, the message, and the sender.
+        #: Called with each dead letter: the ref, the message, and the sender.
         self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
         self._subscribers: list[Callable[[object], None]] = []
         self.runner.times.on_slow = self._note_slow
-        #: Returns the monotonic time in seconds; everything on this node reads the time here.
+        #: Returns the monotonic time in seconds; all code of this node reads the time here.
         self.now = self.runner.now
         #: Calls `callback(*args)` soon on the node's thread; from any thread.
+        #: Calls `callback(*args)` soon on the node's thread; from any thread.
         self.post = self.runner.post
-        #: Lets something take its turn as an actor does; from any thread.
+        #: Schedules a turn of a runnable, like one of an actor; from any thread.
         self.schedule = self.runner.schedule
         #: Calls on the node's thread at a time of `now()`; from any thread.
         self.call_at = self.runner.call_at
-        #: Calls on the node's thread in so many seconds; from any thread.
+        #: Calls on the node's thread after some seconds; from any thread.
         self.call_later = self.runner.call_later
-        #: Sees to it that the deadlines of asks are looked at before a time of `now()`.
+        #: Makes sure that deadlines of asks are checked before a time of `now()`.
         self.awake_by = self.runner.awake_by
         #: Whether this is a thread that runs the node's handlers and callbacks.
         self.is_runner_thread = self.runner.is_runner_thread
         #: The node's source of randomness.
         self.random = self.runner.random
-        #: The asyncio event loop on which the node's coroutine handlers run.
+        #: The asyncio event loop of the node's coroutine handlers.
         self.loop = self.runner.loop
-        #: An event that is set once the node's last thread has ended.
+        #: An event that is set after the node's last thread has ended.
         self.stopped = self.runner.stopped
         self.fresh_asks: AskList = self.runner.deadlines.fresh
-        #: What ends with the node, and in which order.
+        #: The shutdown sequence of the node.
         self.shutdown = Shutdown(self.name, self.now, self.call_later)
         self.kept = ReplyCache(self.now, self.call_later)
         self.remote: Remote = LocalOnly()
         self._warned: set[object] = set()
         after_fork.register(self, Runtime._leave)
-        #: The actors of this node by their number; other rooms read it, and only the runtime
-        #: changes it.
+        #: The actors of this node by number; changed by the runtime only.
         self.contexts: dict[int, Cell] = {}
         #: Whether the end of the node has begun.
         self.is_closed = False
-        #: The errands that are under way, see `callboard.actors.system_actor`.
+        #: The running errands, see `callboard.actors.system_actor`.
         self.errands: set[Any] = set()
         #: The object that actors see as `self.node`.
         self.node: Any = None
-        #: Starts children on other nodes: (class, args, kwargs, where); None without others.
+        #: Starts actors on other nodes: (class, args, kwargs, node); None without others.
         self.spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None = None
-        #: Who takes the place of actors that supervisors start again.
+        #: The successors of actors that supervisors restart.
         self.succession = Succession()
-        #: Makes actors of plain Thespian classes, and the system base; see `actors.thespian`.
+        #: Creates actors of plain Thespian classes; see `actors.thespian`, also for the next.
         self.plain: Any = None
         self.thespian: Any = None
-        #: Told of each actor that ended, on the runner's thread.
+        #: Called with each actor that ended, on the runner's thread.
         self.on_end: list[Callable[[Any, Down], None]] = []
         self._number = self.runner.random.randrange(FIRST_NUMBER, 2**31)
         self._lock = locks.lock("actors of a node", 740)
         self._tables: dict[type, DispatchTable] = {}
         self._reply_numbers = itertools.count(1)
         self._emptied = locks.condition_on(self._lock)
-        self._when_empty: Future[None] | None = None  # the same for a simulation
+        self._when_empty: Future[None] | None = None  # for `await_ends` in a simulation
 
     def connect(
         self,
@@ -203,7 +203,7 @@ class Runtime:
         remote: Remote,
         spawn_elsewhere: Callable[..., Future[ActorRef[Any]]],
     ) -> None:
-        """Let actors see a node as `self.node`, and reach others through it."""
+        """Set the object that actors see as `self.node`, and the way to other nodes."""
         self.node = node
         self.remote = remote
         self.spawn_elsewhere = spawn_elsewhere
@@ -211,15 +211,15 @@ class Runtime:
         self.runner.sampler.time_next_ask = partial(NextAsk, self)
 
     def _leave(self) -> None:
-        """Let each message to an actor of this copy be refused, in a forked process."""
+        """Clear all mailboxes in a forked process, so that each new message is refused."""
         for cell in list(self.contexts.values()):
             cell.leave()
 
     async def in_time(self, future: Future[T], seconds: float, late: Exception) -> T:
-        """Await a future; it fails with `late` if it takes longer than some seconds."""
+        """Await a future; raise `late` if it is not done after some seconds."""
         timer = self.call_later(checked(seconds), future.set_exception, late)
         try:
-            return await self.shutdown.guard(future)  # no timer fires on a closed node
+            return await self.shutdown.guard(future)  # the timer never fires on a closed node
         finally:
             timer.cancel()
 
@@ -234,15 +234,15 @@ class Runtime:
         parent: Cell | None = None,
         number: int | None = None,
     ) -> ActorRef[A]:
-        """Make an actor and return its ref. Its `__init__` runs on the calling thread.
+        """Create an actor and return its ref. Its `__init__` runs on the calling thread.
 
-        Raises whatever `__init__` raises, and `NodeClosed` after the end.
+        Raises the exception of `__init__`, and `NodeClosed` after the end.
         """
         if self.is_closed:
             msg = f"{self.name} is closed; spawn on a node that runs"
             raise NodeClosed(msg)
         if parent is not None and parent.reason is not None:
-            msg = f"{parent.ref} has ended; its children would have nobody"
+            msg = f"{parent.ref} has ended; its children would have no parent"
             raise ActorDown(msg, str(parent.reason), parent.detail)
         self.runner.start()
         actor_class, options = options_of(actor_class)
@@ -251,7 +251,7 @@ class Runtime:
             cell.bound_mailbox(options.mailbox)
         if options.detached:
             cell.runner = self.runner.detached(f"{self.name}-{actor_class.__name__}")
-        before = current_cell.get()
+        outer = current_cell.get()
         current_cell.set(cell)
         try:
             attach = getattr(actor_class, "attach", None)
@@ -265,7 +265,7 @@ class Runtime:
             self._give_up(cell, f"{class_name(error)} in its __init__")
             raise
         finally:
-            current_cell.set(before)
+            current_cell.set(outer)
         if cell.runner is not self.runner:
             cell.runner.start()
         cell.open(trap_exit=options.trap_exit)
@@ -274,14 +274,14 @@ class Runtime:
         return cell.ref
 
     def _new_cell(self, actor_class: type, parent: Cell | None, number: int | None) -> Cell:
-        """Make the cell of an actor and enter it under its number."""
+        """Create the cell of an actor and register it under its number."""
         table = self.table_of(actor_class)
         kind = actor_class if hasattr(actor_class, "cell_class") else self.plain
         with self._lock:
             while True:
                 chosen = self._next_number() if number is None else number
                 cell = kind.cell_class(self, self.runner, chosen, table, parent, self.now())
-                # One step: a spawn inside this one may just have taken the number.
+                # `setdefault` is atomic: a nested spawn may have taken the number.
                 if number is not None:
                     self.contexts[chosen] = cell
                     break
@@ -295,7 +295,7 @@ class Runtime:
         return cell  # type: ignore[no-any-return]
 
     def place(self, make: Callable[[int], C]) -> C:
-        """Give a cell that needs no actor a number, and make it reachable under that."""
+        """Create a cell without an actor, and register it under a free number."""
         with self._lock:
             while True:
                 cell = make(self._next_number())
@@ -303,7 +303,7 @@ class Runtime:
                     return cell
 
     def table_of(self, handlers: Handlers) -> DispatchTable:
-        """Return the dispatch table of a class, kept; or of functions or an object, made."""
+        """Return the dispatch table of a class (stored), of functions, or of an object."""
         if not isinstance(handlers, type):
             if isinstance(handlers, Mapping):
                 return DispatchTable.of_functions(handlers)
@@ -315,7 +315,7 @@ class Runtime:
         return table
 
     def _next_number(self) -> int:
-        """Return a number that no actor has and no other node knows; needs the lock."""
+        """Return a number that no actor has and no other node refers to; needs the lock."""
         number = self._number
         while True:
             number = number + 1 if number < LAST_NUMBER else FIRST_NUMBER
@@ -324,14 +324,14 @@ class Runtime:
                 return number
 
     def _give_up(self, cell: Cell, detail: str) -> None:
-        """End an actor that was not made: it may have children, links and messages already."""
+        """End an actor whose `__init__` raised; it may have children, links and messages."""
         if cell.parent is not None and cell.parent.children is not None:
             cell.parent.children.pop(cell, None)
-        cell.parent = None  # its creator gets the exception instead
+        cell.parent = None  # the exception notifies its creator instead
         cell.abort(ExitReason.ERROR, detail)
 
     def forget(self, cell: Cell, down: Down) -> None:
-        """Take an ended actor out of the table."""
+        """Remove an ended actor from the tables, and report its end."""
         with self._lock:
             self.contexts.pop(cell.number, None)
             reason = str(cell.reason)
@@ -344,15 +344,15 @@ class Runtime:
             self._when_empty.set_result(None)
         if cell.runner is not self.runner:
             cell.runner.stop()
-        for told in self.on_end:
-            told(cell, down)
+        for observer in self.on_end:
+            observer(cell, down)
         if self._subscribers:
             self.report(events.ActorStopped(cell.ref, str(cell.reason), cell.detail))
 
     # --- refs ---
 
     def ref_of(self, node: bytes, number: int) -> ActorRef[Any]:
-        """Return the ref of an actor by its node and number, local or remote, alive or not."""
+        """Return the ref of an actor by node and number, local or remote, living or ended."""
         if node != self.node_id:
             return self.remote.remote_ref(node, number)
         cell = self.contexts.get(number)
@@ -364,11 +364,11 @@ class Runtime:
 
     @property
     def nobody(self) -> ActorRef[Any]:
-        """The ref of no actor: the sender of an anonymous message, for Thespian's handlers."""
+        """The ref of no actor: the sender of an anonymous message for Thespian's handlers."""
         return self.ended_ref(0)
 
     def ended_ref(self, number: int | None = None) -> ActorRef[Any]:
-        """Return the ref of an actor that is not there (any more)."""
+        """Return the ref of an actor that has ended or never lived."""
         if number is None:
             with self._lock:
                 number = self._next_number()
@@ -377,7 +377,7 @@ class Runtime:
         return cell.ref
 
     def takes(self, number: int) -> bool:
-        """Return whether something takes what is sent to an actor's number."""
+        """Return whether messages to an actor's number have a receiver."""
         return number in self.contexts or self.succession.successor(number) is not None
 
     def reply_ref(self, asker: Asker) -> ActorRef[Any]:
@@ -385,7 +385,7 @@ class Runtime:
         return ReplyRef(self, self.node_id, next(self._reply_numbers), ReplyTarget(self, asker))
 
     def note_late_answer(self) -> None:
-        """Count an answer that no asker takes: a second one, or one after the ask's time."""
+        """Count an answer that no asker receives: a second one, or one after the timeout."""
         self.counters.late_answers += 1
 
     def ref_text(self, ref: ActorRef[Any]) -> str:
@@ -395,10 +395,11 @@ class Runtime:
     def set_deadline(
         self, future: Future[Any], timeout: float, limit: float | None = None
     ) -> bool:
-        """Let an ask fail after `timeout` seconds, or at `limit` if that is clearly earlier.
+        """Fail an ask after `timeout` seconds, or at `limit` if that is clearly earlier.
 
-        Returns whether it is. The same timeout, given a moment ago, is not a limit: its
-        time is over at about the same moment, and that need not be told to other nodes.
+        Returns whether `limit` applies. It does not for an ask with the same timeout as the ask
+        being handled, which began a moment earlier. The difference is not worth a deadline in
+        the message to another node.
         """
         now = self.now()
         deadline = now + timeout
@@ -419,38 +420,38 @@ class Runtime:
         return self.shutdown.guard(future)
 
     def thespian_system(self) -> Any:
-        """Return the Thespian system of this runtime, made on first use."""
+        """Return the Thespian system of this runtime, created on first use."""
         if self.thespian is None:
             type(self).system_base(self)
         return self.thespian
 
-    # --- what happens ---
+    # --- events ---
 
     def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
-        """Count a message that no handler will take."""
+        """Count a message that no handler will receive, and report it."""
         self.counters.dead_letters += 1
         content = message.message if type(message) is Envelope else message
         with traced_as(message):
-            for told in self.on_dead_letter:
-                told(ref, content, sender)
+            for observer in self.on_dead_letter:
+                observer(ref, content, sender)
             if self._subscribers:
                 self.report(events.DeadLetter(ref, content))
 
     def note_failure(self, cell: Cell, text: str, error: BaseException) -> None:
-        """Count and log an exception that ends an actor."""
+        """Count, log and report an exception that ends an actor."""
         self.counters.failures += 1
         name = type(cell.actor).__name__
         logged(log, "%s (%s) failed: %s", name, cell.ref, text, error=error)
         self.report(events.ActorFailed(cell.ref, text))
 
     def warn_once(self, key: object, text: str) -> None:
-        """Log a mistake of the program for the first time; later ones are only counted."""
+        """Log a mistake of the program the first time; ignore repetitions."""
         if key not in self._warned and len(self._warned) < WARNINGS:
             self._warned.add(key)
             log.warning("%s", text)
 
     def _note_slow(self, cell: Cell, handler: str, seconds: float) -> None:
-        """Count and log a handler that holds its thread for long; it goes on."""
+        """Count, log and report a handler that holds its thread for long."""
         self.counters.slow_handlers += 1
         text = (
             "%s of %s (%s) has run for %.1f s; await instead of blocking, or detach the actor"
@@ -459,25 +460,28 @@ class Runtime:
         self.report(events.SlowHandler(cell.ref, handler, seconds))
 
     def report(self, event: object) -> None:
-        """Hand an event to all subscribers."""
+        """Report an event to all subscribers."""
         for subscriber in (self.recorder, *self._subscribers):
             try:
                 subscriber(event)
-            except BaseException as error:  # noqa: BLE001  # nor break what it sees
+            except BaseException as error:  # noqa: BLE001  # must not fail the reporting code
                 logged(log, "a subscriber failed at %s", safe_repr(event), error=error)
 
-    def listen(self, told: Callable[[object], None]) -> Callable[[], None]:
-        """Call `told(event)` for each event; returns how to stop it. From any thread."""
-        self._subscribers = [*self._subscribers, told]
+    def listen(self, subscriber: Callable[[object], None]) -> Callable[[], None]:
+        """Call `subscriber(event)` for each event; return a function that stops this.
+
+        From any thread.
+        """
+        self._subscribers = [*self._subscribers, subscriber]
 
         def stop() -> None:
-            self._subscribers = [known for known in self._subscribers if known is not told]
+            self._subscribers = [s for s in self._subscribers if s is not subscriber]
 
         return stop
 
     @contextlib.contextmanager
     def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:
-        """Call `subscriber(event)` for each event while the block runs; from any thread."""
+        """Call `subscriber(event)` for each event during the block; from any thread."""
         stop = self.listen(subscriber)
         try:
             yield
@@ -486,20 +490,20 @@ class Runtime:
 
     @property
     def handled(self) -> int:
-        """Messages that handlers were called for."""
+        """Number of messages that handlers were called for."""
         with self._lock:
             living = sum(cell.handled for cell in list(self.contexts.values()))
             return self.counters.handled_by_ended + living
 
     @property
     def handler_seconds(self) -> dict[str, float]:
-        """Seconds in handlers by name of the actors' class, as sampled."""
+        """Seconds in handlers by class name of the actor, as sampled."""
         return dict(self.runner.times.seconds)
 
     # --- the end ---
 
     def end_actors(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:
-        """End all actors with `shutdown`; False when some handler did not return in time."""
+        """End all actors with `shutdown`; return False if a handler did not return in time."""
         self.is_closed = True
         if not self.runner.is_started:
             return True
@@ -507,12 +511,12 @@ class Runtime:
         return self.await_ends(timeout)
 
     def _end_all(self) -> None:
-        """Tell all actors to end."""
+        """Request the end of all actors."""
         for cell in list(self.contexts.values()):
             cell.kill(ExitReason.SHUTDOWN)
 
     def await_ends(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:
-        """Wait until no actor lives; returns whether that is so. A handler does not wait."""
+        """Wait until no actor lives; return whether none does. A handler does not wait."""
         if self.is_runner_thread():
             return not self.contexts
         wait = waiting.get()
@@ -526,7 +530,7 @@ class Runtime:
             return self._emptied.wait_for(lambda: not self.contexts, timeout)
 
     def close(self, timeout: float = SHUTDOWN_TIMEOUT) -> None:
-        """Fail every pending wait and stop the runner; actors have been ended before."""
+        """Fail every pending wait and stop the runner, after the actors have ended."""
         self.is_closed = True
         if self.runner.is_started:
             self._end_all()

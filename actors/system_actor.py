@@ -47,9 +47,9 @@ class CallBack:
 
 
 class NodeContext(Home, Protocol):
-    """One node from inside. What is said of no thread may be called from any."""
+    """The internal view of a node. Functions may be called from any thread, unless noted."""
 
-    # --- who it is ---
+    # --- identity ---
 
     #: The name of the node.
     name: str
@@ -58,13 +58,13 @@ class NodeContext(Home, Protocol):
     #: The object that actors see as `self.node`.
     node: Any
 
-    # --- time, turns and chance ---
+    # --- time, turns and randomness ---
 
     #: Returns the monotonic time in seconds; all code of a node reads the time here.
     now: Callable[[], float]
     #: Calls `callback(*args)` soon on the node's thread: (callback, *args).
     post: Callable[..., None]
-    #: Calls on the node's thread in so many seconds: (delay, callback, *args).
+    #: Calls on the node's thread after some seconds: (delay, callback, *args).
     call_later: Callable[..., Timer]
     #: Returns whether this is a thread that runs the node's handlers and callbacks.
     is_runner_thread: Callable[[], bool]
@@ -79,10 +79,10 @@ class NodeContext(Home, Protocol):
     def contexts(self) -> Mapping[int, Any]:
         """The actors of this node by their numbers, each as an `ActorContext`."""
 
-    #: Who takes the place of actors that supervisors start again.
+    #: The successors of actors that supervisors restart.
     succession: Succession
 
-    #: Starts children of supervisors on other nodes: (class, args, kwargs, where); None without
+    #: Starts children of supervisors on other nodes: (class, args, kwargs, node); None without
     #: other nodes.
     spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None
 
@@ -94,18 +94,18 @@ class NodeContext(Home, Protocol):
         *,
         number: int | None = None,
     ) -> ActorRef[A]:
-        """Make an actor of callboard itself and return its ref; see `SystemActor`.
+        """Create an actor of callboard itself and return its ref; see `SystemActor`.
 
         Its `__init__` runs on the calling thread.
         """
 
     def place(self, make: Callable[[int], C], /) -> C:
-        """Give an activation a number, and make it reachable under that."""
+        """Create a cell without an actor, and register it under a free number."""
 
-    # --- refs, and asks that wait ---
+    # --- refs and pending asks ---
 
     def ref_of(self, node: bytes, number: int, /) -> ActorRef[Any]:
-        """Return the ref of an actor by its node and number, local or remote, alive or not."""
+        """Return the ref of an actor by node and number, local or remote, living or ended."""
 
     def reply_ref(self, asker: Asker, /) -> ActorRef[Any]:
         """Return the one-shot address of an asker."""
@@ -116,29 +116,29 @@ class NodeContext(Home, Protocol):
     def set_deadline(
         self, future: Future[Any], timeout: float, limit: float | None = None, /
     ) -> bool:
-        """Let an ask fail after `timeout` seconds, or at `limit` if that is clearly earlier."""
+        """Fail an ask after `timeout` seconds, or at `limit` if that is clearly earlier."""
 
     def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
-        """Count a message that no handler will take."""
+        """Count a message that no handler will receive."""
 
-    # --- what happens ---
+    # --- events ---
 
-    #: What the node counts, in messages.
+    #: The counters of the node.
     counters: Counters
 
     def report(self, event: object, /) -> None:
-        """Hand an event to all subscribers of the node."""
+        """Report an event to all subscribers of the node."""
 
     def warn_once(self, key: object, text: str, /) -> None:
-        """Log a mistake of the program for the first time."""
+        """Log a mistake of the program, the first time only."""
 
     # --- the end ---
 
     #: Whether the end of the node has begun.
     is_closed: bool
-    #: An event that is set once the node's last thread has ended.
+    #: An event that is set after the node's last thread has ended.
     stopped: threading.Event
-    #: What ends with the node, and in which order.
+    #: The shutdown sequence of the node.
     shutdown: Shutdown
 
 

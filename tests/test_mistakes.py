@@ -384,8 +384,8 @@ def test_an_option_that_is_spelled_otherwise_is_told(caplog):
         trap_exits = True
         mail_box = None
 
-    assert "Till.trap_exits is no option of actors; trap_exit is" in caplog.text
-    assert "Till.mail_box is no option of actors; mailbox is" in caplog.text
+    assert "Till.trap_exits is not an option of actors; use trap_exit" in caplog.text
+    assert "Till.mail_box is not an option of actors; use mailbox" in caplog.text
 
 
 def test_an_end_that_was_asked_for_and_nobody_handles_is_told(node, caplog):
@@ -420,7 +420,7 @@ def test_what_all_actors_of_a_class_would_share_is_told(caplog):
         LIMITS = {"a": 1}
         _own: set = set()
 
-    assert caplog.text.count("one list for all actors of the class; make it in __init__") == 1
+    assert caplog.text.count("one list shared by all actors of the class; create it in __init__") == 1
     assert "LIMITS" not in caplog.text
 
 

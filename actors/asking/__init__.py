@@ -1,1 +1,1 @@
-"""Asks beyond one question and one answer: repeated ones, kept answers, many at once."""
+"""Extensions of `ask`: repeats, cached replies, and waiting for many futures."""

@@ -1,4 +1,4 @@
-"""Waiting for many futures, ours and those of `concurrent.futures`, on threads or awaited."""
+"""Waits for many futures, ours and those of `concurrent.futures`, on threads or awaited."""
 
 import asyncio
 import concurrent.futures
@@ -15,7 +15,7 @@ from callboard.actors.seconds import limit as checked_limit
 from callboard.support.items import Items
 from callboard.support.text import safe_repr
 
-#: What can be waited for.
+#: A future that can be waited for.
 AnyFuture = Future[Any] | concurrent.futures.Future[Any]
 
 F = TypeVar("F", bound=AnyFuture)
@@ -32,19 +32,19 @@ def gather(*futures: AnyFuture, return_exceptions: bool = False) -> Future[list[
 
     Args:
         futures: from `ask`, `call`, `find` …, or an executor's.
-        return_exceptions: put errors among the results. Else it fails with the first one, and
-            the others go on.
+        return_exceptions: put errors among the results. Otherwise the first error fails the
+            returned future, and the other futures continue.
 
-    To cancel it cancels all of them.
+    Cancelling the returned future cancels all of them.
 
     Raises:
-        WrongArgument: one is no future.
+        WrongArgument: one argument is not a future.
     """
     return _Gathered(_checked(futures, "gather"), return_exceptions=return_exceptions)
 
 
 class _Gathered(Future[list[Any]]):
-    """The results of many."""
+    """The future of many results."""
 
     __slots__ = ("_parts", "_return_exceptions", "_waiting")
 
@@ -59,39 +59,41 @@ class _Gathered(Future[list[Any]]):
             self.set_result([])
 
     def give_up(self) -> None:
-        """Cancel all."""
+        """Cancel all parts."""
         for part in self._parts:
             part.cancel()
 
     def _part_done(self, part: AnyFuture) -> None:
-        """Take note of one that is done; any thread."""
+        """Record that a part is done; from any thread."""
         error = _error_of(part)
         if error is not None and not self._return_exceptions:
             self.set_exception(error)
         for _ in range(self._parts.count(part)):
-            self._waiting.pop()  # each takes its own away, so the last one sees none left
+            # Each part pops its own number of entries, whichever these are: two threads may do
+            # so at the same time, and only the last one finds the list empty.
+            self._waiting.pop()
         if not self._waiting and not self.is_done:
-            self.set_result([_error_of(each) or each.result() for each in self._parts])
+            self.set_result([_error_of(part) or part.result() for part in self._parts])
 
 
 class WaitedFutures(Generic[F]):
-    """What `wait` returns: `done, not_done = wait(…)`, and in coroutines `await wait(…)`."""
+    """The result of `wait`: `done, not_done = wait(…)`; in coroutines `await wait(…)`."""
 
     def __init__(self, futures: list[F], over: Future[None]) -> None:
         self._futures = futures
         self._over = over
-        #: Makes the wait of a coroutine.
+        #: The generator that a coroutine awaits; None after the wait.
         self.waiting: Generator[Any, None, object] | None = None
 
     @property
     def done(self) -> set[F]:
-        """The futures that are done."""
+        """The completed futures."""
         self._refuse_unawaited()
         return {future for future in self._futures if future.done()}
 
     @property
     def not_done(self) -> set[F]:
-        """The futures that are not."""
+        """The pending futures."""
         self._refuse_unawaited()
         return {future for future in self._futures if not future.done()}
 
@@ -116,19 +118,19 @@ def wait(
     timeout: float | None = None,
     return_when: ReturnWhen = "ALL_COMPLETED",
 ) -> WaitedFutures[F]:
-    """Wait until futures are done: a thread in the call, a coroutine with `await`.
+    """Wait until futures are done: the call blocks a thread; a coroutine awaits the result.
 
     `done, not_done = wait(futures, 5)`, or `done, not_done = await wait(futures, 5)`.
 
     Args:
         futures: from `ask`, `call`, `find` …, or an executor's.
-        timeout: seconds to wait at most; None for no limit. What is not done then goes on.
+        timeout: seconds to wait at most; None for no limit. Pending futures then continue.
         return_when: `ALL_COMPLETED`, `FIRST_COMPLETED`, or `FIRST_EXCEPTION` (all, unless one
             fails before).
 
     Raises:
-        WrongArgument: one is no future.
-        WrongValue: `return_when` is none of those.
+        WrongArgument: one of them is not a future.
+        WrongValue: `return_when` is not one of the three.
     """
     waited = list(dict.fromkeys(_checked(futures, "wait")))
     if return_when not in _RETURN_WHEN:
@@ -138,47 +140,47 @@ def wait(
     over: Future[None] = Future()
     left = list(waited)
 
-    def note(part: AnyFuture) -> None:
+    def record(part: AnyFuture) -> None:
         left.pop()
         is_first = return_when == "FIRST_COMPLETED"
         if not left or is_first or (return_when == "FIRST_EXCEPTION" and _error_of(part)):
             over.set_result(None)
 
-    for each in waited:
-        _on_done(each, note)
+    for future in waited:
+        _on_done(future, record)
     if not waited:
         over.set_result(None)
     result = WaitedFutures(waited, over)
     if _may_block():
         _sleep_until(over, seconds)
-        _forget(waited, note)
+        _forget(waited, record)
     else:
-        result.waiting = _await_until(over, seconds, waited, note).__await__()
+        result.waiting = _await_until(over, seconds, waited, record).__await__()
     return result
 
 
 async def _await_until(
-    over: Future[None], seconds: float | None, waited: Iterable[AnyFuture], note: Any
+    over: Future[None], seconds: float | None, waited: Iterable[AnyFuture], record: Any
 ) -> None:
     await _await_done(over, seconds)
-    _forget(waited, note)
+    _forget(waited, record)
 
 
 def as_completed(futures: Iterable[F], timeout: float | None = None) -> "Completed[F]":
-    """Iterate over futures as they are done, `for` on a thread and `async for` in a coroutine.
+    """Iterate over futures as they complete: `for` on a thread, `async for` in a coroutine.
 
     Args:
         futures: from `ask`, `call`, `find` …, or an executor's.
         timeout: seconds from now for all of them; then `ResultTimeout` is raised.
 
     Raises:
-        WrongArgument: one is no future.
+        WrongArgument: one of them is not a future.
     """
     return Completed(_checked(futures, "as_completed"), checked_limit(timeout))
 
 
 class Completed(Generic[F]):
-    """Futures in the order in which they are done; for one loop."""
+    """Futures in the order of their completion, for one loop."""
 
     def __init__(self, futures: Iterable[F], timeout: float | None) -> None:
         self._end = None if timeout is None else time.monotonic() + timeout
@@ -186,7 +188,7 @@ class Completed(Generic[F]):
         self._count = len(self._left)
         self._arrivals: DoneQueue[F] = DoneQueue()
         for future in list(self._left):
-            _on_done(future, self._arrivals.note)
+            _on_done(future, self._arrivals.put)
 
     def __iter__(self) -> Iterator[F]:
         while self._left:
@@ -208,13 +210,14 @@ class Completed(Generic[F]):
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def _take(self) -> F:
-        """Take the one that was done first.
+        """Pop the future that completed first.
 
         Raises:
-            ResultTimeout: there is none in time.
+            ResultTimeout: none completed in time.
         """
         if not self._arrivals.done:
-            msg = f"{len(self._left)} of {self._count} futures are not done in time; they go on"
+            left = f"{len(self._left)} of {self._count} futures"
+            msg = f"{left} are not done in time; they continue"
             raise errors.ResultTimeout(msg)
         future = self._arrivals.done.popleft()
         del self._left[future]
@@ -222,20 +225,20 @@ class Completed(Generic[F]):
 
 
 class DoneQueue(Generic[T]):
-    """What was done lately, and a future of the next one."""
+    """A queue of completed items, with a future for the next one."""
 
     def __init__(self) -> None:
         self.done: deque[T] = deque()
         self._next: Future[None] | None = None
 
-    def note(self, future: T) -> None:
-        """Take one that is done; from any thread."""
+    def put(self, future: T) -> None:
+        """Append a completed item; from any thread."""
         self.done.append(future)
         if self._next is not None:
             self._next.set_result(None)
 
     def next(self) -> Future[None]:
-        """Return a future that is done when there is one."""
+        """Return a future that is done as soon as the queue has an item."""
         waiter = self._next = Future()
         if self.done:
             waiter.set_result(None)
@@ -243,24 +246,24 @@ class DoneQueue(Generic[T]):
 
 
 class Answers(Generic[R]):
-    """The answers to many asks, in the order of the questions, so many under way at once.
+    """The answers to many asks in the order of the questions, with a limit of pending asks.
 
-    `for`, `async for`, `await` (a list) or `.result(timeout)` (a list); for one of them, once.
-    The first error is raised, and what is under way then is cancelled.
+    Use `for`, `async for`, `await` (a list) or `.result(timeout)` (a list); one of them, once.
+    The first error is raised, and the pending asks are cancelled.
     """
 
     def __init__(
         self, ask: Callable[[Any], Future[R]], items: Iterable[Any], limit: int
     ) -> None:
         checked_count(limit, "limit", least=1)
-        given: object = items
-        if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        argument: object = items
+        if not isinstance(argument, Iterable) or isinstance(argument, str | bytes):
             msg = f"map() takes the messages to ask, as a list, not {safe_repr(items):.80}"
             raise errors.WrongArgument(msg)
         self._ask = ask
         self._items = iter(items)
         self._limit = limit
-        #: Answers that wait for an earlier one are as many again, and no more.
+        #: Pending asks, and up to as many answers that wait for an earlier one.
         self._window: deque[Future[R]] = deque()
         self._busy = 0
         self._arrivals: DoneQueue[Future[R]] = DoneQueue()
@@ -286,7 +289,7 @@ class Answers(Generic[R]):
         raise StopAsyncIteration
 
     def _next_answer(self) -> R:
-        """Return the first answer, or raise its error, which ends it."""
+        """Return the first answer, or raise its error, which ends the iteration."""
         try:
             return self._window.popleft().result()
         except BaseException:
@@ -301,7 +304,7 @@ class Answers(Generic[R]):
         """Return all answers.
 
         Raises:
-            ResultTimeout: they are not there in time; what is under way was cancelled.
+            ResultTimeout: not all arrived in time; the pending asks were cancelled.
         """
         seconds = checked_limit(timeout)
         end = None if seconds is None else time.monotonic() + seconds
@@ -322,7 +325,7 @@ class Answers(Generic[R]):
             self._cancel()
 
     def _fill(self) -> bool:
-        """Ask as much as may be under way; returns whether answers are to come."""
+        """Send asks up to the limit; return whether answers are to come."""
         arrived = self._arrivals.done
         while arrived:
             arrived.popleft()
@@ -335,11 +338,11 @@ class Answers(Generic[R]):
             future = self._ask(item)
             self._busy += 1
             self._window.append(future)
-            future.on_done(self._arrivals.note)
+            future.on_done(self._arrivals.put)
         return bool(self._window)
 
     def _cancel(self) -> None:
-        """Give up what is under way."""
+        """Cancel the pending asks."""
         while self._window:
             self._window.popleft().cancel()
 
@@ -348,26 +351,28 @@ def _checked(futures: Iterable[F], call: str) -> list[F]:
     """Return futures as a list.
 
     Raises:
-        WrongArgument: one is none, or they are no list.
+        WrongArgument: one of them is not a future, or the argument is not a collection.
     """
-    given: object = futures
-    if isinstance(given, Future | concurrent.futures.Future) or not isinstance(given, Iterable):
+    argument: object = futures
+    if isinstance(argument, Future | concurrent.futures.Future) or not isinstance(
+        argument, Iterable
+    ):
         msg = f"{call}() takes several futures: {call}([first, second])"
         raise errors.WrongArgument(msg)
     checked = list(futures)
     anything: list[object] = [*checked]
-    for each in anything:
-        if not isinstance(each, Future | concurrent.futures.Future):
+    for item in anything:
+        if not isinstance(item, Future | concurrent.futures.Future):
             msg = (
                 f"{call}() takes futures, as ask() and an executor's submit() return them, not "
-                f"{safe_repr(each):.80}; coroutines and asyncio's tasks go to asyncio.{call}()"
+                f"{safe_repr(item):.80}; coroutines and asyncio's tasks go to asyncio.{call}()"
             )
             raise errors.WrongArgument(msg)
     return checked
 
 
 def _on_done(future: AnyFuture, callback: Callable[[Any], object]) -> None:
-    """Call back on the thread that completes a future; at once if it is done."""
+    """Call back on the thread that completes a future, or now if it is done."""
     if isinstance(future, Future):
         future.on_done(callback)
     else:
@@ -375,19 +380,19 @@ def _on_done(future: AnyFuture, callback: Callable[[Any], object]) -> None:
 
 
 def _forget(futures: Iterable[AnyFuture], callback: Callable[[Any], object]) -> None:
-    """Take callbacks back that were not called; `concurrent.futures` cannot."""
+    """Remove callbacks that were not called; `concurrent.futures` cannot remove any."""
     for future in futures:
         if isinstance(future, Future):
             future.remove_done_callback(callback)
 
 
 def _error_of(future: AnyFuture) -> BaseException | None:
-    """Return the error of a future that is done; a cancelled one has asyncio's."""
+    """Return the error of a completed future; asyncio's `CancelledError` if cancelled."""
     return asyncio.CancelledError() if future.cancelled() else future.exception()
 
 
 def _may_block() -> bool:
-    """Return whether the code that runs here may block its thread."""
+    """Return whether the running code may block its thread."""
     try:
         refuse_endless_wait()
     except (errors.WouldBlock, errors.WouldDeadlock):
@@ -396,13 +401,13 @@ def _may_block() -> bool:
 
 
 async def _await_done(over: Future[None], seconds: float | None) -> None:
-    """Await a future until it is done, or the time is over."""
+    """Await a future until it is done or the time is over."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await over
 
 
 def _sleep_until(over: Future[None], seconds: float | None) -> None:
-    """Block this thread until a future is done, or the time is over."""
+    """Block this thread until a future is done or the time is over."""
     with contextlib.suppress(errors.ResultTimeout):
         over.result(seconds)

@@ -1,34 +1,34 @@
-"""When the asker of a promise has given up, so that the actor that made it may forget it.
+"""Expiry of promises: an actor may forget an asker that has given up.
 
-An asker of this node knows by itself when its time is over. One on another node may be gone, or
-its cancellation may be lost: without a rule an actor would keep some hundred bytes for each ask
-that it never answers. So a promise to another node is forgotten when the deadline of the ask
-has passed, and when that node is out of reach: its asks have failed there.
+A local asker ends its own ask when its time is over. A remote asker may be gone, or its
+cancellation may be lost. Without a rule, an actor would keep some hundred bytes for each ask
+that it never answers. So it forgets a promise to another node when the deadline of the ask has
+passed, or when that node is unreachable, because the ask has then failed there.
 
-The deadline travels with an ask that was given a time of its own; an ask without one has
-`ASK_SECONDS`. An ask without any limit says so by a deadline in `UNLIMITED_SECONDS`.
+An ask with its own timeout carries its deadline. An ask without one has `ASK_SECONDS`. An ask
+without any limit carries a deadline of `UNLIMITED_SECONDS`.
 
-To forget is all that happens. The promise still sends an answer, which the asker drops, or
-takes where its clock runs slower. Only the end of the actor is not told to that asker.
+Forgetting has one effect: the asker is not notified when the actor ends. The promise can still
+send an answer, which the asker drops, or accepts if its clock runs slower.
 """
 
 import math
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-#: Seconds that an ask may take which was given no time: what `ask` itself takes as default.
+#: Default timeout of `ask` in seconds.
 ASK_SECONDS: Final = 60.0
 
-#: Seconds to the deadline that an ask without a limit tells: 40 days, as milliseconds still fit
-#: into the four bytes of a deadline.
+#: Deadline in seconds that an ask without a limit carries: 40 days, which as milliseconds fit
+#: into the four bytes of a deadline on the wire.
 UNLIMITED_SECONDS: Final = 40 * 86_400.0
 
-#: Seconds beyond the deadline until a promise is forgotten: an answer may be on its way, and
-#: the clocks of two machines do not run alike.
+#: Seconds between the deadline and the end of a promise: an answer may be in transit, and the
+#: clocks of two machines run at different speeds.
 MARGIN_SECONDS: Final = 1.0
 
-#: Seconds between two looks at the promises of an actor, and for how many promises: looks
-#: cost the same share of the time however many there are.
+#: Seconds between two checks of the promises of an actor, and the number of promises for this
+#: interval. It grows with the number, so checks cost a constant share of the time.
 LOOK_SECONDS: Final = 5.0
 LOOK_PROMISES: Final = 100_000
 
@@ -38,11 +38,11 @@ class Promised(Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """When its time is over, if it said so."""
+        """When the asker gives up, if its message says so."""
 
 
 def due_of(asker: Promised, arrived: float) -> float:
-    """Return when an asker has given up for certain; infinity for one of this node."""
+    """Return when an asker has certainly given up; infinity for an asker of this node."""
     if not _node_of(asker):
         return math.inf
     deadline = asker.deadline
@@ -52,11 +52,11 @@ def due_of(asker: Promised, arrived: float) -> float:
 def has_given_up(
     asker: Any, due: float, now: float, is_reachable: Callable[[bytes], bool]
 ) -> bool:
-    """Return whether an asker on another node waits for no answer any more."""
+    """Return whether an asker on another node no longer waits for the answer."""
     return due <= now or (due < math.inf and not is_reachable(_node_of(asker)))
 
 
 def _node_of(asker: Any) -> bytes:
-    """Return the node that an asker is on; empty for this one."""
+    """Return the node of an asker; empty for this one."""
     node: bytes = asker.node
     return node

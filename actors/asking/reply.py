@@ -1,4 +1,4 @@
-"""Senders of messages, and where the outcome of a message goes.
+"""Senders of messages, and replies, which receive the outcome of a message.
 
 Every message has a sender, or None. A sender is a cell, which wants no outcome, or a `Reply`:
 the future of an ask, or whatever stands for one, such as an ask of another node. Code that
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class MessageSender:
-    """What every sender of a message has, with the answers of an actor of this node."""
+    """Base class of all senders; its attributes are right for an actor of this node."""
 
     __slots__ = ()
 
@@ -35,24 +35,24 @@ class MessageSender:
         return False
 
     def encoded(self, value: object) -> Callable[[], object] | None:
-        """Serialize an answer as it is now, and return what sends it.
+        """Serialize an answer in its current state, and return a function that sends it.
 
         None if the answer is not serialized: the caller is on this node.
 
         Raises:
-            NotSerializable: it holds something that cannot travel.
+            NotSerializable: a part of it cannot travel.
             MessageTooLarge: it is larger than the caller accepts.
         """
         return None
 
     @property
     def origin(self) -> object:
-        """The key under which the caller gives the ask up."""
+        """The key by which the caller can give up the ask."""
         return self
 
 
 class Reply(MessageSender):
-    """Where the outcome of one message goes."""
+    """Base class of senders that receive the outcome of their message."""
 
     __slots__ = ()
 

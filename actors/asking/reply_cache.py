@@ -1,8 +1,8 @@
-"""Answers that are kept by key, so that an ask that comes again is not handled again.
+"""Cache of replies by idempotency key, so that a repeated ask is not handled twice.
 
-An ask with retries travels with a key. The first of its messages that an actor comes to is
-handled; a further one joins it while it is under way, and gets the same answer afterwards. A
-key is one of the node that asks: no other can guess its way to an answer.
+An ask with retries carries a key. The actor handles the first message with this key. A later
+one joins it while its reply is pending, and receives the cached reply afterwards. The node of
+the asker is part of the key, so another node cannot obtain a reply by guessing the key.
 """
 
 from collections import OrderedDict, deque
@@ -16,29 +16,29 @@ from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
 from callboard.actors.mailbox import size_of
 from callboard.actors.reference import ActorRef, Asker, Home
 
-#: Seconds that an answer is kept.
+#: Seconds that a reply is cached.
 KEPT_SECONDS: Final = 60.0
 
-#: Answers kept of one actor; the oldest go first.
+#: Replies cached for one actor; the oldest are dropped first.
 KEPT_BY_ACTOR: Final = 1_000
 
-#: Bytes of all that a node keeps, as `size_of` and `KEPT_OVERHEAD` estimate them.
+#: Bytes of all replies that a node caches, as `size_of` and `KEPT_OVERHEAD` estimate them.
 KEPT_BYTES: Final = 64 * 1024 * 1024
 KEPT_OVERHEAD: Final = 512
 
-#: Repeats that wait for one answer; an asker waits for its latest alone.
+#: Repeats that wait for one reply; the oldest are dropped, as an asker needs only its latest.
 JOINED_LIMIT: Final = 100
 
-#: The message was not handled, or not to its end: a repeat may be. Outcomes of rooms above say
-#: so by an attribute `nothing_happened`.
+#: Errors of messages that were not handled, or not completely, so that a repeat is handled.
+#: Errors of other packages declare this by an attribute `nothing_happened`.
 _NOT_KEPT: Final = (ActorDown, AskTimeout, MailboxFull)
 
-#: An actor's number, the node that asks (empty for this one), and its key.
+#: The number of the actor, the node of the asker (empty for this one), and the key.
 Place = tuple[int, bytes, bytes]
 
 
 class CachedReply(Reply):
-    """The asker in the name of all that ask with one key."""
+    """The one reply shared by all attempts of an ask with the same idempotency key."""
 
     __slots__ = ("_askers", "_keeper", "_outcome", "deadline", "is_done", "place", "size")
 
@@ -54,11 +54,11 @@ class CachedReply(Reply):
         self.place = place
         self.deadline = deadline
         self.is_done = False
-        #: Bytes, as estimated.
+        #: Estimated size in bytes.
         self.size = 0
 
     def join(self, asker: Asker) -> None:
-        """Let another message of the same ask have the answer."""
+        """Add another message of the same ask, which receives the same reply."""
         with self._keeper.lock:
             outcome = self._outcome
             if outcome is None:
@@ -70,23 +70,23 @@ class CachedReply(Reply):
 
     @property
     def node(self) -> bytes:
-        """The node that asks; empty for this one."""
+        """The node of the asker; empty for this one."""
         return self.place[1]
 
     def is_asked_by(self, is_it: Callable[[Any], bool]) -> bool:
-        """Return whether one of the askers is such a one."""
+        """Return whether the predicate holds for one of the askers."""
         return any(is_it(asker) for asker in list(self._askers))
 
     def set_result(self, value: Any) -> bool:
-        """Keep the answer and give it to all that wait."""
+        """Cache the answer and send it to all askers."""
         return self._settle(value, None)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Give the error to all that wait; keep it if the message was handled."""
+        """Send the error to all askers; cache it if the message was handled."""
         return self._settle(None, error)
 
     def mark_handled(self) -> None:
-        """The message was handled; the answer may come later."""
+        """Record that the message was handled; the answer may follow later."""
         for asker in list(self._askers):
             asker.mark_handled()
 
@@ -95,9 +95,9 @@ class CachedReply(Reply):
         return runtime.reply_ref(self)
 
     def _settle(self, value: Any, error: BaseException | None) -> bool:
-        """Take the outcome; False when there was one."""
+        """Store the outcome and send it; return False if there was one already."""
         outcome = value if error is None else error
-        # What may run code of users is done before the lock is taken.
+        # May run user code, so it comes before the lock is acquired.
         size = KEPT_OVERHEAD + size_of(value)
         is_handled = not getattr(outcome, "nothing_happened", False)
         with self._keeper.lock:
@@ -109,68 +109,68 @@ class CachedReply(Reply):
             self.size = size
             is_kept = is_handled and not isinstance(error, _NOT_KEPT)
             dropped = self._keeper.settled(self, is_kept=is_kept)
-        del dropped  # without the lock: these answers are objects of users
+        del dropped  # after the lock is released, as their finalizers may run user code
         for asker in askers:
             _give(asker, value, error)
         return True
 
 
 class ReplyCache:
-    """The answers that one node keeps: for a time, so many of each actor, so many bytes."""
+    """The replies that one node caches, with limits for time, number and bytes."""
 
     def __init__(self, now: Callable[[], float], call_later: Callable[..., object]) -> None:
         self._now = now
         self._call_later = call_later
-        #: Guards the tables, and what becomes of each answer.
+        #: Guards the tables and the outcome of each reply.
         self.lock = locks.lock("kept answers", 750)
         self._answers: dict[Place, CachedReply] = {}
-        #: Those that are there, the oldest first: when they expire, and by actor.
+        #: Cached replies in the order of their expiry, and by actor.
         self._due: OrderedDict[CachedReply, float] = OrderedDict()
         self._of: dict[int, OrderedDict[CachedReply, None]] = {}
-        #: Bytes of those.
-        self.held = 0
+        #: Bytes of the cached replies.
+        self.octets = 0
         self._is_timed = False
 
     def __len__(self) -> int:
-        """Count the answers that are kept or under way."""
+        """Return the number of cached and pending replies."""
         return len(self._answers)
 
     def admit(
         self, number: int, key: bytes, asker: Asker, deadline: float | None = None
     ) -> CachedReply | None:
-        """Return in whose name to handle a message; None if it is a repeat, which is answered.
+        """Return the asker for which to handle a message; None for a repeat, which is answered.
 
         Args:
-            number: of the actor.
-            key: of the ask.
-            asker: who sent the message.
-            deadline: when its time is over.
+            number: number of the actor.
+            key: key of the ask.
+            asker: sender of the message.
+            deadline: deadline of the ask.
         """
         place = number, asker.node, key
         with self.lock:
-            found = self._answers.get(place)
-            if found is None:
-                made = self._answers[place] = CachedReply(self, place, asker, deadline)
+            reply = self._answers.get(place)
+            if reply is None:
+                reply = self._answers[place] = CachedReply(self, place, asker, deadline)
                 if deadline is not None and not self._is_timed:
                     self._is_timed = True
                     self._call_later(KEPT_SECONDS, self._expire)
-                return made
-        found.join(asker)
+                return reply
+        reply.join(asker)
         return None
 
     def repeats(self, number: int, key: bytes, asker: Asker) -> bool:
-        """Answer a message to an actor that has ended, if the answer is there."""
-        found = self._answers.get((number, asker.node, key))
-        if found is None or not found.is_done:
+        """Answer a message to an ended actor from the cache; return False if not cached."""
+        reply = self._answers.get((number, asker.node, key))
+        if reply is None or not reply.is_done:
             return False
-        found.join(asker)
+        reply.join(asker)
         return True
 
     def settled(self, answer: CachedReply, *, is_kept: bool) -> list[CachedReply]:
-        """Keep an answer from now on, or forget that it was asked for; needs the lock.
+        """Cache a reply, or forget its key; needs the lock.
 
         Returns:
-            The older answers that were dropped for it, to be let go of without the lock.
+            Older replies that were dropped; the caller releases them without the lock.
         """
         if not is_kept:
             self._answers.pop(answer.place, None)
@@ -179,10 +179,10 @@ class ReplyCache:
         of = self._of.setdefault(answer.place[0], OrderedDict())
         of[answer] = None
         self._due[answer] = self._now() + KEPT_SECONDS
-        self.held += answer.size
+        self.octets += answer.size
         if len(of) > KEPT_BY_ACTOR:
             dropped.append(self._drop(next(iter(of))))
-        while self.held > KEPT_BYTES:
+        while self.octets > KEPT_BYTES:
             dropped.append(self._drop(next(iter(self._due))))
         if not self._is_timed:
             self._is_timed = True
@@ -190,11 +190,11 @@ class ReplyCache:
         return dropped
 
     def _drop(self, answer: CachedReply) -> CachedReply:
-        """Forget an answer, and return it; needs the lock."""
+        """Remove a reply from the tables and return it; needs the lock."""
         self._answers.pop(answer.place, None)
         if self._due.pop(answer, None) is None:
-            return answer  # a call inside this one has dropped it
-        self.held -= answer.size
+            return answer  # dropped already by a nested call, such as a finalizer
+        self.octets -= answer.size
         of = self._of.get(answer.place[0])
         if of is not None:
             of.pop(answer, None)
@@ -203,12 +203,12 @@ class ReplyCache:
         return answer
 
     def _expire(self) -> None:
-        """Forget what is old, and come again when the next one is."""
+        """Drop expired replies, and schedule the next check."""
         now, dropped = self._now(), list[CachedReply]()
         with self.lock:
             while self._due and next(iter(self._due.values())) <= now:
                 dropped.append(self._drop(next(iter(self._due))))
-            # Under way, and not answered in the time of the last attempt: no repeat will come.
+            # Pending after the last attempt has timed out: there will be no further repeat.
             limited = [
                 (answer, answer.deadline)
                 for answer in self._answers.values()
@@ -225,7 +225,7 @@ class ReplyCache:
 
 
 def _give(asker: Asker, value: Any, error: BaseException | None) -> None:
-    """Give an outcome to one that waits."""
+    """Send an outcome to one asker."""
     if error is None:
         asker.set_result(value)
     else:

@@ -1,4 +1,4 @@
-"""An ask that is sent again when no answer comes, and handled once all the same."""
+"""Asks with retries: the message is sent again without an answer, but handled only once."""
 
 from collections.abc import Callable
 from random import Random
@@ -20,7 +20,7 @@ from callboard.actors.waits.shutdown import Phase, Shutdown
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import LARGEST
 
-#: Seconds before the first repeat, and before a later one at most.
+#: Seconds before the first repeat, and the limit for later pauses.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0
 
@@ -28,41 +28,41 @@ _KEY_SIZE: Final = 16
 
 
 class RetryHost(Protocol):
-    """What repeated asks use of the runtime."""
+    """The interface of the runtime for asks with retries."""
 
     #: Returns the monotonic time in seconds.
     now: Callable[[], float]
-    #: Calls on the node's thread in so many seconds: (delay, callback, *args).
+    #: Calls a function on the node's thread after a delay: (seconds, callback, *args).
     call_later: Callable[..., Any]
     #: The node's source of randomness.
     random: Random
-    #: The asks that were made a moment ago, whose deadlines have to be watched.
+    #: Recent asks, whose deadlines the runner watches.
     fresh_asks: AskList
-    #: What ends with the node.
+    #: The shutdown sequence of the node.
     shutdown: Shutdown
 
     def set_deadline(
         self, future: Future[Any], timeout: float, limit: float | None = None, /
     ) -> bool:
-        """Let an ask fail after `timeout` seconds, or at `limit` if that is clearly earlier."""
+        """Fail an ask after `timeout` seconds, or at `limit` if that is clearly earlier."""
 
 
 class RetryTarget(Protocol):
-    """Where repeated asks go."""
+    """The interface of the target for asks with retries."""
 
     def keeps_answers(self) -> bool:
-        """Return whether an ask with a key may come again, and is answered as before."""
+        """Return whether the target answers a repeated ask from its reply cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How an ask is repeated.
+    """The retry policy of an ask.
 
     Attributes:
-        count: how often at most.
+        count: maximum number of repeats.
         pause: seconds before the first repeat.
         timeout: seconds of each attempt; None for no limit.
-        limit: when the whole has to be over, as the ask that is handled has.
+        limit: deadline of the whole, inherited from the ask that is being handled.
     """
 
     count: int
@@ -75,7 +75,7 @@ class Retries:
         object.__setattr__(self, "pause", checked_period(self.pause, "backoff"))
 
     def ends(self, now: float) -> float | None:
-        """Return when the last attempt is over at the latest; None if never."""
+        """Return the latest end of the last attempt; None if there is no limit."""
         if self.timeout is None:
             return self.limit
         backoff = Backoff(self.pause, LONGEST_PAUSE)
@@ -85,68 +85,68 @@ class Retries:
 
 
 class AskAttempt(Future[Any]):
-    """One message of an ask that may be repeated: when its time is over, the work goes on."""
+    """One message of an ask with retries; the work continues after its timeout."""
 
     __slots__ = ()
 
     def expire(self) -> None:
-        """Fail with `AskTimeout`, and leave it to the whole ask to give up."""
+        """Fail with `AskTimeout`, but leave giving up to the `RetriedAsk`."""
         self.set_exception(AskTimeout(f"{self.asked} did not answer within {self.timeout:g} s"))
 
 
-#: Sends a message in the name of an asker.
+#: Sends a message on behalf of an asker.
 Post = Callable[[Any, Future[Any]], object]
 
 
 class RetriedAsk(Future[Any]):
-    """The future of an ask that is repeated."""
+    """The future of an ask with retries."""
 
     def __init__(
         self,
-        asked: Any,
+        ref: Any,
         message: Any,
         trace: TraceContext | None,
         retries: Retries,
         post: Post,
         chain: tuple[str, ...] = (),
     ) -> None:
-        """Ask for the first time.
+        """Send the message for the first time.
 
         Args:
-            asked: the ref.
-            message: to be sent.
-            trace: what travels with it.
-            retries: how often, and when.
-            post: sends it: (message, asker).
+            ref: the ref of the actor.
+            message: the message.
+            trace: the trace context of the message.
+            retries: the retry policy.
+            post: sends the message: (message, asker).
             chain: the entities that wait for the answer.
         """
-        super().__init__(asked)
-        self._home: RetryHost = asked.home
+        super().__init__(ref)
+        self._home: RetryHost = ref.home
         self._retries = retries
         self._left = retries.count
         self._backoff = Backoff(retries.pause, LONGEST_PAUSE)
         self._post = post
-        #: All of them: any may be the one that is worked on.
+        #: All attempts: the actor may be working on any of them.
         self._attempts: list[AskAttempt] = []
         now = self._home.now()
         key, end = self._home.random.randbytes(_KEY_SIZE), retries.ends(now)
-        if end is None:  # else its node would take it for one with the default
+        if end is None:  # without a deadline, a remote node would apply the default timeout
             end = now + UNLIMITED_SECONDS
         self._message = Envelope(message, trace, end, key=key, chain=chain)
-        self._target: RetryTarget = asked.target
-        self._target.keeps_answers()  # so that its node has said it when it matters
+        self._target: RetryTarget = ref.target
+        self._target.keeps_answers()  # asks a remote node early, so the reply is there in time
         self._try()
         if retries.timeout is None:
-            self._home.shutdown.guard(self)  # no deadline ends it with the node
+            self._home.shutdown.guard(self)  # without a deadline, only the node's end ends it
 
     def give_up(self) -> None:
-        """Give up the attempt that is under way, and the work that an earlier one began."""
+        """Cancel the current attempt, and the work that earlier ones have started."""
         for attempt in self._attempts:
             if not attempt.cancel():
                 attempt.give_up()
 
     def _try(self) -> None:
-        """Send the message."""
+        """Send the message in a new attempt."""
         attempt = AskAttempt(self.asked)
         self._attempts.append(attempt)
         if self._retries.timeout is not None:
@@ -155,7 +155,7 @@ class RetriedAsk(Future[Any]):
         attempt.on_done(self._answered)
 
     def _again(self) -> None:
-        """Send the message once more; on the node's thread."""
+        """Send the message again; on the node's thread."""
         if not self.is_done:
             try:
                 self._try()
@@ -163,7 +163,7 @@ class RetriedAsk(Future[Any]):
                 self.set_exception(error)
 
     def _answered(self, attempt: Future[Any]) -> None:
-        """Take the outcome of an attempt: it is that of the ask, or there is another one."""
+        """Use the outcome of an attempt, or schedule the next attempt."""
         if self.is_done or attempt.cancelled():
             return
         error = attempt.exception()
@@ -182,17 +182,17 @@ class RetriedAsk(Future[Any]):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Fail as the last attempt did."""
+        """Fail with the error of the last attempt."""
         count = 1 + self._retries.count - self._left
         if isinstance(error, AskTimeout) and count > 1:
-            error = AskTimeout(f"{error}, nor did it when asked {count} times")
+            error = AskTimeout(f"{error}; sent {count} times")
         if self.set_exception(error) and isinstance(error, AskTimeout):
             self.give_up()
 
     def _may_repeat(self, attempt: Future[Any], error: BaseException) -> bool:
-        """Return whether the message may be sent again, and is still handled once at most."""
+        """Return whether a repeat is safe: the message is still handled at most once."""
         if isinstance(error, MailboxFull):
-            return True  # no handler has seen it
+            return True  # no handler has received the message
         if not isinstance(error, AskTimeout | NodeUnreachable):
             return False
         return self._target.keeps_answers() or not hasattr(attempt, "message_id")

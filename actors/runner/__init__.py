@@ -1,1 +1,1 @@
-"""The runner of a node: run queue, event loop, poller, timers, and what watches over them."""
+"""The runner of a node: run queue, event loop, poller, timers and watcher."""

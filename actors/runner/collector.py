@@ -1,13 +1,14 @@
-"""Nodes beside Python's garbage collector.
+"""Adjustments of Python's garbage collector for nodes.
 
-A message on its way is a dozen objects, none of them in a cycle, and hundreds are under way at
-once. With Python's default threshold the collector looks through them several times in each
-turn and finds nothing: a tenth of the time of a busy node. `relax` lets it look less often.
+A message in transit consists of a dozen objects, none of them in a cycle, and hundreds of
+messages are in transit at once. With Python's default threshold the collector scans them
+several times per turn and finds nothing, which costs a busy node a tenth of its time. `relax`
+raises the threshold.
 
-Building much at once has its own way. A full collection goes through everything that there is,
-and there is one each time that a quarter more was built: three of 60 ms while half a million
-lists are read, and nothing of them is garbage. So what is built is put among the oldest objects
-without a look, and collected with them when much was built so.
+Building many objects at once needs more. A full collection scans all objects, and runs each
+time their number has grown by a quarter: three times 60 ms while half a million lists are read,
+none of them garbage. So `Collector.away` moves what was built to the oldest generation without
+a scan, and `catch_up` collects after much was built this way.
 """
 
 import gc
@@ -15,30 +16,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: Young objects after which a node's process looks for garbage, and Python's defaults (3.11 and
-#: 3.12; 3.13), which are replaced by it.
+#: Threshold of young objects in the process of a node, and Python's defaults (3.11 and 3.12;
+#: 3.13), which it replaces.
 YOUNG: Final = 10_000
 _DEFAULTS: Final = frozenset((700, 2_000))
 
-#: Objects that are built between two collections: what ten of the largest messages hold.
+#: Objects built between two collections, about as many as ten of the largest messages hold.
 BUILT_LIMIT: Final = 5_000_000
 
-#: What a part of the building counts besides: it takes others along, unseen.
+#: Objects that each part counts in addition: freezing also ages other objects of the process.
 _PART: Final = 1_000
 
 
 def relax() -> None:
-    """Look through the young objects less often, unless the program has said how often."""
+    """Collect young objects less often, unless the program has set its own threshold."""
     young, *older = gc.get_threshold()
     if young in _DEFAULTS:
         gc.set_threshold(YOUNG, *older)
 
 
 class Collector:
-    """Keeps the collector away from what is being built."""
+    """Suspends garbage collection while many objects are built."""
 
     def __init__(self) -> None:
-        """Begin with nothing built."""
+        """Start with no objects built."""
         self._built = 0
 
     @contextmanager
@@ -51,14 +52,14 @@ class Collector:
         try:
             yield
         finally:
-            if not gc.get_freeze_count():  # what a program has frozen stays so
+            if not gc.get_freeze_count():  # objects that the program froze have to stay frozen
                 self._built += _PART + gc.get_count()[0]
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
 
     def catch_up(self) -> None:
-        """Collect if much was built; called when none of it is needed."""
+        """Collect if much was built; the caller no longer needs any of it."""
         if self._built > BUILT_LIMIT:
             self._built = 0
             gc.collect()

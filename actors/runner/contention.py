@@ -1,15 +1,15 @@
-"""System calls that keep the interpreter's lock, for while another thread computes.
+"""System calls that keep the interpreter's lock, used while another thread computes.
 
-A thread that computes in Python gives the lock up only when it is asked for, and after a switch
-interval (5 ms). Python's own calls for sockets let go of the lock even where they cannot wait,
-so each of them costs an interval to come back: an answer takes one for the poll, one for the
-read and one for the write, and whatever comes meanwhile starts anew. The calls below are made
-with the lock held, so that a runner pays once, for the poll that really waits, and then does
-all there is to do. They never wait themselves: sockets are set so before.
+A thread that computes in Python releases the lock only on request, after a switch interval of
+5 ms. Python's own socket calls release the lock even if they cannot block, and then wait an
+interval to get it back. So an answer costs one interval for the poll, one for the read and one
+for the write. The calls of this module keep the lock. So a runner waits once, in the poll that
+really blocks, and then does all its work. The calls never block, because sockets are
+non-blocking.
 
 They take about half a microsecond more than Python's own. So they are used only while the
-watcher has noticed that it comes late, be it that a handler computes or any thread of the
-process. `gil_syscalls`, which makes them, loads ctypes: it is imported then.
+watcher wakes up late, because a handler or any other thread of the process computes.
+`gil_syscalls`, which makes them, loads ctypes, so it is imported on first use.
 """
 
 import os
@@ -19,13 +19,13 @@ import sys
 from functools import cache
 from typing import Any, Final
 
-#: Share of a switch interval that the watcher comes late when some thread computes.
+#: Minimum delay of the watcher, as a share of the switch interval, if a thread computes.
 LATE_SHARE: Final = 0.8
 
-#: Looks of the watcher in time after which no thread computes any more.
-CALM_LOOKS: Final = 25
+#: Consecutive checks of the watcher without delay after which no thread computes.
+CALM_CHECKS: Final = 25
 
-#: Bytes that are written with the lock held; copying more takes a while, and others may run.
+#: Limit of bytes written with the lock held; copying more would delay other threads.
 LARGEST_KEPT: Final = 65536
 
 _EPOLLIN: Final = 0x001  # as in <sys/epoll.h>
@@ -34,38 +34,38 @@ _EPOLLOUT: Final = 0x004
 
 @cache
 def _held_calls() -> Any:
-    """Return the module that makes the calls; it loads ctypes when it is first asked for."""
+    """Return the module that makes the calls."""
     from callboard.actors.runner import gil_syscalls
 
     return gil_syscalls
 
 
 class Contention:
-    """Whether another thread computes, as seen by how late the watcher comes."""
+    """Detects that another thread computes, by the delay of the watcher."""
 
     def __init__(self) -> None:
         self.is_seen = False
         self._calm = 0
 
-    def look(self, late: float) -> None:
-        """Take note of how many seconds too late a sleep of the watcher's ended."""
+    def record_delay(self, late: float) -> None:
+        """Record the delay of a sleep of the watcher in seconds."""
         if late >= LATE_SHARE * sys.getswitchinterval():
             _held_calls()
             self.is_seen = True
             self._calm = 0
         elif self.is_seen:
             self._calm += 1
-            self.is_seen = self._calm < CALM_LOOKS
+            self.is_seen = self._calm < CALM_CHECKS
 
 
 CONTENTION: Final = Contention()
 
 
 def receive(sock: Any, size: int) -> bytes:
-    """Read as `sock.recv` does; what is not a socket of Python's own reads itself.
+    """Read like `sock.recv`; an object that is not a Python socket reads itself.
 
     Raises:
-        BlockingIOError: there is nothing to read.
+        BlockingIOError: no data is available.
         OSError: the connection broke.
     """
     if not CONTENTION.is_seen or not isinstance(sock, socket.socket):
@@ -76,10 +76,10 @@ def receive(sock: Any, size: int) -> bytes:
 
 
 def send(sock: Any, data: memoryview) -> int:
-    """Write as `sock.send` does; what is not a socket of Python's own writes itself.
+    """Write like `sock.send`; an object that is not a Python socket writes itself.
 
     Raises:
-        BlockingIOError: there is no room.
+        BlockingIOError: the send buffer is full.
         OSError: the connection broke.
     """
     if (
@@ -89,15 +89,15 @@ def send(sock: Any, data: memoryview) -> int:
     ):
         count: int = sock.send(data)
         return count
-    sent: int = _held_calls().send(sock.fileno(), bytes(data))
-    return sent
+    written: int = _held_calls().send(sock.fileno(), bytes(data))
+    return written
 
 
 def read(descriptor: int, size: int) -> bytes:
-    """Read as `os.read` does.
+    """Read like `os.read`.
 
     Raises:
-        BlockingIOError: there is nothing to read.
+        BlockingIOError: no data is available.
         OSError: reading failed.
     """
     if not CONTENTION.is_seen:
@@ -107,10 +107,10 @@ def read(descriptor: int, size: int) -> bytes:
 
 
 def write(descriptor: int, data: bytes) -> int:
-    """Write as `os.write` does.
+    """Write like `os.write`.
 
     Raises:
-        BlockingIOError: there is no room.
+        BlockingIOError: the buffer is full.
         OSError: writing failed.
     """
     if not CONTENTION.is_seen:
@@ -122,7 +122,7 @@ def write(descriptor: int, data: bytes) -> int:
 def select(
     selector: selectors.BaseSelector, timeout: float | None
 ) -> list[tuple[selectors.SelectorKey, int]]:
-    """Poll as `selector.select` does, and give the lock up only when nothing is ready."""
+    """Poll like `selector.select`, but release the lock only if no event is ready."""
     if CONTENTION.is_seen and isinstance(selector, selectors.EpollSelector):
         events = _ready(selector)
         if events or timeout == 0.0:
@@ -131,17 +131,17 @@ def select(
 
 
 def _ready(selector: selectors.EpollSelector) -> list[tuple[selectors.SelectorKey, int]]:
-    """Return what is ready now, without giving the lock up."""
+    """Return the ready events without releasing the lock."""
     keys = selector.get_map()
-    found = []
+    ready = []
     for events, descriptor in _held_calls().poll(selector.fileno()):
         key = keys.get(descriptor)
         if key is not None:
-            found.append((key, mask_of(events) & key.events))
-    return found
+            ready.append((key, mask_of(events) & key.events))
+    return ready
 
 
 def mask_of(events: int) -> int:
-    """Return what epoll's events are for `selectors`: an error makes both directions ready."""
+    """Convert events of epoll to those of `selectors`; an error makes both directions ready."""
     mask = selectors.EVENT_WRITE if events & ~_EPOLLIN else 0
     return mask | selectors.EVENT_READ if events & ~_EPOLLOUT else mask

@@ -1,10 +1,10 @@
 """The deadlines of asks.
 
-Nearly every ask is answered long before its deadline, so an ask costs one append when it is
-made. A sweep looks at the asks made since the last one, drops those that are answered, and
-gives the rest a place in a line: most asks have one of a few times, and of those that have the
-same the last one made is the last one due. An ask goes to the first line that ends no later, as
-in patience sorting; one that is due before the end of all lines goes into a heap.
+Nearly every ask is answered long before its deadline, so a new ask costs one append. A sweep
+takes the asks made since the last one, drops the answered ones, and appends the rest to lines.
+Most asks have one of a few timeouts, and among those with the same timeout the latest is due
+last. An ask goes to the first line whose last deadline is not later, as in patience sorting. An
+ask that is due before the end of all lines goes into a heap.
 """
 
 import heapq
@@ -16,36 +16,36 @@ from typing import Any, Final
 from callboard.actors.errors import NodeClosed
 from callboard.actors.future import Future
 
-#: Seconds between sweeps while there are asks to look at: the precision of an ask's timeout.
+#: Seconds between sweeps while there are new asks: the precision of an ask's timeout.
 SWEEP_INTERVAL: Final = 0.01
 
-#: Asks made since the last sweep that bring the next one forward, which bounds memory.
+#: New asks that cause an early sweep, which bounds the memory for answered ones.
 SWEEP_SIZE: Final = 4096
 
 
-#: How many lines there are at most.
+#: Maximum number of lines.
 LINES: Final = 4
 
-#: When an ask is due, its place among those made before and after it, and the ask.
+#: The deadline of an ask, its number in the order of placement, and the ask.
 Entry = tuple[float, int, Future[Any]]
 
 
 class Deadlines:
-    """Fails asks whose time is over."""
+    """Fails asks whose deadline has passed."""
 
     def __init__(self) -> None:
-        #: Asks made since the last sweep; any thread appends those that have a deadline.
+        #: Asks made since the last sweep; any thread appends to it.
         self.fresh: deque[Future[Any]] = deque()
-        #: Asks that a sweep found unanswered, in a line each due no sooner than the one before.
+        #: Unanswered asks of earlier sweeps; in each line the deadlines ascend.
         self.lines: list[deque[Entry]] = []
-        #: Those that were due before the end of all lines.
+        #: Unanswered asks that were due before the end of all lines.
         self.heap: list[Entry] = []
         self._numbers = itertools.count()
         self._next_sweep = 0.0
         self._compact_at = 1024
 
     def sweep(self, now: float) -> float:
-        """Fail what is overdue; returns when to come again, infinity while nothing waits."""
+        """Fail overdue asks; return the time of the next sweep, infinity if none is pending."""
         fresh, heap = self.fresh, self.heap
         while fresh and fresh[0].is_done:
             fresh.popleft()
@@ -59,7 +59,7 @@ class Deadlines:
             while line and line[0][2].is_done:
                 line.popleft()
             if not line:
-                self.lines = [each for each in self.lines if each is not line]
+                self.lines = [other for other in self.lines if other is not line]
             elif line[0][0] < until:
                 until = line[0][0]
         if until <= now:
@@ -67,7 +67,7 @@ class Deadlines:
         return self._next_sweep if fresh else until
 
     def _place_fresh(self) -> None:
-        """Give the asks made since the last sweep their places, those without an answer."""
+        """Place the unanswered asks made since the last sweep."""
         take, lines, heap = self.fresh.popleft, self.lines, self.heap
         for _ in range(len(self.fresh)):
             future = take()
@@ -88,15 +88,17 @@ class Deadlines:
             self._compact()
 
     def _compact(self) -> None:
-        """Forget all asks that are answered, wherever they stand."""
-        kept = [deque(each for each in line if not each[2].is_done) for line in self.lines]
-        self.lines = [line for line in kept if line]
+        """Remove all answered asks from the lines and the heap."""
+        pending = [
+            deque(entry for entry in line if not entry[2].is_done) for line in self.lines
+        ]
+        self.lines = [line for line in pending if line]
         self.heap[:] = [entry for entry in self.heap if not entry[2].is_done]
         heapq.heapify(self.heap)
         self._compact_at = max(1024, 2 * (len(self.heap) + sum(map(len, self.lines))))
 
     def _expire(self, now: float) -> float:
-        """Fail what is overdue, in the order of the deadlines; returns the next of them."""
+        """Fail overdue asks in the order of their deadlines; return the next deadline."""
         while self.lines or self.heap:
             first = min((line[0] for line in self.lines), default=None)
             if first is None or (self.heap and self.heap[0] < first):
@@ -116,12 +118,12 @@ class Deadlines:
         return math.inf
 
     def unanswered(self) -> list[Future[Any]]:
-        """Return the asks that have no outcome yet."""
+        """Return the asks without an outcome."""
         asks = [*self.fresh, *(entry[2] for entry in itertools.chain(*self.lines, self.heap))]
         return [future for future in asks if not future.is_done]
 
     def close(self) -> None:
-        """Fail what still waits: the node is closing."""
+        """Fail all pending asks, because the node is closing."""
         for future in self.unanswered():
             future.set_exception(NodeClosed(f"closed before {future.asked} answered"))
         self.fresh.clear()

@@ -1,10 +1,10 @@
 """asyncio's event loop on a node's runner.
 
-Coroutine handlers and the libraries that they use find a running loop on the runner's threads:
-this one. Its callbacks wait in the run queue like actors, its timers among the runner's timers,
-its file descriptors in the runner's poller. So there is one thread, one poll and no hand-over
-between asyncio and actors, and a callback that blocks holds up the others no more than a
-handler does.
+On the runner's threads, this loop is the running loop of coroutine handlers and the libraries
+that they use. Its callbacks wait in the run queue like actors, its timers are timers of the
+runner, and its file descriptors are registered with the runner's poller. So there is one
+thread, one poll, and no hand-over between asyncio and actors, and a callback that blocks delays
+the others no more than a handler does.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from callboard.actors.reference import current_cell
 from callboard.actors.runner.timers import Timer
 from callboard.support.text import error_text
 
-_HANDLES_A_TURN = 100  # callbacks run in one turn before actors get theirs
-_LAST_ROUNDS = 100  # turns for cancelled tasks at the end: one that resists must not hold it up
+_HANDLES_A_TURN = 100  # callbacks per turn, before actors run
+_LAST_ROUNDS = 100  # turns for cancelled tasks at the end; more could be endless
 
 
 class LoopRunner(Protocol):
-    """What an event loop uses of the runner that drives it."""
+    """The interface of the runner for its event loop."""
 
-    #: The poller that the loop's file descriptors are registered with.
+    #: The poller of the loop's file descriptors.
     selector: selectors.BaseSelector
-    #: The thread that has the runner's role.
+    #: The thread that holds the runner's role.
     holder: int | None
     #: Returns the monotonic time in seconds.
     now: Callable[[], float]
@@ -40,69 +40,70 @@ class LoopRunner(Protocol):
         """Call at a time of `now()`."""
 
     def wake(self) -> None:
-        """End the current poll."""
+        """Interrupt the current poll."""
 
 
 class RunnerLoop(asyncio.SelectorEventLoop):
-    """An event loop without a thread: the runner runs its callbacks."""
+    """An event loop without a thread, whose callbacks the runner runs."""
 
     def __init__(self, runner: LoopRunner) -> None:
         self._runner = runner
         self._scheduled_in_runner = False
         super().__init__(runner.selector)
-        self.time = runner.now  # type: ignore[method-assign]  # asked all the time
-        self._thread_id = -1  # "running", for is_running() and the checks that depend on it
+        self.time = runner.now  # type: ignore[method-assign]  # a direct attribute, as it is hot
+        self._thread_id = -1  # any number means "running" for is_running() and its callers
 
-    # The run queue's side: the loop is scheduled like a cell.
+    # The interface for the run queue: the loop is scheduled like a cell.
 
     def run(self) -> None:
-        """Run the callbacks that are ready, as one turn of the run queue."""
+        """Run the ready callbacks, as one turn of the run queue."""
         self._scheduled_in_runner = False
         ready, runner = self._ready, self._runner  # type: ignore[attr-defined]
         holder = runner.holder
         try:
             for _ in range(min(len(ready), _HANDLES_A_TURN)):
                 if runner.holder != holder:
-                    break  # a callback was stuck: the rest is for the next holder
+                    break  # a callback was stuck; the new holder runs the rest
                 try:
                     handle = ready.popleft()
-                except IndexError:  # another thread was faster
+                except IndexError:  # another thread popped the last one
                     break
                 if not handle._cancelled:
-                    # A thread that is stuck in a step may have left its mark: a task would
-                    # refuse to go on beside it, and never be asked again.
+                    # A thread that is stuck in a step may have left its task as the current
+                    # one. A task refuses to run beside it, and would never be resumed.
                     current_task_cleared(self, None)
                     handle._run()
-        finally:  # sys.exit() in a callback comes through here
+        finally:  # even if a callback calls sys.exit()
             if ready:
                 self._schedule()
 
     def _schedule(self) -> None:
-        """Put the loop into the run queue unless it is there."""
+        """Put the loop into the run queue, unless it is there."""
         if not self._scheduled_in_runner:
             self._scheduled_in_runner = True
             self._runner.schedule(self)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Tell of an error, unless it only says that the runner's role went to another thread.
+        """Report an error, unless it is a consequence of a role that was passed on.
 
-        A step of a task that holds its thread for long loses the role, and with it the mark of
-        the current task; asyncio misses that mark when the step, which is whole, ends. The next
-        step may come up before that thread has left the task's context: it is tried again.
+        A step of a task that holds its thread for long loses the role, and its task is no
+        longer the current one. asyncio reports this as an error when the step has ended, though
+        the step is complete. The next step may begin before that thread has left the context of
+        the task; asyncio refuses it, and it is repeated.
         """
         error = context.get("exception")
         if isinstance(error, RuntimeError):
             if error_text(error).startswith("Leaving task "):
                 return
             trace = error.__traceback__
-            is_refused = trace is not None and trace.tb_next is None  # nothing of it has run
+            is_refused = trace is not None and trace.tb_next is None  # the step has not begun
             if is_refused and error_text(error).startswith("cannot enter context"):
                 self._ready.append(context["handle"])  # type: ignore[attr-defined]
                 self._schedule()
                 return
         super().call_exception_handler(context)
 
-    # asyncio's side.
+    # The interface of asyncio's loops.
 
     def call_soon(  # type: ignore[override]  # typeshed ties callback and args together
         self,
@@ -137,41 +138,41 @@ class RunnerLoop(asyncio.SelectorEventLoop):
             self._schedule()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Asyncio tells that a timer is cancelled."""
+        """Cancel the timer of the runner; asyncio calls this."""
         assert isinstance(handle, _LoopTimer)
         handle.timer.cancel()
 
     def _process_events(self, event_list: Any) -> None:
-        """Take what a poll found for asyncio's own transports."""
+        """Pass polled events to asyncio's transports."""
         super()._process_events(event_list)  # type: ignore[misc]
         self._schedule()
 
     def _make_self_pipe(self) -> None:
-        """The runner wakes its own poller."""
+        """Do nothing: the runner wakes its own poller."""
 
     def _close_self_pipe(self) -> None:
-        """See `_make_self_pipe`."""
+        """Do nothing, see `_make_self_pipe`."""
 
     def _write_to_self(self) -> None:
-        """Wake the runner, as asyncio wakes its own poll."""
+        """Wake the runner, as asyncio would wake its own poll."""
         self._runner.wake()
 
-    def refuse_wait(self, asked: object) -> bool:
-        """Raise if a handler's wait would never end; returns whether it may block here."""
+    def refuse_wait(self, awaited: object) -> bool:
+        """Raise if a handler's wait would never end; return whether it may block here."""
         cell = current_cell.get()
-        return cell is not None and cell.refuse_wait(asked)
+        return cell is not None and cell.refuse_wait(awaited)
 
     def run_forever(self) -> None:
-        """Refuse: the runner runs the loop."""
+        """Refuse, because the runner runs the loop."""
         msg = "this loop belongs to a node and runs while the node does"
         raise RuntimeError(msg)
 
     def cancel_tasks(self) -> None:
-        """Cancel the tasks that handlers started, and let them do what needs no waiting."""
+        """Cancel the tasks that handlers started, and run what they can do without waiting."""
         tasks = asyncio.all_tasks(self)
         if not tasks:
             return
-        before = asyncio._get_running_loop()
+        previous = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
             for task in tasks:
@@ -182,32 +183,32 @@ class RunnerLoop(asyncio.SelectorEventLoop):
                 with contextlib.suppress(SystemExit, KeyboardInterrupt):
                     self.run()
         finally:
-            asyncio._set_running_loop(before)
+            asyncio._set_running_loop(previous)
 
     def close(self) -> None:
-        """End the loop with its runner."""
+        """Close the loop with its runner."""
         current_task_cleared(self, None)
         self._thread_id = None  # type: ignore[assignment]
         super().close()
 
 
 class _LoopTimer(asyncio.TimerHandle):
-    """A timer of asyncio's, and the runner's that stands for it."""
+    """A timer of asyncio, with the timer of the runner behind it."""
 
     __slots__ = ("timer",)
 
     timer: Timer
 
 
-# The current task of a loop, as asyncio keeps it: a dictionary before 3.13, one function from
-# then on. (3.12 has that function too, but it raises KeyError where there is none.)
-# Steps of handlers leave their mark, for the next step or turn to replace it: taking it back
-# each time would cost every ask.
+# The current task of a loop, where asyncio keeps it: a dictionary before 3.13, one function
+# since then. (3.12 has that function too, but it raises KeyError if there is no current task.)
+# A step of a handler does not reset its task afterwards, as this would cost every ask. The next
+# step or turn replaces it.
 
-#: Make a task what `asyncio.current_task()` returns on a loop.
+#: Makes a task the result of `asyncio.current_task()` on a loop.
 current_task_set: Callable[[asyncio.AbstractEventLoop, Any], object]
 
-#: Leave a loop without a current task, where it has one.
+#: Removes the current task of a loop, if there is one.
 current_task_cleared: Callable[[asyncio.AbstractEventLoop, None], object]
 
 if sys.version_info >= (3, 13):

@@ -1,7 +1,7 @@
-"""What tells a runner which sockets are ready, and what wakes it from its poll.
+"""The poller of a runner, and the pipe that interrupts its poll.
 
-A runner polls once for each message of a sequential exchange, so what one poll costs is part of
-every answer. `RunnerPoller` takes half the time of the class that it stands for.
+A runner polls once for each message of a sequential exchange, so the cost of a poll is part of
+every answer. `RunnerPoller` takes half the time of its base class.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from callboard.actors.runner import contention
 from callboard.support import after_fork
 
-#: Events that one poll tells of; the next one tells of the rest.
+#: Limit of events per poll; the next poll returns the rest.
 MOST_EVENTS: Final = 256
 
 
@@ -20,23 +20,23 @@ if hasattr(select, "epoll"):  # not on macOS
     _READ_ALONE: Final = select.EPOLLIN
 
     class RunnerPoller(selectors.EpollSelector):
-        """An epoll selector that keeps what a poll needs at hand."""
+        """An epoll selector with shortcuts for frequent calls."""
 
         def __init__(self) -> None:
             super().__init__()
             self._epoll: select.epoll = self._selector  # type: ignore[attr-defined]
-            # The same dictionary that `get_map` leads to, for look-ups without two calls.
+            # The dictionary of `get_map`, for look-ups without two more calls.
             self._keys: dict[int, selectors.SelectorKey] = self._fd_to_key  # type: ignore[attr-defined]
 
         def register(
             self, fileobj: Any, events: int, data: Any = None
         ) -> selectors.SelectorKey:
-            """Watch a file; a descriptor that is read, as of a connection, goes a short way."""
+            """Watch a file; reading a descriptor, as links do, takes a shortcut."""
             keys, is_read = self._keys, events == selectors.EVENT_READ
             if not is_read or type(fileobj) is not int or fileobj in keys:
                 return super().register(fileobj, events, data)
             self._epoll.register(fileobj, _READ_ALONE)
-            # A named tuple's own constructor is a function of Python, and costs as much again.
+            # The constructor of a named tuple is a Python function, which doubles the cost.
             fields = fileobj, fileobj, events, data
             key = keys[fileobj] = tuple.__new__(selectors.SelectorKey, fields)
             return key
@@ -46,7 +46,7 @@ if hasattr(select, "epoll"):  # not on macOS
         ) -> list[tuple[selectors.SelectorKey, int]]:
             """Wait for at most `timeout` seconds, rounded up to milliseconds."""
             keys = self._keys
-            found = []
+            ready = []
             for descriptor, events in self._epoll.poll(timeout, MOST_EVENTS):
                 key = keys.get(descriptor)
                 if key is not None:
@@ -54,26 +54,26 @@ if hasattr(select, "epoll"):  # not on macOS
                         mask = selectors.EVENT_READ
                     else:
                         mask = contention.mask_of(events)
-                    found.append((key, mask & key.events))
-            return found
+                    ready.append((key, mask & key.events))
+            return ready
 
 
 def best_selector() -> selectors.BaseSelector:
-    """Return a poller of this system's best kind."""
+    """Return the best poller of this system."""
     return RunnerPoller() if hasattr(select, "epoll") else selectors.DefaultSelector()
 
 
 def drop_poller(selector: selectors.BaseSelector) -> None:
     """Drop the poller that a forked process shares with its parent.
 
-    What this process would add to it or remove from it, the parent would see.
+    Changes by this process would affect the parent.
     """
-    if isinstance(selector, selectors.EpollSelector):  # others hold no descriptor of their own
+    if isinstance(selector, selectors.EpollSelector):  # others have no shared descriptor
         after_fork.drop(selector)
 
 
 class NoSelector(selectors.SelectSelector):
-    """The selector of a copied runner: the thread that polls ends."""
+    """The selector of a copied runner: it ends the thread that polls."""
 
     def select(self, timeout: float | None = None) -> NoReturn:
         """End the thread."""
@@ -81,7 +81,7 @@ class NoSelector(selectors.SelectSelector):
 
 
 class WakeUp:
-    """A pipe that ends the poll of a runner from any thread."""
+    """A pipe through which any thread interrupts the poll of a runner."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
@@ -95,14 +95,14 @@ class WakeUp:
         after_fork.drop(self._read, self._write)
 
     def ring(self) -> None:
-        """End the current poll, or the next one."""
+        """Interrupt the current poll, or the next one."""
         try:
             contention.write(self._write, b"w")
-        except OSError:  # full: it is awake anyway
+        except OSError:  # the pipe is full, so the poll is interrupted anyway
             pass
 
     def close(self) -> None:
-        """Free the pipe."""
+        """Close the pipe."""
         self._selector.unregister(self._read)
         os.close(self._read)
         os.close(self._write)

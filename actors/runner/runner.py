@@ -1,14 +1,13 @@
-"""The runner of a node: one thread that polls sockets and runs actors, and never stays stuck.
+"""The runner of a node: one thread that polls sockets and runs actors, and is never blocked.
 
-One turn: run what is ready (cells, and asyncio's callbacks), run the calls that other threads
-posted, fire timers, let the links write, poll the sockets. Everything but the first happens
-with the role lock held: the state of links and timers is touched by one thread at a time,
-the holder of the role.
+One turn: run the ready cells and asyncio's callbacks, run the calls that other threads posted,
+fire timers, let the links write, poll the sockets. All steps but the first hold the role lock.
+So only one thread at a time, the holder of the role, touches the state of links and timers.
 
 A handler may block. The watcher (`callboard.actors.runner.watcher`) notices that a turn makes
-no progress and passes the role to a spare thread, which goes on polling and running; the thread
-that was stuck finishes its handler, sees that it lost the role, and becomes the spare. Each
-actor stays serial: a cell that is running is never run by another thread. Decision 2 in
+no progress and passes the role to a spare thread, which continues to poll and to run actors.
+The stuck thread finishes its handler, sees that it lost the role, and becomes a spare. Each
+actor stays serial, because a running cell is never run by another thread. Decision 2 in
 `docs/decisions` has the measurements.
 """
 
@@ -40,49 +39,49 @@ from callboard.support.text import logged, safe_repr
 
 log = logging.getLogger("callboard.runner")
 
-#: How many ready cells run before sockets and timers are looked at again.
+#: Ready cells that run before the runner checks sockets and timers again.
 CELLS_A_TURN: Final = 64
 
-#: Seconds before which a runner with more to run looks at no sockets: a poll costs as much as
-#: several short turns of cells.
+#: Minimum seconds between two polls while cells are ready: a poll costs as much as several
+#: short turns of cells.
 SHORTEST_TURN: Final = 0.0002
 
-#: Seconds that one poll may last: pollers refuse what is much longer, or infinite.
+#: Limit in seconds for one poll: pollers refuse much longer or infinite times.
 LONGEST_POLL: Final = 24 * 3600.0
 
-#: Seconds after which a thread that lost the role and is not needed ends.
+#: Seconds until a spare thread that is not needed ends.
 SPARE_IDLE: Final = 1.0
 
 
 class Runnable(Protocol):
-    """What waits in the run queue."""
+    """An entry of the run queue."""
 
     def run(self) -> None:
-        """Do one turn's share of work."""
+        """Do the work of one turn."""
 
 
 class ConnectionOwner:
     """Owner of a connection whose callbacks a runner calls.
 
-    A callback that raises has not finished what it began: bytes may be read and not handled.
-    So its owner closes the connection instead of continuing in an unknown place.
+    A callback that raises has not finished its work: it may have read bytes without handling
+    them. So its owner closes the connection, which could not continue correctly.
     """
 
     __slots__ = ()
 
     def broken(self, error: BaseException) -> None:
-        """Close, because a callback of this object raised; it was logged."""
+        """Close, because a callback of this object raised; the error was logged."""
         raise NotImplementedError
 
 
 class Runner:
     """Runs the cells of one node and polls its sockets."""
 
-    #: Whether it sleeps in a poll, which other threads have to end.
+    #: Whether it sleeps in a poll, which other threads have to interrupt.
     is_polling: ClassVar[bool] = True
-    #: What stands for this machine's disk and ports in a simulation; None on real ones.
+    #: In a simulation, the simulated disk and ports; None on a real machine.
     machine: Any = None
-    #: Returns what stands for the database of a URL in a simulation; None on real machines.
+    #: In a simulation, returns the simulated database of a URL; None on a real machine.
     databases: Any = None
 
     def __init__(
@@ -94,52 +93,52 @@ class Runner:
         rng: random.Random | None = None,
         may_block: bool = False,
     ) -> None:
-        """Make a runner that has no thread yet.
+        """Create a runner without a thread.
 
         Args:
-            name: of the node, for the names of threads.
-            selector: what tells which sockets are ready; the system's best by default.
+            name: name of the node, for the names of threads.
+            selector: poller of sockets; the system's best by default.
             clock: monotonic time in seconds.
-            rng: where chance comes from; the system's by default.
-            may_block: serve one actor that blocks as it likes; the role is never taken from it.
+            rng: source of randomness; the system's by default.
+            may_block: serve one actor that may block; the role is never taken from it.
         """
         self.name = name
-        #: Monotonic time in seconds; everything on this node reads the time here.
+        #: Monotonic time in seconds; all code of this node reads the time here.
         self.now = clock
         self.random = rng or random.SystemRandom()  # nonces of handshakes come from it too
         self.ready: deque[Runnable] = deque()
         self.may_block = may_block
         self.turns = 0
-        #: What runs, or ran last; the watcher looks at it.
+        #: The runnable that runs, or ran last, for the watcher.
         self.current: Runnable | None = None
         self.times, self.sampler = TimeSheet(), Sampler()
         self.sleeping = False
-        #: When the current poll ends at the latest.
+        #: The latest end of the current poll.
         self._polls_until = math.inf
         self.closed = False
         self.selector = selector or best_selector()
         self.patience = AdaptivePoll(clock)
         self.deadlines = Deadlines()
         self.loop = self.make_loop()
-        #: Called with the role lock held before each poll: links write what was buffered.
+        #: Called with the role lock held before each poll: links write their buffers.
         self.before_poll: list[Callable[[], None]] = []
-        #: Called once when the runner has stopped, on its last thread.
+        #: Set after the runner has stopped, on its last thread.
         self.stopped = threading.Event()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self.timers = Timers()
         self._role = threading.Lock()
-        #: The thread that has the role; None while there is none.
+        #: The thread that holds the role; None while no thread does.
         self.holder: int | None = None
         self._threads: set[int] = set()
         self._spare_lock = locks.lock("spare threads of a runner", 800)
-        #: One locked lock for each spare thread that waits.
+        #: One locked lock for each waiting spare thread.
         self._spares: list[threading.Lock] = []
-        #: Whether the runner has had a thread, or will have none.
+        #: Whether the runner has had a thread, or will never have one.
         self.is_started = False
         self._ended = False
-        self._clearing: set[int] = set()  # threads that run what came after the end
+        self._clearing: set[int] = set()  # threads inside `_run_leftovers`
         self._wake_up = WakeUp(self.selector) if self.is_polling else None
-        #: Whether this is a copy in a forked process: no thread runs it, so nothing goes on.
+        #: Whether this is the copy in a forked process, which has no thread.
         self.is_forked = False
         after_fork.register(self, Runner._leave)
 
@@ -152,32 +151,32 @@ class Runner:
             self.wake()
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
-        """Call `callback(*args)` soon, with the role lock held (for links, routes, timers)."""
+        """Call `callback(*args)` soon with the role lock held (for links, routes, timers)."""
         self._posted.append((callback, args))
         if self.sleeping:
             self.wake()
 
     def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """Call at a time of `now()`, with the role lock held."""
+        """Call at a time of `now()` with the role lock held."""
         timer = self.timers.add(when, callback, args)
         if self.sleeping:
             self.wake()
         return timer
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
-        """Call in `delay` seconds, with the role lock held."""
+        """Call after `delay` seconds with the role lock held."""
         return self.call_at(self.now() + delay, callback, *args)
 
     def wait_for(self, event: threading.Event, seconds: float) -> None:
-        """Block until an event, or for some seconds; for actors with a thread of their own."""
+        """Block until an event is set, or for some seconds; for detached actors."""
         event.wait(seconds)
 
     def make_loop(self) -> RunnerLoop:
-        """Make the event loop of coroutine handlers."""
+        """Create the event loop of coroutine handlers."""
         return RunnerLoop(self)
 
     def wake(self) -> None:
-        """End the current poll.
+        """Interrupt the current poll.
 
         Raises:
             NodeClosed: in a forked process.
@@ -194,27 +193,30 @@ class Runner:
             self._run_leftovers()
 
     def awake_by(self, when: float) -> None:
-        """See to it that the deadlines of asks are looked at before a time of `now()`."""
+        """Make sure that the runner checks the deadlines of asks before a time of `now()`."""
         if self.sleeping and self._polls_until > when:
             self.wake()
 
     def watch(
-        self, file: Any, before: int, events: int, ready: Callable[[int], object]
+        self, file: Any, previous: int, events: int, ready: Callable[[int], object]
     ) -> None:
-        """Wait for other events of a file than before, 0 for none; with the role."""
-        if before and not events:
+        """Change the watched events of a file from `previous` to `events`; 0 means none.
+
+        Needs the role.
+        """
+        if previous and not events:
             self.selector.unregister(file)
-        elif events and not before:
+        elif events and not previous:
             self.selector.register(file, events, ready)
-        elif events != before:
+        elif events != previous:
             self.selector.modify(file, events, ready)
 
     def is_runner_thread(self) -> bool:
-        """Return True on the threads that run handlers."""
+        """Return whether this is a thread that runs handlers."""
         return threading.get_ident() in self._threads
 
     def start(self) -> None:
-        """Start the runner's thread; idempotent."""
+        """Start the runner's thread, unless it was started before."""
         if self.is_started:
             return
         with self._spare_lock:
@@ -225,15 +227,15 @@ class Runner:
                     WATCHER.watch(self)
 
     def detached(self, name: str) -> "Runner":
-        """Return a runner for one actor that has a thread of its own."""
+        """Return a runner for one actor that has its own thread."""
         runner = Runner(name, clock=self.now, rng=self.random, may_block=True)
-        runner.times.seconds = self.times.seconds  # one account for the node
+        runner.times.seconds = self.times.seconds  # shared: handler times are per node
         return runner
 
     def stop(self) -> None:
-        """Let the runner end after its current turn; `stopped` is set when it has.
+        """End the runner after its current turn; `stopped` is set when it has ended.
 
-        One that was never started ends at once.
+        A runner without a thread ends immediately.
         """
         with self._spare_lock:
             has_thread = self.is_started
@@ -251,7 +253,7 @@ class Runner:
         thread.start()
 
     def _run(self) -> None:
-        """Be one of the runner's threads until it is not needed."""
+        """Run one of the runner's threads until it is not needed."""
         me = threading.get_ident()
         self._threads.add(me)
         asyncio._set_running_loop(self.loop)
@@ -264,7 +266,7 @@ class Runner:
             self._threads.discard(me)
 
     def _serve(self, me: int) -> bool:
-        """Hold the role until it is taken away (True) or the runner stops (False)."""
+        """Hold the role until it is passed on (True) or the runner stops (False)."""
         role = self._role
         role.acquire()
         self.holder = me
@@ -288,7 +290,7 @@ class Runner:
         return False
 
     def _housekeep(self) -> float:
-        """Run what was posted, fire timers, let the links write; returns the time."""
+        """Run posted calls, fire timers, and let the links write; return the time."""
         posted = self._posted
         if posted:
             for _ in range(len(posted)):
@@ -306,7 +308,7 @@ class Runner:
         return now
 
     def _run_ready(self, me: int) -> bool:
-        """Run a batch of what is ready, without the role lock; False when the role is lost."""
+        """Run a batch of ready cells without the role lock; return whether it kept the role."""
         ready = self.ready
         take = ready.popleft
         until = self.now() + SHORTEST_TURN
@@ -315,11 +317,11 @@ class Runner:
             self.turns += 1
             try:
                 self.current = runnable = take()
-            except IndexError:  # the role was lost just here, and its holder was faster
+            except IndexError:  # the role was just lost, and its new holder popped the last one
                 return self.holder == me
             try:
                 runnable.run()
-            except BaseException as error:  # noqa: BLE001  # sys.exit() in a task ends no node
+            except BaseException as error:  # noqa: BLE001  # even sys.exit() must not end the node
                 logged(log, "a turn of %s failed", safe_repr(runnable), error=error)
             if self.holder != me:
                 return False
@@ -331,7 +333,7 @@ class Runner:
         return True
 
     def _run_timed(self, me: int) -> bool:
-        """Run a batch and count its time: the watcher samples no actor that may block."""
+        """Run a batch and add its time to the actor: the watcher samples no detached actor."""
         actor = getattr(self.ready[0], "actor", None)
         started = self.now()
         try:
@@ -341,14 +343,14 @@ class Runner:
                 self.times.add(actor, self.now() - started)
 
     def _call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
-        """Call a callback with the role lock held; an error is logged."""
+        """Call a callback with the role lock held; log its error."""
         try:
             callback(*args)
         except BaseException as error:  # noqa: BLE001  # the role lock is held
             self.failed(callback, error)
 
     def failed(self, callback: Callable[..., object], error: BaseException) -> None:
-        """Log what a callback raised, and let the connection end that it belongs to."""
+        """Log the error of a callback, and close the connection that it belongs to."""
         logged(log, "%s failed", safe_repr(callback), error=error)
         owner = getattr(callback, "__self__", None)
         if isinstance(owner, ConnectionOwner):
@@ -358,16 +360,16 @@ class Runner:
                 logged(log, "%s could not be closed", safe_repr(owner), error=second)
 
     def _poll(self, now: float) -> None:
-        """Wait for sockets and take what they bring.
+        """Wait for events of sockets, and handle them.
 
-        Each message of a sequential exchange comes through here, so calls are spared.
+        Every message of a sequential exchange passes here, so the code avoids calls.
         """
         deadlines = self.deadlines
-        is_waited_for = deadlines.fresh or deadlines.lines or deadlines.heap
-        until = deadlines.sweep(now) if is_waited_for else math.inf
-        self._polls_until = math.inf  # a thread that sets a deadline just now wakes us
+        has_deadlines = deadlines.fresh or deadlines.lines or deadlines.heap
+        until = deadlines.sweep(now) if has_deadlines else math.inf
+        self._polls_until = math.inf  # so that a thread which sets a deadline now wakes us
         self.sleeping = True
-        # What other threads add from here on wakes the poll, so this is looked at last.
+        # Last: entries that other threads add from now on see `sleeping`, and wake the poll.
         if self.ready or self._posted:
             timeout = 0.0
         else:
@@ -392,7 +394,7 @@ class Runner:
         self._take_events(events)
 
     def _take_events(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
-        """Hand what is ready to its owner: a link, or asyncio."""
+        """Pass ready events to their owner: a link, or asyncio."""
         for key, mask in events:
             if callable(key.data):
                 try:
@@ -403,7 +405,7 @@ class Runner:
                 self.loop._process_events([(key, mask)])
 
     def _shut(self) -> None:
-        """End the runner, with the role lock held."""
+        """End the runner; needs the role lock."""
         self.loop.cancel_tasks()
         self.holder = None
         self._ended = True
@@ -422,16 +424,16 @@ class Runner:
         self.stopped.set()
 
     def _run_leftovers(self) -> None:
-        """Run cells after the end: they fail the asks and count the messages that come late."""
+        """Run cells after the end, so that they fail late asks and count late messages."""
         me = threading.get_ident()
         if me in self._clearing:
-            return  # a caller further up this stack takes what has just come
+            return  # a caller further up this stack continues the loop
         self._clearing.add(me)
         try:
             while self.ready:
                 try:
                     runnable = self.ready.popleft()
-                except IndexError:  # another thread was faster
+                except IndexError:  # another thread popped the last one
                     return
                 if runnable is not self.loop:
                     runnable.run()
@@ -441,16 +443,16 @@ class Runner:
     # --- from the watcher ---
 
     def pass_role_on(self) -> bool:
-        """Give the role to a spare thread, because the holder is stuck in a handler.
+        """Pass the role to a spare thread, because the holder is stuck in a handler.
 
-        Returns False when the holder is not in a handler (it polls, or works with the role lock
-        held).
+        Returns False if the holder is not in a handler: it polls, or works with the role lock
+        held.
         """
         if not self._role.acquire(blocking=False):
             return False
         try:
             holder = self.holder
-            if self._ended or holder is None:  # a stuck one cannot end what is closed
+            if self._ended or holder is None:  # a closed runner needs no new holder
                 return False
             self.times.stuck[holder] = Stuck(self.current, holder, self.now())
             self.holder = None
@@ -466,7 +468,7 @@ class Runner:
         return True
 
     def _wait_as_spare(self) -> bool:
-        """Wait to be given the role; False when the thread was not needed for a while."""
+        """Wait for the role; return False after some time in which it was not needed."""
         needed = threading.Lock()
         needed.acquire()
         with self._spare_lock:
@@ -479,23 +481,24 @@ class Runner:
             if needed in self._spares:
                 self._spares.remove(needed)
                 return False
-        return True  # chosen just as the time ran out
+        return True  # chosen just before the timeout
 
     # --- in a forked process ---
 
     def _leave(self) -> None:
-        """Refuse from now on what this copy is given, and drop what it polls."""
+        """Refuse further work of this copy, and detach it from the poller of the parent."""
         self.is_forked = self.sleeping = True
         self._forget()
         if self._wake_up is not None:
             self._wake_up.leave()
         drop_poller(self.selector)
-        # If the parent forked in a handler, the thread comes back here when it returns.
+        # If the parent forked in a handler, this thread polls again when the handler returns.
         self.selector = NoSelector()
 
     def _forget(self) -> None:
-        """Drop what is to be run: there is no thread for it."""
+        """Drop all work, as there is no thread for it."""
         while self.ready:
-            # So that the next message of a cell schedules it again, and is refused.
-            setattr(self.ready.pop(), "scheduled", False)  # noqa: B010  # of cells only
+            # The next message then schedules the cell again, and `wake` refuses it. Without
+            # this the cell would count as scheduled, and the message would wait forever.
+            setattr(self.ready.pop(), "scheduled", False)  # noqa: B010
         self._posted.clear()

@@ -1,9 +1,9 @@
-"""Samples of what asks take and how long messages wait, so that no message is timed for it.
+"""Samples of response times and waiting times, so that not every message has to be timed.
 
-The watcher looks at busy runners every few milliseconds. Each twentieth look has the next ask
-timed, whichever that is: the list that asks are put into is another one until then. How long
-messages wait is told by the place in line of the last one in some mailbox: when that many have
-been taken out, it was handled. So it is right within two or three milliseconds.
+The watcher checks busy runners every few milliseconds. In every twentieth check it has the next
+ask timed, by replacing the list that new asks are appended to. It also notes the position of
+the last message in some mailbox; the message was handled when that many have been taken out. So
+a waiting time is accurate to two or three milliseconds.
 """
 
 from collections import deque
@@ -12,34 +12,34 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from callboard.support.histogram import Histogram
 
-#: Looks after which one more ask is timed, and one more message followed.
+#: Checks of the watcher between two samples.
 EVERY: Final = 20
 
-#: Messages that are followed at once.
+#: Limit of messages followed at the same time.
 FOLLOWED: Final = 64
 
-#: Seconds after which a message is followed no more: it counts as one that waits for longer.
+#: Seconds after which a followed message counts as waiting for that long.
 LONGEST_WAIT: Final = 61.0
 
 
 class MailLine(Protocol):
-    """What is seen of an actor's mailbox."""
+    """The interface of an actor's mailbox for the sampler."""
 
     @property
     def depth(self) -> int:
-        """Messages that wait."""
+        """Number of waiting messages."""
 
     @property
     def taken(self) -> int:
-        """Messages that were taken out so far."""
+        """Number of messages taken out so far."""
 
     @property
     def keeps_order(self) -> bool:
-        """Whether what waits longest is taken next."""
+        """Whether the oldest message is always taken next."""
 
     @property
     def alive(self) -> bool:
-        """Whether its actor has not ended."""
+        """Whether the actor has not ended."""
 
 
 class _Place(NamedTuple):
@@ -49,31 +49,31 @@ class _Place(NamedTuple):
 
 
 class Sampler:
-    """What is sampled of one node's messages."""
+    """The samples of one node's messages."""
 
     def __init__(self) -> None:
         #: Seconds from an ask to its outcome, and from a message's arrival to its handler.
         self.asks, self.waits = Histogram(), Histogram()
-        #: Has the next ask timed.
+        #: Called to have the next ask timed.
         self.time_next_ask: Callable[[], object] = lambda: None
-        self._looks = 0
+        self._checks = 0
         self._places: list[_Place] = []
         self._new: deque[_Place] = deque(maxlen=FOLLOWED)
 
-    def follow(self, line: MailLine, now: float, behind: int = 0) -> None:
-        """Follow the last message of a mailbox, or one that comes behind it; any thread."""
+    def follow(self, line: MailLine, now: float, offset: int = 0) -> None:
+        """Follow the last message of a mailbox, or the `offset`-th after it; any thread."""
         if line.keeps_order:
-            self._new.append(_Place(line, line.taken + line.depth + behind, now))
+            self._new.append(_Place(line, line.taken + line.depth + offset, now))
 
-    def look(self, current: Any, now: float) -> None:
-        """Look at the messages that are followed; on the watcher's thread.
+    def check(self, current: Any, now: float) -> None:
+        """Check the followed messages; on the watcher's thread.
 
         Args:
-            current: what runs just now; None for nothing.
-            now: the runner's time.
+            current: the runnable that runs, or None.
+            now: time of the runner.
         """
-        self._looks += 1
-        is_due = self._looks % EVERY == 0
+        self._checks += 1
+        is_due = self._checks % EVERY == 0
         if not (is_due or self._places or self._new):
             return
         if self._places:
@@ -86,7 +86,7 @@ class Sampler:
                 self.follow(current, now)
 
     def _is_over(self, place: _Place, now: float) -> bool:
-        """Return whether a message is followed no more, and count how long it waited."""
+        """Return whether to stop following a message, and record how long it waited."""
         waited, line = now - place.since, place.line
         is_over = line.taken >= place.number or (line.alive and waited >= LONGEST_WAIT)
         if is_over:

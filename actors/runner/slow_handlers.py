@@ -1,8 +1,8 @@
-"""Handlers that hold a thread for long: which they are, and where time goes.
+"""Slow handlers: which ones hold a thread for long, and where the time of handlers goes.
 
-The watcher looks at busy runners every few milliseconds anyway. What it sees is a sample of
-where the time of handlers goes, so that no clock is read for each message; and it
-knows which handlers were stuck so long that their runner went on without them.
+The watcher checks busy runners every few milliseconds anyway. Each check is a sample of the
+running handler, so that messages need no timing. It also knows the handlers that were stuck
+until their runner continued on another thread.
 """
 
 import sys
@@ -13,33 +13,33 @@ from typing import Any, Final
 from callboard import locks
 from callboard.support.dataclass import dataclass
 
-#: Seconds that a handler may hold a thread before it is told.
+#: Seconds that a handler may hold a thread before it is reported.
 SLOW_AFTER: Final = 1.0
 
 
-#: Detached actors count on their own threads.
+#: Guards the sums, as detached actors add to them on their own threads.
 _ADDING: Final = locks.lock("seconds in handlers", 960)
 
 
 @dataclass(eq=False)
 class Stuck:
-    """A turn that holds its thread while its runner goes on with another."""
+    """A turn that holds its thread while its runner continues on another one."""
 
     runnable: Any
     thread: int
     since: float
-    has_sender: bool = False
+    is_reported: bool = False
     sender: Any = None
     depth: int = 0
 
     def __post_init__(self) -> None:
-        self.has_moved()  # from here on it tells what has changed
+        self.has_moved()  # stores the state that later calls compare with
 
     def has_moved(self) -> bool:
-        """Return whether another message is handled than at the last look.
+        """Return whether the turn has reached another message since the last call.
 
-        Each message of a turn brings another sender or leaves fewer that wait. A handler
-        that stands lets them only become more.
+        Each message of a turn has another sender or reduces the number of waiting messages. If
+        a handler is stuck, this number can only grow.
         """
         sender = getattr(self.runnable, "sender", None)
         depth: int = getattr(self.runnable, "depth", 0)
@@ -49,58 +49,58 @@ class Stuck:
 
 
 class TimeSheet:
-    """What one runner's handlers take."""
+    """The time that one runner's handlers take."""
 
     def __init__(self) -> None:
-        #: Told of a cell, the name of its handler, and the seconds that it has taken so far; on
+        #: Called with a cell, the name of its handler, and the seconds it has run so far; on
         #: the watcher's thread.
         self.on_slow: Callable[[Any, str, float], object] | None = None
         self.slow_after = SLOW_AFTER
         self.stuck: dict[int, Stuck] = {}
-        #: Seconds by name of the actor's class: as sampled, or as taken by detached actors.
+        #: Seconds by class name of the actor: sampled, or measured for detached actors.
         self.seconds: dict[str, float] = {}
 
     def sample(self, current: Any, seconds: float) -> None:
-        """Count the time since the last look for what runs at this moment."""
-        stuck = [each.runnable for each in list(self.stuck.values())] if self.stuck else ()
+        """Add the time since the last sample to the running handlers."""
+        stuck = [turn.runnable for turn in list(self.stuck.values())] if self.stuck else ()
         for runnable in (current, *stuck):
             actor = getattr(runnable, "actor", None)
             if actor is not None:
                 self.add(actor, seconds)
 
     def add(self, actor: object, seconds: float) -> None:
-        """Count time that a handler of an actor has taken."""
+        """Add time that a handler of an actor has taken."""
         name = type(actor).__qualname__
         with _ADDING:
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
-    def tell_slow(self, now: float) -> None:
-        """Tell, once for each, which handlers have held their thread for too long."""
+    def report_slow(self, now: float) -> None:
+        """Report, once each, the handlers that have held their thread for too long."""
         for stuck in list(self.stuck.values()):
             if stuck.has_moved():
-                stuck.since, stuck.has_sender = now, False
-            taken = now - stuck.since
-            if taken < self.slow_after or stuck.has_sender:
+                stuck.since, stuck.is_reported = now, False
+            elapsed = now - stuck.since
+            if elapsed < self.slow_after or stuck.is_reported:
                 continue
-            stuck.has_sender = True
+            stuck.is_reported = True
             if self.on_slow is not None and getattr(stuck.runnable, "actor", None) is not None:
                 frame = handler_frame(stuck.thread)
                 name = "?" if frame is None else frame.f_code.co_qualname
-                self.on_slow(stuck.runnable, name, taken)
+                self.on_slow(stuck.runnable, name, elapsed)
 
 
 def handler_frame(thread: int) -> FrameType | None:
-    """Return the frame that the runtime has called: that of the handler, not what it calls."""
-    frame, found = sys._current_frames().get(thread), None
+    """Return the frame of the handler that a thread runs, not of a function that it calls."""
+    frame, handler = sys._current_frames().get(thread), None
     while frame is not None:
         caller = frame.f_back
         if caller is not None and not _is_ours(frame) and _is_ours(caller):
-            found = frame  # the outermost: a handler may call us, and we it
+            handler = frame  # the outermost one: a handler may call us, and we call it back
         frame = caller
-    return found
+    return handler
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Return whether a frame runs code of this room."""
+    """Return whether a frame runs code of this package."""
     name: str = frame.f_globals.get("__name__", "")
     return name.startswith("callboard.actors.")

@@ -1,20 +1,19 @@
-"""Whether a runner that has nothing to do polls on for a moment before it sleeps.
+"""Adaptive spinning: a runner without work polls briefly before it sleeps.
 
-To put a thread to sleep and to wake it takes a processor some ten microseconds of work, and a
-virtual one that was halted needs some ten more to come back. Between two nodes that ask each
-other one thing after the other, both pay that for each message, and it is more than all the
-rest. So where the last wait was a short one, the next may be too, and the runner looks again
-and again for a few times as long as a sleep would have cost. Before each look it yields: a
-thread that it has just woken, or a node on the same processor, goes first.
+Putting a thread to sleep and waking it takes some ten microseconds of a processor, and a halted
+virtual processor needs about ten more to resume. Two nodes that exchange asks one at a time pay
+this on both sides for each message, which is more than all other costs. So after a short wait
+the runner expects another one, and polls repeatedly for a few times the cost of a sleep. Before
+each poll it yields, so that a thread which it has just woken, or a node on the same processor,
+runs first.
 
-A runner that has sent something may get an answer, perhaps from a thread that has to be woken
-first; an answer is worth a longer wait than what comes unasked.
+A runner that has sent something may receive an answer, possibly from a thread that has to be
+woken first. It spins longer for an answer than for other events.
 
-It must pay. Where nothing comes in that time (the other side needs longer, or waits for the
-very processor that is being used up), the runner lets some short waits pass before it tries
-again, twice as many each time. And a turn that had much to do needs no haste: what comes
-meanwhile is taken in larger portions. So a node that is idle, or flooded, or hears something
-now and then, does not poll in vain.
+Spinning in vain wastes a processor, perhaps the one that the other side needs. So after a spin
+without an event the runner sleeps in the next few waits, twice as many each time. After a long
+turn it does not spin, because later events are then handled in larger batches. So a node that
+is idle or flooded, or receives a message now and then, hardly spins.
 """
 
 import os
@@ -24,54 +23,56 @@ from functools import partial
 from selectors import BaseSelector, SelectorKey
 from typing import Final
 
-#: Seconds to poll before sleeping, and how short the wait before must be.
+#: Seconds to spin, and the length of the previous wait up to which the runner spins.
 LONGEST: Final = 0.0001
 
-#: The same where something was sent since the wait before, so that an answer may come.
+#: The same after a message was sent, for which an answer may arrive.
 #:
-#: A round between threads of two nodes takes nearly as long while everybody sleeps.
+#: A round trip between threads of two sleeping nodes takes nearly as long.
 LONGEST_OF_ANSWER: Final = 0.0004
 
-#: Seconds that the turn before may have taken: one message, not a flood.
+#: Limit in seconds for the turn before a spin: one message, not a flood.
 SHORT_TURN: Final = 0.0001
 
-#: Short waits without polling after one time in vain.
+#: Waits without spinning after the first spin without an event.
 FIRST_PAUSE: Final = 8
 
-#: Short waits without polling after many times in vain: it then costs a thousandth.
+#: Limit of the same after many such spins: spinning then costs a thousandth of the time.
 LONGEST_PAUSE: Final = 1024
 
-_give_way: Final[Callable[[], object]] = getattr(os, "sched_yield", partial(time.sleep, 0))
+_yield_processor: Final[Callable[[], object]] = getattr(
+    os, "sched_yield", partial(time.sleep, 0)
+)
 
 
 class AdaptivePoll:
-    """Waits for what is ready, awake or asleep."""
+    """Waits for events, spinning or asleep."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        #: Set on any thread that sends something to another node.
+        #: Set by any thread that sends something to another node.
         self.has_sent = False
         self._is_worth_it = False
-        #: When the last wait was over.
+        #: End of the last wait.
         self._ended = 0.0
         self._pause = 0
-        #: Short waits to let pass before the next attempt.
+        #: Remaining short waits without spinning.
         self._left = 0
 
     def select(self, selector: BaseSelector, timeout: float) -> list[tuple[SelectorKey, int]]:
-        """Wait for at most `timeout` seconds until something is ready."""
+        """Wait at most `timeout` seconds for events."""
         select, clock = selector.select, self._clock
         now = started = clock()
         longest = LONGEST_OF_ANSWER if self.has_sent else LONGEST
         self.has_sent = False
         if self._is_worth_it and timeout > longest and now - self._ended < SHORT_TURN:
             events = select(0.0)
-            if events:  # it was there already: that says nothing of waiting
+            if events:  # these arrived during the turn, so they say nothing about waits
                 self._ended = clock()
                 return events
             until = started + longest
             while now < until:
-                _give_way()
+                _yield_processor()
                 events = select(0.0)
                 now = clock()
                 if events:

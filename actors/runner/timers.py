@@ -1,8 +1,8 @@
-"""Calls in the future: the heap that a runner fires them from.
+"""Timers of a runner, in a heap.
 
-A cancelled timer stays in the heap until its time comes, but not for long: when more than half
-of a heap is cancelled, it is made again without them. So setting a timer for
-each message and canceling nearly all of them (timeouts) holds memory only for the rest.
+A cancelled timer stays in the heap until its time, but not for long: when more than half of the
+timers are cancelled, the heap is rebuilt without them. So a timer for each message, nearly
+always cancelled (as for timeouts), occupies memory only for the few that are not.
 """
 
 import heapq
@@ -15,16 +15,16 @@ from callboard import locks
 from callboard.actors.seconds import seconds
 from callboard.support.dataclass import dataclass
 
-#: Cancelled timers that are worth making the heap again.
+#: Minimum number of cancelled timers for which the heap is rebuilt.
 COMPACT_FROM: Final = 64
 
-#: The latest time of a runner's clock that a timer is kept for: it is never due.
+#: Limit for the times of timers, on the runner's clock; such a timer never fires.
 LATEST: Final = 1e15
 
 
 @dataclass(slots=True, eq=False)
 class Timer:
-    """A call in the future; `cancel()` makes it do nothing."""
+    """A delayed call; `cancel()` prevents it."""
 
     timers: "Timers"
     callback: Callable[..., object] | None
@@ -32,11 +32,11 @@ class Timer:
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was cancelled or taken out of the heap to be called."""
+        """Whether it was cancelled, or taken out of the heap to be called."""
         return self.callback is None
 
     def cancel(self) -> None:
-        """Do not call; no effect when it was called already."""
+        """Prevent the call; no effect after it."""
         if self.callback is not None:
             self.callback = None
             self.args = ()
@@ -44,17 +44,17 @@ class Timer:
 
 
 class Timers:
-    """A heap of timers; they are added and cancelled on any thread, and fired on one."""
+    """A heap of timers; any thread adds and cancels them, one thread fires them."""
 
     def __init__(self) -> None:
-        #: The next timer first; a reader has to expect that other threads add to it.
+        #: The next timer first; other threads may add to it while it is read.
         self.heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._cancelled = 0
-        #: Nothing may be added while the heap is made again.
+        #: Held while the heap changes.
         self._lock = locks.lock("timers of a runner", 950)
 
-        #: Timers that were added inside another call, by its own thread.
+        #: Timers added by a nested call of the thread that changes the heap.
         self._late: deque[tuple[float, int, Timer]] = deque()
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Timers:
 
     @property
     def next_at(self) -> float | None:
-        """The time of the first timer; None when there is none."""
+        """The time of the first timer; None if there is none."""
         heap = self.heap
         try:
             return heap[0][0]
@@ -70,17 +70,17 @@ class Timers:
             return None
 
     def add(self, when: float, callback: Callable[..., object], args: tuple[Any, ...]) -> Timer:
-        """Enter a call for a time of the runner's clock.
+        """Add a call at a time of the runner's clock.
 
         Raises:
-            InvalidSeconds: it is no time, or NaN, which would put the heap out of order.
+            InvalidSeconds: the time is not a number; NaN would put the heap out of order.
         """
         if when.__class__ is not float or not -LATEST <= when <= LATEST:
             seconds(when, "when")
             when = float(max(-LATEST, min(LATEST, when)))
         timer = Timer(self, callback, args)
         entry = when, next(self._numbers), timer
-        if locks.is_owned(self._lock):  # inside another call, which has the heap in its hands
+        if locks.is_owned(self._lock):  # a nested call, such as a finalizer, while it changes
             self._late.append(entry)
             return timer
         with self._lock:
@@ -90,18 +90,18 @@ class Timers:
         return timer
 
     def _take_late(self) -> None:
-        """Add timers that came from inside other calls."""
+        """Add the timers of nested calls to the heap."""
         late = self._late
         while late:
             with self._lock:
                 try:
                     entry = late.popleft()
-                except IndexError:  # another thread was faster
+                except IndexError:  # another thread popped the last one
                     return
                 heapq.heappush(self.heap, entry)
 
     def due(self, now: float) -> Iterator[tuple[Callable[..., object], tuple[Any, ...]]]:
-        """Take out what is due, in order."""
+        """Pop the timers that are due, in order, and yield their calls."""
         while True:
             if self._late:
                 self._take_late()
@@ -117,11 +117,11 @@ class Timers:
                 yield callback, args
 
     def one_cancelled(self) -> None:
-        """Count a cancelled timer, and make the heap again when most of it is."""
+        """Count a cancelled timer; rebuild the heap if most of its timers are cancelled."""
         self._cancelled += 1
         if self._cancelled < COMPACT_FROM or 2 * self._cancelled <= len(self.heap):
             return
-        if locks.is_owned(self._lock):  # inside another call: a later one will do it
+        if locks.is_owned(self._lock):  # a nested call: a later cancellation will rebuild it
             return
         with self._lock:
             self.heap[:] = [entry for entry in self.heap if entry[2].callback is not None]

@@ -1,8 +1,9 @@
-"""A runner without threads and polls: its owner gives it turns, as a simulation does.
+"""A runner without threads and polls, whose owner gives it turns, as a simulation does.
 
-Between turns it sleeps, as a real one does in its poll. Whatever wakes a real one (mail, a call
-from another thread, an ask that needs a deadline) calls `plan_turn`. A turn is `take_turns`,
-`housekeep`, and `take_events` with what its sockets have, in this order, until nothing is left.
+Between turns it sleeps, as a real runner does in its poll. Events that wake a real runner (a
+message, a call from another thread, an ask with a deadline) call `plan_turn`. A turn consists
+of `take_turns`, `housekeep`, and `take_events` with the events of its sockets, in this order,
+until nothing is left.
 """
 
 import math
@@ -18,27 +19,27 @@ from callboard.actors.runner.timers import Timer
 
 
 class TurnwiseRunner(Runner):
-    """Runs the actors of one node a turn at a time, on its owner's thread."""
+    """Runs the actors of one node in single turns, on its owner's thread."""
 
     is_polling = False
 
     def __init__(
         self, name: str, *, selector: Any, clock: Callable[[], float], rng: Random
     ) -> None:
-        """Make a runner that sleeps."""
+        """Create a sleeping runner."""
         super().__init__(name, selector=selector, clock=clock, rng=rng)
         self.deadlines.fresh = _FreshAsks(self.plan_turn)
         self.sleeping = True
 
     def plan_turn(self) -> None:
-        """Ask the owner for a turn, once."""
+        """Request one turn from the owner."""
         raise NotImplementedError
 
     # --- a turn ---
 
     @property
     def has_work(self) -> bool:
-        """Whether something is ready just now, without any event or timer."""
+        """Whether it has work without any further event or timer."""
         return bool(self.ready or self._posted)
 
     @property
@@ -47,57 +48,57 @@ class TurnwiseRunner(Runner):
         return bool(self._posted)
 
     def pending_timers(self) -> list[tuple[float, Timer]]:
-        """Return the timers that are set, each with its time, in the order of these."""
+        """Return the pending timers with their times, in the order of the times."""
         pending = sorted(self.timers.heap, key=itemgetter(0, 1))
         return [(when, timer) for when, _, timer in pending]
 
     def unanswered_asks(self) -> list[Future[Any]]:
-        """Return the asks that have no answer yet."""
+        """Return the asks without an answer."""
         return list(self.deadlines.unanswered())
 
     def take_turns(self) -> None:
-        """Run a batch of what is ready."""
+        """Run a batch of ready cells."""
         ready = self.ready
         if ready:
             for _ in range(CELLS_A_TURN):
                 self.turns += 1
                 ready.popleft().run()
-                if not ready or self.closed:  # closed: a fault came in the middle
+                if not ready or self.closed:  # closed if a fault was injected in this batch
                     break
 
     def housekeep(self) -> None:
-        """Run what was posted, fire timers, let the links write, and fail late asks."""
+        """Run posted calls, fire timers, let the links write, and fail expired asks."""
         now = self._housekeep()
         deadlines = self.deadlines
         if deadlines.fresh or deadlines.lines or deadlines.heap:
             deadlines.sweep(now)
 
     def take_events(self, events: list[Any]) -> None:
-        """Hand what is ready on sockets to its owners."""
+        """Pass ready events of sockets to their owners."""
         self._take_events(events)
 
     def next_due(self) -> float:
-        """Return when the next timer or deadline is; `math.inf` if there is none."""
+        """Return the time of the next timer or deadline; `math.inf` if there is none."""
         deadlines = self.deadlines
-        is_waited_for = deadlines.fresh or deadlines.lines or deadlines.heap
-        due = deadlines.sweep(self.now()) if is_waited_for else math.inf
+        has_deadlines = deadlines.fresh or deadlines.lines or deadlines.heap
+        due = deadlines.sweep(self.now()) if has_deadlines else math.inf
         next_timer = self.timers.next_at
         return due if next_timer is None or next_timer >= due else next_timer
 
-    # --- what a runner is asked ---
+    # --- the interface of a runner ---
 
     def start(self) -> None:
-        """Be ready for turns."""
+        """Accept turns."""
         self.is_started = True
 
     def stop(self) -> None:
-        """Take no more turns."""
+        """Accept no more turns."""
         if not self.closed:
             self.closed = True
             self._shut()
 
     def wake(self) -> None:
-        """Take a turn before time moves; a node that was stopped fails what comes late."""
+        """Request a turn before time advances; a stopped runner fails late messages now."""
         if self._ended:
             self._run_leftovers()
         elif not self.closed:
@@ -105,7 +106,7 @@ class TurnwiseRunner(Runner):
 
 
 class _FreshAsks(deque[Future[Any]]):
-    """Asks whose deadlines nobody has looked at: a node that sleeps has to."""
+    """Recent asks; an append requests a turn, in which the node registers the deadline."""
 
     def __init__(self, plan_turn: Callable[[], None]) -> None:
         super().__init__()

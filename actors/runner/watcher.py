@@ -1,7 +1,7 @@
-"""The watcher: one thread of the process that notices runners stuck in a handler.
+"""The watcher: one thread per process, which notices runners that are stuck in a handler.
 
-It looks every few milliseconds, and only while some runner is busy: a runner that polls is not
-stuck. When all runners have been idle for a while it sleeps until one of them wakes it.
+It checks every few milliseconds, but only while some runner is busy, because a runner that
+polls is not stuck. When all runners have been idle for a while, it sleeps until one wakes it.
 """
 
 import threading
@@ -15,73 +15,73 @@ from callboard.actors.runner.sampling import Sampler
 from callboard.actors.runner.slow_handlers import TimeSheet
 from callboard.support import after_fork
 
-#: Seconds between two looks; a handler that blocks holds others up for one to two of them.
+#: Seconds between two checks; a blocking handler delays other actors by one or two of them.
 TICK: Final = 0.002
 
 
-#: Looks in a row at nothing but idle runners, after which the watcher sleeps.
+#: Consecutive checks with only idle runners, after which the watcher sleeps.
 IDLE_TICKS: Final = 8
 
 
 class Watched(Protocol):
-    """What the watcher sees of a runner."""
+    """The interface of a runner for the watcher."""
 
     sleeping: bool
     turns: int
     times: TimeSheet
     sampler: Sampler
-    #: What runs, or ran last.
+    #: The runnable that runs, or ran last.
     current: Any
 
     #: Returns the monotonic time in seconds.
     now: Callable[[], float]
 
     def pass_role_on(self) -> bool:
-        """Give the role to a spare thread; False if the holder is not in a handler."""
+        """Pass the role to a spare thread; return False if the holder is not in a handler."""
 
 
 class Watcher:
-    """Passes the role of stuck runners on."""
+    """Passes on the role of stuck runners."""
 
     def __init__(self) -> None:
         self._lock = locks.lock("runners that are watched", 810)
         self._runners: frozenset[Watched] = frozenset()
         self._thread: threading.Thread | None = None
         self._busy = threading.Event()
-        #: Whether the watcher sleeps; a runner that finds it so after a poll calls `awaken`.
+        #: Whether the watcher sleeps; a runner that sees this after a poll calls `awaken`.
         self.dormant = False
         after_fork.register(self, Watcher._leave)
 
     def _leave(self) -> None:
-        """Watch nothing: in a forked process there is neither the thread nor a runner."""
+        """Forget thread and runners, which a forked process does not have."""
         self._thread, self._runners = None, frozenset()
         self.dormant = False
 
     def awaken(self) -> None:
-        """Look again: a runner is busy."""
+        """Resume the checks, because a runner is busy."""
         self.dormant = False
         self._busy.set()
 
     def watch(self, runner: Watched) -> None:
-        """Watch a runner from now on."""
+        """Add a runner, and start the thread if needed."""
         with self._lock:
             self._runners = self._runners | {runner}
             self.awaken()
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._look, name="callboard-watcher", daemon=True
+                    target=self._run, name="callboard-watcher", daemon=True
                 )
                 self._thread.start()
 
     def unwatch(self, runner: Watched) -> None:
-        """Forget a runner; without runners the thread ends."""
+        """Remove a runner; the thread ends with the last one."""
         with self._lock:
             self._runners = self._runners - {runner}
             self.awaken()
 
-    def _look(self) -> None:
-        """Look at all runners every tick, until there are none."""
-        seen: dict[Watched, int] = {}
+    def _run(self) -> None:
+        """Check all runners every tick, until there are none."""
+        turns: dict[Watched, int] = {}
         idle_ticks = 0
         last = time.monotonic()
         while True:
@@ -94,10 +94,10 @@ class Watcher:
                     if not self._runners:
                         self._thread = None
                         return
-            # A runner that is busy makes the watcher late itself, and proves nothing.
+            # A busy runner delays the watcher as well, so a late tick would prove nothing.
             if all(runner.sleeping or runner.times.stuck for runner in runners):
-                CONTENTION.look(elapsed - TICK)
-            seen, is_idle = _looked(runners, seen, elapsed)
+                CONTENTION.record_delay(elapsed - TICK)
+            turns, is_idle = _checked(runners, turns, elapsed)
             idle_ticks = idle_ticks + 1 if is_idle else 0
             if idle_ticks >= IDLE_TICKS:
                 self._sleep()
@@ -113,29 +113,29 @@ class Watcher:
         self.dormant = False
 
 
-def _looked(
-    runners: frozenset[Watched], before: dict[Watched, int], elapsed: float
+def _checked(
+    runners: frozenset[Watched], previous: dict[Watched, int], elapsed: float
 ) -> tuple[dict[Watched, int], bool]:
-    """Look at each runner once; returns the turns seen, and whether all were idle."""
-    seen: dict[Watched, int] = {}
+    """Check each runner; return their turns, and whether all were idle."""
+    turns_seen: dict[Watched, int] = {}
     is_idle = True
     for runner in runners:
         turns = runner.turns
         times = runner.times
         if times.stuck or not runner.sleeping:
             times.sample(None if runner.sleeping else runner.current, elapsed)
-        runner.sampler.look(None if runner.sleeping else runner.current, runner.now())
+        runner.sampler.check(None if runner.sleeping else runner.current, runner.now())
         if times.stuck:
             is_idle = False
-            times.tell_slow(runner.now())
+            times.report_slow(runner.now())
         if runner.sleeping:
-            is_idle = is_idle and before.get(runner) == turns
-            seen[runner] = turns
+            is_idle = is_idle and previous.get(runner) == turns
+            turns_seen[runner] = turns
             continue
         is_idle = False
-        if before.get(runner) != turns or not runner.pass_role_on():
-            seen[runner] = turns
-    return seen, is_idle
+        if previous.get(runner) != turns or not runner.pass_role_on():
+            turns_seen[runner] = turns
+    return turns_seen, is_idle
 
 
 WATCHER: Final = Watcher()

@@ -1,1 +1,1 @@
-"""Supervisors: the rules of supervision, and the actor that carries them out."""
+"""Supervisors: the rules of supervision, and the actor that applies them."""

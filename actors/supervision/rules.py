@@ -1,17 +1,17 @@
-"""The rules of supervision, without actors: which child ends, which starts, when to give up.
+"""The rules of supervision, without actors: which child ends or starts, and when to give up.
 
-Each child has a slot, in the order of start. Slots change only here:
+Each child has a slot. Slots are in the order of start, and change only here:
 
     RUNNING   the child runs
-    DOOMED    it runs, and is to be ended (its group starts again, it is removed, or all end)
-    ENDING    it was told to end
-    DOWN      it is to be started, not before `due`
-    STARTING  its start on another node is under way
+    DOOMED    it runs, but has to end: its group restarts, it is removed, or all end
+    ENDING    it was asked to end
+    DOWN      it has to start, not before `due`
+    STARTING  its start on another node is in progress
     DONE      it ended for good
 
-The driver tells what happened (`ended`, `not_started`), then does what `next_to_end` and
-`next_to_start` say. A group ends one by one, the last that was started first, and starts in
-order once all of it has ended; a child that fails meanwhile widens the group.
+The supervisor reports what happened (`ended`, `not_started`), then obeys `next_to_end` and
+`next_to_start`. A group ends one child at a time, in the reverse order of start, and starts in
+order after all of it has ended. A child that fails in between widens the group.
 """
 
 import random
@@ -35,7 +35,7 @@ BACKOFF: Final = (0.05, 5.0)
 
 
 class Phase(Enum):
-    """Where a child stands."""
+    """The state of a child."""
 
     RUNNING = auto()
     DOOMED = auto()
@@ -50,13 +50,14 @@ class Slot:
     """One child of a supervisor.
 
     Attributes:
-        ref: the incarnation that runs, or None.
-        former: the last one that ran, once it has ended.
-        due: when it may be started, if it is down.
-        restarts: how often it was started again.
-        cause: why its last incarnation ended, as reason and detail; None at the first start.
-        is_leaving: it is removed once it has ended.
-        place: which of its child's places it runs on, or is tried on first.
+        ref: the current incarnation, or None.
+        former: the previous incarnation, after it has ended.
+        due: the earliest time of the next start while the child is down.
+        restarts: number of restarts.
+        cause: reason and detail of the end of the previous incarnation; None at the first
+            start.
+        is_leaving: whether the slot is removed when the child has ended.
+        place: index of the child's place that it runs on, or that is tried first.
     """
 
     child: Child
@@ -69,9 +70,9 @@ class Slot:
     is_leaving: bool = False
     place: int = 0
     started_at: float = 0.0
-    #: The pauses before restarts that follow one another soon; None before the first.
+    #: The pauses between restarts in quick succession; None before the first.
     backoff: Backoff | None = None
-    #: What the driver keeps here: the limit of an end, and its waiter.
+    #: For the supervisor: the timer that limits an end, and a callback for the end.
     timer: Any = None
     on_gone: Callable[[], object] | None = None
 
@@ -86,7 +87,7 @@ class Supervision:
         backoff: tuple[float, float],
         rng: random.Random,
     ) -> None:
-        """Begin without children.
+        """Start without children.
 
         Raises:
             ValueError: the strategy is not known, or a number is negative.
@@ -107,7 +108,8 @@ class Supervision:
         self.slots: list[Slot] = []
         self.total = 0
         self.is_closing = False
-        # So short that a child which always fails at once still exceeds the intensity.
+        # Limited, so that a child which always fails at once still exceeds the intensity: the
+        # pauses of `limit + 1` restarts, without jitter, fit into half of the period.
         longest = min(backoff[1], self.period / (2 * (self.limit + 1)))
         self._pauses = (backoff[0], longest)
         self._random = rng
@@ -116,7 +118,7 @@ class Supervision:
     # --- what happened ---
 
     def started(self, slot: Slot, ref: Any, now: float) -> None:
-        """A start succeeded; the child may be doomed by now."""
+        """Record a successful start; the child may be doomed already."""
         slot.ref, slot.former = ref, None
         slot.started_at = now
         if slot.cause is not None:
@@ -125,37 +127,39 @@ class Supervision:
             slot.phase = Phase.RUNNING
 
     def ended(self, slot: Slot, reason: str, detail: str, now: float) -> bool:
-        """A child ended; returns False when that is one restart too many."""
+        """Record the end of a child; return False if the intensity is exceeded."""
         slot.ref, slot.former = None, slot.ref or slot.former
-        was_told = slot.phase in (Phase.DOOMED, Phase.ENDING)
+        was_doomed = slot.phase in (Phase.DOOMED, Phase.ENDING)
         wants_restart = (
-            slot.child.restart != "temporary" if was_told else slot.child.wants_restart(reason)
+            slot.child.restart != "temporary"
+            if was_doomed
+            else slot.child.wants_restart(reason)
         )
         if slot.is_leaving or self.is_closing or not wants_restart:
             self._finish(slot)
-        elif was_told:
+        elif was_doomed:
             slot.phase = Phase.DOWN
         else:
             return self._restart(slot, reason, detail, now)
         return True
 
     def not_started(self, slot: Slot, text: str, now: float) -> bool:
-        """A start failed, which counts as one more end; False when it is one too many."""
+        """Record a failed start, which counts as an end; return False if that is too many."""
         if slot.phase in (Phase.DOOMED, Phase.ENDING):
             return self.ended(slot, ExitReason.ERROR, text, now)
         slot.started_at = now
         return self._restart(slot, ExitReason.ERROR, text, now)
 
-    # --- what is wished ---
+    # --- changes of the children ---
 
     def add(self, child: Child) -> Slot:
-        """Make the slot of a child that is to be started last."""
+        """Append the slot of a new child."""
         slot = Slot(child)
         self.slots.append(slot)
         return slot
 
     def remove(self, slot: Slot) -> bool:
-        """Let a child go; returns False when it still has to end."""
+        """Remove a child; return False if it still has to end."""
         slot.is_leaving = True
         if slot.phase in (Phase.DOWN, Phase.DONE):
             self._finish(slot)
@@ -165,7 +169,7 @@ class Supervision:
         return False
 
     def close(self) -> None:
-        """Let all children end, and start none."""
+        """Doom all children, and start none from now on."""
         self.is_closing = True
         for slot in self.slots:
             if slot.phase in (Phase.RUNNING, Phase.STARTING):
@@ -176,19 +180,19 @@ class Supervision:
     # --- what to do ---
 
     def next_to_end(self) -> Slot | None:
-        """Return the child to end, marked as told so; None while another one is ending."""
+        """Return the next child to end, now ENDING; None while another one is ending."""
         if any(slot.phase is Phase.ENDING for slot in self.slots):
             return None
         for slot in reversed(self.slots):
             if slot.phase is Phase.DOOMED:
                 if slot.ref is None:
-                    return None  # its start on another node comes to an end first
+                    return None  # its start on another node has to finish first
                 slot.phase = Phase.ENDING
                 return slot
         return None
 
     def next_to_start(self, now: float) -> Slot | None:
-        """Return a child to start now, if there is one."""
+        """Return a child to start now, or None."""
         in_order = self.strategy != "one_for_one"
         if self.is_closing or (in_order and self._is_ending):
             return None
@@ -201,13 +205,13 @@ class Supervision:
 
     @property
     def next_due(self) -> float | None:
-        """When the next child is to be started; None when none waits for its time."""
+        """The time of the next start; None if no child waits for one."""
         times = [slot.due for slot in self.slots if slot.phase is Phase.DOWN]
         return min(times, default=None)
 
     @property
     def is_over(self) -> bool:
-        """Whether all children were to end and have ended."""
+        """Whether the supervisor is closing and all children have ended."""
         return self.is_closing and not self._is_ending
 
     @property
@@ -218,32 +222,32 @@ class Supervision:
     # --- the rules ---
 
     def _finish(self, slot: Slot) -> None:
-        """Count a child as ended for good."""
+        """Mark a child as ended for good."""
         slot.phase = Phase.DONE
         if slot.is_leaving or slot.child.restart == "temporary":
             self.slots.remove(slot)
 
     def _restart(self, slot: Slot, reason: str, detail: str, now: float) -> bool:
-        """Plan the restart of a child and its group; False when that is one too many."""
+        """Schedule the restart of a child and its group; return False if it is not allowed."""
         if not self._may_restart(now):
             slot.phase = Phase.DONE
             return False
         due = now + self._pause(slot, now)
         slot.cause = (str(reason), detail)
-        because = f"{slot.child.label} ended: {detail or reason}"
+        group_detail = f"{slot.child.label} ended: {detail or reason}"
         for member in self._group(slot):
             member.due = max(member.due, due)
             if member.phase in (Phase.RUNNING, Phase.STARTING) and member is not slot:
                 member.phase = Phase.DOOMED
-                member.cause = (ExitReason.SHUTDOWN.value, because)
+                member.cause = (ExitReason.SHUTDOWN.value, group_detail)
             elif member.phase is Phase.DONE:
                 member.phase = Phase.DOWN
-                member.cause = (ExitReason.SHUTDOWN.value, because)
+                member.cause = (ExitReason.SHUTDOWN.value, group_detail)
         slot.phase = Phase.DOWN
         return True
 
     def _group(self, slot: Slot) -> list[Slot]:
-        """Return the children that start again because this one ended."""
+        """Return the children that restart because this one ended."""
         if self.strategy == "one_for_one":
             return [slot]
         if self.strategy == "one_for_all":
@@ -251,7 +255,7 @@ class Supervision:
         return self.slots[self.slots.index(slot) :]
 
     def _may_restart(self, now: float) -> bool:
-        """Count a restart; False when it exceeds the intensity."""
+        """Count a restart; return False if it exceeds the intensity."""
         while self._times and self._times[0] < now - self.period:
             self._times.popleft()
         if len(self._times) >= self.limit:
@@ -261,7 +265,7 @@ class Supervision:
         return True
 
     def _pause(self, slot: Slot, now: float) -> float:
-        """Return the seconds before a restart: none, then longer each time it fails soon."""
+        """Return the seconds before a restart: 0 at first, longer if the child fails again."""
         if slot.backoff is None or now - slot.started_at > self.period:
             slot.backoff = Backoff(*self._pauses)
             return 0.0
@@ -269,7 +273,7 @@ class Supervision:
 
 
 def _check_pair(value: object, name: str, example: str) -> None:
-    """Look whether it is a pair of numbers.
+    """Check that an argument is a pair of numbers.
 
     Raises:
         WrongArgument: it is not.

@@ -1,11 +1,11 @@
-"""Succession: which actor takes the place of one that a supervisor starts again.
+"""Succession: which actor replaces one that a supervisor has restarted.
 
-What belongs to an actor and not to one incarnation of it, such as a subscription, follows it:
-it is told the ref of the next one. The supervisor says which refs it supervises, and what
-became of each; followers may come before or after.
+A subscription belongs to an actor, not to one incarnation of it. So whoever keeps it follows
+the actor, and receives the ref of each new incarnation. The supervisor reports which refs it
+supervises, and what replaced each; followers may register before or after.
 
-What other nodes send to the number of an actor that has ended may have an heir, too:
-activations of an entity come and go, and an answer to what one of them told is for the next.
+An actor that has ended may also have a successor for messages of other nodes. Activations of an
+entity come and go, and the answer to a message of one of them is handled by the next.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from typing import Any, Final
 from callboard import locks
 from callboard.actors.reference import ActorRef
 
-#: Told the ref that takes the place; None when none will.
+#: Called with the ref of the successor; None if there will be none.
 Follower = Callable[[ActorRef[Any] | None], object]
 
-#: Actors that have ended of which it is known what takes their messages: the latest ones.
+#: Ended actors whose successor is known; the oldest are forgotten first.
 HEIRS_LIMIT: Final = 10_000
 
 
 class Succession:
-    """The supervised actors of a node, and who follows them. From any thread."""
+    """The supervised actors of a node, and their followers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = locks.lock("heirs of actors", 760)
@@ -30,49 +30,49 @@ class Succession:
         self._followers: dict[ActorRef[Any], list[Follower]] = {}
         self._heirs: dict[int, ActorRef[Any]] = {}
 
-    # --- for what comes late ---
+    # --- messages of other nodes ---
 
     def leave_to(self, number: int, successor: ActorRef[Any]) -> None:
-        """Let another ref take what other nodes still send to an actor that has ended."""
+        """Deliver to another ref what other nodes still send to an ended actor."""
         with self._lock:
             self._heirs[number] = successor
             if len(self._heirs) > HEIRS_LIMIT:
                 del self._heirs[next(iter(self._heirs))]
 
     def successor(self, number: int) -> ActorRef[Any] | None:
-        """Return what takes messages for an actor that has ended, if anything does."""
+        """Return the ref that receives the messages of an ended actor, or None."""
         return self._heirs.get(number)
 
-    # --- for what follows ---
+    # --- followers ---
 
-    def follow(self, ref: ActorRef[Any], told: Follower) -> None:
-        """Be told, once, of the actor that takes the place of this one."""
+    def follow(self, ref: ActorRef[Any], follower: Follower) -> None:
+        """Call `follower` once, with the ref that replaces this one."""
         with self._lock:
-            self._followers.setdefault(ref, []).append(told)
+            self._followers.setdefault(ref, []).append(follower)
 
-    def leave(self, ref: ActorRef[Any], told: Follower) -> None:
-        """Follow it no more."""
+    def leave(self, ref: ActorRef[Any], follower: Follower) -> None:
+        """Remove a follower."""
         with self._lock:
-            kept = [one for one in self._followers.pop(ref, ()) if one != told]
-            if kept:
-                self._followers[ref] = kept
+            rest = [other for other in self._followers.pop(ref, ()) if other != follower]
+            if rest:
+                self._followers[ref] = rest
 
     def expects(self, ref: ActorRef[Any]) -> bool:
-        """Return whether a supervisor still has to say what takes the place of an actor."""
+        """Return whether a supervisor has yet to report what replaces an actor."""
         return ref in self._supervised
 
     # --- for supervisors ---
 
     def passed(self, former: ActorRef[Any] | None, successor: ActorRef[Any] | None) -> None:
-        """Tell those who follow `former` of its heir; None when there will be none.
+        """Report to the followers of `former` what replaces it; None if nothing will.
 
-        A child that is started for the first time takes the place of None.
+        At the first start of a child `former` is None.
         """
         with self._lock:
             if successor is not None:
                 self._supervised.add(successor)
             followers = () if former is None else self._followers.pop(former, ())
-        for told in followers:
-            told(successor)
-        with self._lock:  # now that all know: until here an heir was expected
+        for follower in followers:
+            follower(successor)
+        with self._lock:  # last: until all followers know, `expects` has to be True
             self._supervised.discard(former)

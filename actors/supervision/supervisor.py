@@ -1,6 +1,6 @@
-"""Supervisors: actors that start children and start them again when they end.
+"""Supervisors: actors that start children and restart them when they end.
 
-The rules are in `callboard.actors.supervision`; here they are carried out on actors.
+The rules are in `callboard.actors.supervision.rules`; this module applies them to actors.
 """
 
 import logging
@@ -26,45 +26,45 @@ from callboard.support.text import describe
 
 log = logging.getLogger("callboard.actors")
 
-#: Seconds between looks whether a lost node is back on which a child may still run.
+#: Seconds between checks whether a lost node, on which a child may still run, is back.
 LOOK_INTERVAL: Final = 1.0
 
-#: Such children that are remembered.
+#: Incarnations on lost nodes that are remembered; the oldest are forgotten first.
 LOST_LIMIT: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Leave:
-    """To a supervisor itself: end your children in order, then yourself."""
+    """Asks a supervisor to end its children in order, then itself."""
 
     reason: ExitReason
     detail: str
 
 
 class SupervisorCell(Cell):
-    """The cell of a supervisor: a stop or shutdown lets it end its children in order first."""
+    """The cell of a supervisor: it ends its children in order before it stops or shuts down."""
 
     __slots__ = ("former",)
 
-    #: Whose place the child takes that is being started; None for a child's first start.
+    #: The incarnation that the child being started replaces; None at its first start.
     former: ActorRef[Any] | None
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
-        """End; nothing takes the place of the children any more."""
+        """End; report that nothing replaces the children."""
         supervisor: Supervisor | None = self.actor
         super().terminate(reason, detail)
         for slot in () if supervisor is None else supervisor._plan.slots:
             self.runtime.succession.passed(slot.ref or slot.former, None)
 
     def kill(self, reason: ExitReason = ExitReason.KILLED, detail: str = "") -> None:
-        """End before the next message; with reason `shutdown`, once the children have ended."""
+        """End before the next message; with reason `shutdown` end the children first."""
         if reason is ExitReason.SHUTDOWN and self.actor is not None:
             self.post(_Leave(reason, detail), None)
         else:
             super().kill(reason, detail)
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
-        """Handle what no `@handler` takes; a stop becomes an orderly end."""
+        """Handle a message without a `@handler`; a `Stop` becomes an orderly end."""
         if isinstance(message, Stop):
             self.actor.leave(_Leave(ExitReason.NORMAL, ""))
         else:
@@ -72,17 +72,17 @@ class SupervisorCell(Cell):
 
 
 class Supervisor(Actor):
-    """Starts its children in order, and again when they end.
+    """Starts its children in order, and restarts them when they end.
 
-    `strategy` says which children are started again when one ends: only that child
-    (`one_for_one`), all (`one_for_all`), or it and those started after it (`rest_for_one`). The
-    others of the group are ended first, the last one first, with reason `shutdown`.
+    `strategy` selects the children to restart when one ends: only that child (`one_for_one`),
+    all (`one_for_all`), or that child and those started after it (`rest_for_one`). The others
+    of this group are first ended, in the reverse order of start, with reason `shutdown`.
 
     More than `intensity[0]` restarts within `intensity[1]` seconds end the supervisor and its
-    children, with one `RestartsExhausted` event: a child that cannot live needs attention.
-    The first restart comes at once; a child that fails again soon waits `backoff[0]` seconds,
-    then twice as long each time up to `backoff[1]`, each time up to half as much more by
-    chance. No pause is so long that a child which always fails escapes the intensity.
+    children, with one `RestartsExhausted` event: a child that cannot run needs attention. The
+    first restart is immediate. A child that fails again soon waits `backoff[0]` seconds, then
+    twice as long each time up to `backoff[1]`, plus a random jitter of up to half of that. No
+    pause is so long that a child which always fails stays within the intensity.
     """
 
     trap_exit = True
@@ -99,42 +99,42 @@ class Supervisor(Actor):
 
         Raises:
             ValueError: the strategy is not known, or a number is negative.
-            Exception: whatever the `__init__` of a child raised; those before it are ended.
+            Exception: an exception of a child's `__init__`; the earlier children are ended.
         """
         check_children(children)
         self._plan = Supervision(strategy, intensity, backoff, self._cell.runner.random)
         self._slots: dict[ActorRef[Any], Slot] = {}
         self._last_words = _Leave(ExitReason.NORMAL, "")
         self._timer: Reminder | None = None
-        #: Incarnations on nodes that were lost, which may still run there.
+        #: Incarnations on lost nodes, where they may still run.
         self._lost: dict[ActorRef[Any], None] = {}
         for child in children:
             slot = self._plan.add(child)
             if child.on is None:
                 self._start(slot)
         if any(child.on is not None for child in children):
-            self._call_soon(self._proceed)  # children elsewhere start behind
+            self._call_soon(self._proceed)  # remote children start after the local ones
 
     # --- for users ---
 
     def children(self) -> list[ActorRef[Any]]:
-        """Return the refs of the children that run, in the order in which they were given."""
+        """Return the refs of the running children, in the order of their specifications."""
         return [slot.ref for slot in self._plan.slots if slot.ref is not None]
 
     def restarts(self) -> int:
-        """Return how often a child ended and was to be started again."""
+        """Return the number of restarts of all children."""
         return self._plan.total
 
     def restarts_of(self, ref: ActorRef[Any]) -> int:
-        """Return how often a child that runs was started again."""
+        """Return the number of restarts of a running child."""
         slot = self._slots.get(ref)
         return 0 if slot is None else slot.restarts
 
     def add(self, child: Child) -> ActorRef[Any] | None:
-        """Start one more child, behind the others; returns its ref.
+        """Start another child after the others; return its ref.
 
-        The call fails with what the child's `__init__` raised. A child on another node is
-        started in the background, and None returned.
+        The call fails with the exception of the child's `__init__`. A child on another node
+        starts in the background, and the result is None.
         """
         slot = self._plan.add(child)
         if child.on is not None:
@@ -142,15 +142,15 @@ class Supervisor(Actor):
             return None
         try:
             return self._start(slot)
-        except BaseException as error:  # noqa: BLE001  # the caller's, not the supervisor's
+        except BaseException as error:  # noqa: BLE001  # reported to the caller of `add`
             self._plan.remove(slot)
             self.promise().set_exception(remote_error(error))
             return None
 
     def remove(self, which: ActorRef[Any] | str) -> bool:
-        """End a child, by its ref or name, for good; answers once it has ended.
+        """End a child, given by its ref or name, for good; the answer arrives after its end.
 
-        Returns False when there is no such child.
+        Returns False if there is no such child.
         """
         slot = next((s for s in self._plan.slots if which in (s.ref, s.child.name)), None)
         if slot is None or slot.is_leaving:
@@ -163,20 +163,20 @@ class Supervisor(Actor):
         self._proceed()
         return True
 
-    # --- what happens ---
+    # --- events ---
 
     @handler
     def child_ended(self, down: ChildDown | Exit) -> None:
-        """Start a child again, here or on another node, if it is to be and may be."""
+        """Restart a child, here or on another node, if the rules say so."""
         slot = self._slots.pop(down.ref, None)
-        if slot is not None:  # the incarnation that runs
+        if slot is not None:  # the current incarnation
             if down.reason == ExitReason.UNREACHABLE:
                 slot.place = (slot.place + 1) % len(slot.child.places or (None,))
                 self._seek(down.ref)
-            self._gone(slot, down.reason, down.detail)
+            self._handle_end(slot, down.reason, down.detail)
 
-    def _gone(self, slot: Slot, reason: str, detail: str) -> None:
-        """Go on after the end of a child."""
+    def _handle_end(self, slot: Slot, reason: str, detail: str) -> None:
+        """Continue after the end of a child."""
         if slot.timer is not None:
             slot.timer.cancel()
             slot.timer = None
@@ -190,47 +190,48 @@ class Supervisor(Actor):
 
     @handler
     def call_back(self, order: CallBack) -> None:
-        """Go on with what waited for its time, or for another node."""
+        """Continue after a pause, or after an answer of another node."""
         order.function()
 
     def _overdue(self, slot: Slot, ref: ActorRef[Any]) -> None:
-        """Go on without a child that does not end."""
+        """Kill a child that did not end in time, and continue without it."""
         if self._slots.get(ref) is slot and slot.phase is Phase.ENDING:
             del self._slots[ref]
             text = "%s did not end within %g s; it is killed and no longer waited for"
             log.warning(text, slot.child.label, slot.child.shutdown)
             ref.kill()
-            self._gone(slot, ExitReason.KILLED, "")
+            self._handle_end(slot, ExitReason.KILLED, "")
 
     def _try_place(self, slot: Slot, tried: list[str]) -> None:
-        """Begin a start on the next of a child's places, behind those that did not take it."""
+        """Start a child on the next of its places; `tried` has the failures of earlier ones."""
         child = slot.child
         spawn = self._cell.runtime.spawn_elsewhere
         if spawn is None:
             msg = f"{child!r} is to run on {child.on!r}, and there are no other nodes"
             raise ValueError(msg)
-        at = (slot.place + len(tried)) % len(child.places)
-        future = spawn(child.actor_class, child.args, child.kwargs, child.places[at])
-        spawned = partial(self._spawned, slot, at, tried)
+        place = (slot.place + len(tried)) % len(child.places)
+        future = spawn(child.actor_class, child.args, child.kwargs, child.places[place])
+        spawned = partial(self._spawned, slot, place, tried)
         future.add_done_callback(lambda done: self._call_soon(partial(spawned, done)))
 
     def _spawned(
-        self, slot: Slot, at: int, tried: list[str], outcome: Future[ActorRef[Any]]
+        self, slot: Slot, place: int, tried: list[str], outcome: Future[ActorRef[Any]]
     ) -> None:
-        """Take note of how a start on another node ended; it may be tried on the next one."""
+        """Handle the outcome of a start on another node; on failure, try the next place."""
         error, places = outcome.exception(), slot.child.places
         if error is None:
-            slot.place = at
+            slot.place = place
             ref = outcome.result()
             self._begin(slot, ref)
             self.link(ref)
         else:
-            where = places[at].hex() if isinstance(places[at], bytes) else str(places[at])
-            text = f"on {where}: {describe(error)}" if len(places) > 1 else describe(error)
+            node = places[place]
+            node_text = node.hex() if isinstance(node, bytes) else str(node)
+            text = f"on {node_text}: {describe(error)}" if len(places) > 1 else describe(error)
             tried = [*tried, text]
-            # What its __init__ raised it would raise on each of them.
-            is_other_node_better = not isinstance(error, RemoteError)
-            if slot.phase is Phase.STARTING and is_other_node_better and at != self._last(slot):
+            # An exception of its __init__ would occur on every other node as well.
+            is_retryable = not isinstance(error, RemoteError)
+            if slot.phase is Phase.STARTING and is_retryable and place != self._last(slot):
                 self._try_place(slot, tried)
                 return
             text = "; ".join(tried)
@@ -243,10 +244,10 @@ class Supervisor(Actor):
         return (slot.place - 1) % len(slot.child.places)
 
     def _seek(self, ref: ActorRef[Any], reason: str = ExitReason.UNREACHABLE) -> None:
-        """Remember an incarnation whose node is lost; another one takes its place.
+        """Remember a replaced incarnation whose node was lost, and kill it when that is back.
 
-        It ends by itself when its node misses this one, unless it traps exits. So it is killed
-        as soon as a path leads there again: of those that see each other one runs.
+        It ends when its node notices the loss of this node, unless it traps exits. If it did
+        not end, two incarnations would run after the nodes have found each other again.
         """
         if reason == ExitReason.UNREACHABLE:
             if not self._lost:
@@ -256,18 +257,18 @@ class Supervisor(Actor):
                 del self._lost[next(iter(self._lost))]
 
     def _look_for_lost(self) -> None:
-        """Kill what still runs on nodes that are back."""
+        """Kill incarnations that still run on nodes that are reachable again."""
         is_reachable = self._cell.runtime.remote.is_reachable
         for ref in [ref for ref in self._lost if is_reachable(ref.node_id)]:
             del self._lost[ref]
-            told = partial(self._told_of_lost, ref)
+            on_down = partial(self._lost_is_down, ref)
             ref.kill()
-            ref.target.monitor(("lost", self), told)
+            ref.target.monitor(("lost", self), on_down)
         if self._lost:
             self.after(LOOK_INTERVAL, CallBack(self._look_for_lost))
 
-    def _told_of_lost(self, ref: ActorRef[Any], down: Down) -> None:
-        """Look again if its node was lost again; on any thread."""
+    def _lost_is_down(self, ref: ActorRef[Any], down: Down) -> None:
+        """Remember the incarnation again if its node was lost again; from any thread."""
         self._call_soon(partial(self._seek, ref, down.reason))
 
     def _call_soon(self, function: Callable[[], object]) -> None:
@@ -276,35 +277,35 @@ class Supervisor(Actor):
 
     @handler
     def leave(self, words: _Leave) -> None:
-        """End the children, the last one first, then this actor."""
+        """End the children in the reverse order of start, then this actor."""
         if not self._plan.is_closing:
             self._last_words = words
             self._plan.close()
             self._proceed()
 
     def _give_up(self, slot: Slot, reason: str) -> None:
-        """End all children and the supervisor: one restart too many."""
+        """End all children and the supervisor, as the intensity is exceeded."""
         plan, label, runtime = self._plan, slot.child.label, self._cell.runtime
         above = self._cell.parent
         is_top = above is None or not isinstance(above.actor, Supervisor)
         runtime.counters.exhausted += 1
         runtime.report(RestartsExhausted(self.me, label, plan.limit, plan.period, is_top))
-        detail = f"{label} ended too often, last: {reason}"
+        detail = f"{label} ended too often; last reason: {reason}"
         log.error("supervisor %s gives up: %s", self.me, detail)
         self._last_words = _Leave(ExitReason.SHUTDOWN, detail)
         plan.close()
 
-    # --- what is done ---
+    # --- actions ---
 
     def _proceed(self) -> None:
-        """Do what the plan says is next."""
+        """Do what the plan requires next."""
         plan = self._plan
         while (slot := plan.next_to_end()) is not None:
             self._end(slot)
         while (slot := plan.next_to_start(self._now())) is not None:
             try:
                 self._start(slot)
-            except BaseException as error:  # noqa: BLE001  # a failed start is one more end
+            except BaseException as error:  # noqa: BLE001  # a failed start counts as an end
                 if not plan.not_started(slot, describe(error), self._now()):
                     self._give_up(slot, describe(error))
         if plan.is_over:
@@ -318,7 +319,7 @@ class Supervisor(Actor):
             self._timer = self.after(max(0.0, due - self._now()), CallBack(self._proceed))
 
     def _start(self, slot: Slot) -> ActorRef[Any] | None:
-        """Start a child here, or begin its start on another node."""
+        """Start a child here, or request its start on another node."""
         child = slot.child
         if child.places:
             slot.phase = Phase.STARTING
@@ -332,26 +333,26 @@ class Supervisor(Actor):
         return ref
 
     def _begin(self, slot: Slot, ref: ActorRef[Any]) -> None:
-        """Take note of an incarnation that runs, and tell it why it was started."""
+        """Record a running incarnation, and send it the reason of its restart."""
         child, former = slot.child, slot.former
         self._plan.started(slot, ref, self._now())
         self._slots[ref] = slot
         self._cell.runtime.succession.passed(former, ref)
         if slot.cause is not None:
             reason, detail = slot.cause
-            if _wants_to_know(ref, child.actor_class):
+            if _handles_restarted(ref, child.actor_class):
                 ref.target.post(Restarted(reason, detail, slot.restarts), None)
             event = ActorRestarted(ref, child.label, slot.restarts, reason, detail, self.me)
             self._cell.runtime.report(event)
             self._cell.runtime.counters.restarts += 1
             ended = f"{reason}: {detail}" if detail else reason
-            text = "%s was started again by %s (%s), restart %d"
+            text = "%s was restarted by %s (%s), restart %d"
             log.warning(text, child.label, self.me, ended, slot.restarts)
         if child.name is not None:
             self.node.register(child.name, ref)
 
     def _end(self, slot: Slot) -> None:
-        """Tell a child to end, within its time."""
+        """Ask a child to end within its time."""
         ref = slot.ref
         limit = slot.child.shutdown
         if limit is not None:
@@ -366,8 +367,8 @@ class Supervisor(Actor):
         return self._cell.runner.now()
 
 
-def _wants_to_know(ref: ActorRef[Any], actor_class: Any) -> bool:
-    """Return whether an actor has a handler for `Restarted` itself."""
+def _handles_restarted(ref: ActorRef[Any], actor_class: Any) -> bool:
+    """Return whether an actor declares a handler for `Restarted`."""
     if isinstance(ref.target, Cell):
         return Restarted in ref.target.table.declared
     return Restarted in DispatchTable(options_of(actor_class)[0]).declared

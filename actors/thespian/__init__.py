@@ -1,13 +1,13 @@
 """Thespian programs on callboard's runtime.
 
-    ActorSystem(systemBase=SystemBase(), transientUnique=True)     handed over as an object
-    ActorSystem("callboard")                                       by name, once `actors` is
+    ActorSystem(systemBase=SystemBase(), transientUnique=True)     passed as an object
+    ActorSystem("callboard")                                       by name, after `actors` was
     imported
 
-Plain Thespian actors keep Thespian's rules: the runtime is attached after `__init__`, a message
-whose handler raised is tried a second time with a copy and then returned as `PoisonMessage`, a
-parent receives `ChildActorExited` once for each child, and only `ActorExitRequest` ends an
-actor. `docs/thespian.md` tells users what is the same and what is not.
+Plain Thespian actors keep Thespian's rules: the runtime is attached after `__init__`. A message
+whose handler raised is retried once with a copy, and then returned as `PoisonMessage`. A parent
+receives one `ChildActorExited` for each child, and only `ActorExitRequest` ends an actor.
+`docs/thespian.md` lists the similarities and differences for users.
 """
 
 from callboard.actors.runtime import Runtime

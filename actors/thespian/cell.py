@@ -1,8 +1,8 @@
-"""The cell of a plain Thespian actor: Thespian's rules for failing, exiting and children.
+"""The cell of a plain Thespian actor: Thespian's rules for failures, exits and children.
 
-An `ActorExitRequest` goes to the actor first. A recursive one goes on to its children, and the
-actor stays until each of them has ended and the actor has been told so; what else arrives
-meanwhile is a dead letter.
+The actor itself receives an `ActorExitRequest`. If this is recursive, its children receive one,
+too, and the actor stays until it has been notified of the end of each of them. Other messages
+that arrive until then are dead letters.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ from callboard.support.text import logged, safe_repr, trace_of
 
 log = logging.getLogger("callboard.thespian")
 
-#: How often a plain Thespian actor is given a message before it is poison.
+#: Attempts to handle a message before it is returned as `PoisonMessage`.
 ATTEMPTS: Final = 2
 
 
 class FailedChild(NoActor):
-    """Stands where a child would be that could not be created.
+    """Stands for a child that could not be created.
 
-    `createActor` returns its address at once, as it does for children that live. What its
-    parent sends before it has been told comes back as `PoisonMessage`; after that it is an
-    address like that of any actor that ended.
+    `createActor` returns its address immediately, as for children that live. Messages of the
+    parent come back as `PoisonMessage` until the parent is notified. After that it behaves like
+    any actor that has ended.
     """
 
-    def __init__(self, runtime: Runtime, why: str) -> None:
+    def __init__(self, runtime: Runtime, reason: str) -> None:
         self._runtime = runtime
-        self._why = why
+        self._reason = reason
         self.is_known = False
         #: The address.
         self.ref = ActorRef[Any](runtime, runtime.node_id, runtime.ended_ref().actor_id, self)
@@ -53,24 +53,22 @@ class FailedChild(NoActor):
             self._runtime.dead_letter(self.ref, message, sender)
         else:
             asker.target.post(
-                thespian.PoisonMessage(message, f"Child Aborted: {self._why}"), None
+                thespian.PoisonMessage(message, f"Child Aborted: {self._reason}"), None
             )
 
     def monitor(self, key: object, watcher: Watcher) -> None:
-        """Tell at once that there is no such actor."""
-        watcher(Down(self.ref, ExitReason.NOT_FOUND, self._why))
+        """Report immediately that there is no such actor."""
+        watcher(Down(self.ref, ExitReason.NOT_FOUND, self._reason))
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """What was asked for when an actor was created.
+    """The arguments of the creation of an actor, in the order of Thespian's own calls.
 
     Attributes:
         requirements: for the class's capability check and for `__init__`.
-        global_name: the name it holds in its system.
-        source_hash: the loaded source that the class comes from; its children do, too.
-
-    The order is that of Thespian's own calls.
+        global_name: the name of the actor in its system.
+        source_hash: the loaded source of the class; its children use it, too.
     """
 
     requirements: dict[str, Any] | None = None
@@ -84,20 +82,20 @@ _ORDINARY: Final = Creation()
 class Watch:
     """The files that one actor watches until its next message.
 
-    A watch holds for one message: a handler that wants to go on returns it again. So each file
-    is taken from the poller as soon as it is ready, and the files that one poll found go out
-    as one message.
+    A watch lasts until the next message: a handler that wants to continue returns it again. So
+    each file is removed from the poller as soon as it is ready. All files of one poll are
+    reported in one message.
     """
 
-    def __init__(self, cell: Cell, wanted: thespian.ThespianWatch) -> None:
+    def __init__(self, cell: Cell, request: thespian.ThespianWatch) -> None:
         self._cell = cell
         self._filenos: set[int] = set()
         self._ready: list[int] = []
-        # Only the thread that holds the runner's role touches the poller.
-        cell.runner.post(self._open, list(wanted.filenos))
+        # Only the thread that holds the runner's role may use the poller.
+        cell.runner.post(self._open, list(request.filenos))
 
     def close(self) -> None:
-        """Watch no longer; what was ready already is still told."""
+        """Stop watching; files that are already ready are still reported."""
         self._cell.runner.post(self._close)
 
     def _open(self, filenos: list[int]) -> None:
@@ -106,7 +104,9 @@ class Watch:
         for fileno in filenos:
             try:
                 self._cell.runner.selector.register(
-                    fileno, selectors.EVENT_READ, lambda _, fileno=fileno: self._found(fileno)
+                    fileno,
+                    selectors.EVENT_READ,
+                    lambda _, fileno=fileno: self._on_ready(fileno),
                 )
             except (OSError, ValueError, KeyError) as error:
                 log.warning("%r cannot watch file %r: %s", self._cell, fileno, error)
@@ -118,18 +118,18 @@ class Watch:
             self._forget(self._filenos.pop())
 
     def _forget(self, fileno: int) -> None:
-        # The actor may have closed it meanwhile.
+        # The actor may have closed the file.
         with contextlib.suppress(OSError, ValueError, KeyError):
             self._cell.runner.selector.unregister(fileno)
 
-    def _found(self, fileno: int) -> None:
+    def _on_ready(self, fileno: int) -> None:
         self._filenos.discard(fileno)
         self._forget(fileno)
         if not self._ready:
-            self._cell.runner.post(self._tell)
+            self._cell.runner.post(self._report)
         self._ready.append(fileno)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         ready, self._ready = self._ready, []
         if self._cell.alive:
             self._cell.post(thespian.WatchMessage(ready), self._cell)
@@ -144,7 +144,7 @@ class PlainCell(Cell):
         super().__init__(*args)
         self.creation = _ORDINARY
         self.exiting = False
-        #: While it exits: children whose end it has not been told.
+        #: While it exits: children of whose end it has not been notified.
         self.awaited: set[ActorRef[Any]] = set()
         #: Children on other systems.
         self.abroad: set[ActorRef[Any]] = set()
@@ -152,9 +152,9 @@ class PlainCell(Cell):
         self.watch_of_files: Watch | None = None
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
-        """Every message of a plain actor comes here: it has no `@handler`."""
+        """Handle any message, as a plain actor has no `@handler`."""
         if isinstance(message, Urgent | Envelope | Encoded):
-            super().handle_other(message, sender)  # it comes here again as itself
+            super().handle_other(message, sender)  # the content is passed here again
         elif isinstance(message, thespian.ChildActorExited):
             self._child_exited(message, sender)
         elif self.exiting:
@@ -170,10 +170,10 @@ class PlainCell(Cell):
         else:
             self._receive(message, sender)
             if sender is not None and sender.expects and not sender.is_done:
-                self.owe(sender)  # it answers with a send, if it does before it ends
+                self.owe(sender)  # a later send may answer; the end of the actor fails the ask
 
     def status(self) -> Any:
-        """Return what Thespian's tools show of the actor."""
+        """Return the status of the actor for Thespian's tools."""
         system: ActorRef[Any] = self.runtime.thespian_system().address
         parent = self.parent.ref if self.parent is not None else system
         status = Thespian_ActorStatus(
@@ -198,23 +198,23 @@ class PlainCell(Cell):
 
     def _receive(self, message: Any, sender: Sender | None) -> None:
         address = sender.reference(self.runtime) if sender is not None else None
-        attempt, given = 1, message
+        attempt, content = 1, message
         while True:
             try:
-                result = self.actor.receiveMessage(given, address or self.runtime.nobody)
-            except Exception as error:  # noqa: BLE001  # Thespian's rule: once more, then poison
+                result = self.actor.receiveMessage(content, address or self.runtime.nobody)
+            except Exception as error:  # noqa: BLE001  # Thespian retries once
                 if attempt < ATTEMPTS:
-                    # Only a second attempt needs a copy that the first has not touched.
-                    attempt, given = attempt + 1, _copied(message)
+                    # A copy, because the first attempt may have changed the message.
+                    attempt, content = attempt + 1, _copied(message)
                     continue
                 self._return_poison(message, address, error)
                 return
             if result is not None or self.watch_of_files is not None:
-                self._take_result(result)
+                self._use_result(result)
             return
 
-    def _take_result(self, result: Any) -> None:
-        """Return values mean nothing, save files to watch and a coroutine to run."""
+    def _use_result(self, result: Any) -> None:
+        """Watch the files of a `ThespianWatch`, or run a coroutine; ignore other results."""
         watch, self.watch_of_files = self.watch_of_files, None
         if watch is not None:
             watch.close()
@@ -239,8 +239,8 @@ class PlainCell(Cell):
         address = sender.reference(self.runtime) if sender is not None else None
         try:
             self.actor.receiveMessage(request, address or self.runtime.nobody)
-        except BaseException as error:  # noqa: BLE001  # also with sys.exit()
-            text = "%r failed in its exit request; it ends all the same"
+        except BaseException as error:  # noqa: BLE001  # even sys.exit()
+            text = "%r failed in its exit request; it ends nevertheless"
             logged(log, text, self, error=error)
         if request.isRecursive:
             self.awaited = {child.ref for child in self.children or ()} | self.abroad
@@ -270,7 +270,7 @@ class PlainCell(Cell):
             self.end = self.end or (ExitReason.NORMAL, "")
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
-        """End; children on other systems are asked to exit, as those here are."""
+        """End; ask children on other systems to exit."""
         if self.watch_of_files is not None:
             self.watch_of_files.close()
         for child in self.abroad:
@@ -281,24 +281,24 @@ class PlainCell(Cell):
         super().terminate(reason, detail)
 
     def end_child(self, child: Cell) -> None:
-        """Ask a child to exit, as Thespian does, so that its handler sees the request."""
+        """Ask a child to exit, so that its handler receives the request, as in Thespian."""
         if child.alive:
             child.post(thespian.ActorExitRequest(), self)
 
     # --- children ---
 
     def child_ended(self, child: Cell, down: Down) -> None:
-        """Tell the parent, once for each child; it is its child until it was told."""
+        """Notify the actor, once for each child, which stays its child until then."""
         if self.alive and self.children is not None:
             self.post(thespian.ChildActorExited(child.ref), child)
 
     def adopt(self, child: ActorRef[Any]) -> None:
-        """Be told, as its parent, of the end of an actor that another system runs."""
+        """Become the parent of an actor on another system, and be notified of its end."""
         self.abroad.add(child)
         child.target.monitor(self, lambda down: self.tell_of_end(down.ref))
 
     def tell_of_end(self, child: ActorRef[Any]) -> None:
-        """Receive `ChildActorExited` for one that is not a child for the runtime."""
+        """Receive `ChildActorExited` for an actor that is not a child in the runtime."""
         if self.alive:
             self.post(thespian.ChildActorExited(child), None)
 
@@ -306,5 +306,5 @@ class PlainCell(Cell):
 def _copied(message: Any) -> Any:
     try:
         return copy.deepcopy(message)
-    except Exception:  # noqa: BLE001  # what cannot be copied is tried again as it is
+    except Exception:  # noqa: BLE001  # a message that cannot be copied is retried as it is
         return message

@@ -1,4 +1,4 @@
-"""How a system creates actors: here, on another system, under a name, or for another system."""
+"""Creates the actors of a system: here, on another system, under a name, or for others."""
 
 import logging
 import threading
@@ -29,20 +29,21 @@ _LIBRARIES: Final = frozenset({"callboard", "thespian"})
 class Creator:
     """Creates the actors of one system. Thread-safe."""
 
-    #: The other systems, some of which may run what this one cannot.
+    #: The other systems, which may run actors that this one cannot.
     neighbors: Neighbors
     #: The loaded sources of the system.
     sources: Sources
-    #: What the system can do.
+    #: The capabilities of the system.
     capabilities: dict[str, Any]
-    #: Names of modules whose classes other systems may create, beside users' own.
+    #: Modules whose classes other systems may create, in addition to modules of users.
     listed: Collection[str]
-    #: The actors without a parent that other systems run for this one.
+    #: Actors without a parent that run on other systems for this one.
     abroad: set[ActorRef[Any]] = field(default_factory=set)
     #: The living holder of each global name.
     named: dict[str, ActorRef[Any]] = field(default_factory=dict)
-    #: Held for each look at these: which thread creates the actor of a name, and for which name
-    #: a thread waits. Constructors run without it: one that blocks holds up its own name only.
+    #: Guards the three tables: the holders of names, the thread that creates the holder of a
+    #: name, and the name that a thread waits for. It is not held while a constructor runs, so
+    #: that a constructor which blocks delays the creations under its own name only.
     _naming: threading.Condition = field(
         default_factory=lambda: locks.condition("names of Thespian actors", 620)
     )
@@ -50,11 +51,11 @@ class Creator:
     _waiting: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Take names back from actors that end."""
+        """Have the names of ended actors removed."""
         self.neighbors.runtime.on_end.append(self._ended)
 
     def name_of(self, cell: Cell) -> str | None:
-        """Return the global name that an actor was created under."""
+        """Return the global name of an actor, or None."""
         names = (name for name, ref in list(self.named.items()) if ref.target is cell)
         return next(names, None)
 
@@ -66,14 +67,14 @@ class Creator:
     def create(
         self, actor_class: type | str, creation: Creation, parent: Cell | None
     ) -> ActorRef[Any]:
-        """Create an actor, for a parent or for the outside.
+        """Create an actor, with a parent or without.
 
-        With a parent a failure is not raised: the address is that of no actor, and the parent
-        is told `ChildActorExited`.
+        With a parent, a failure is not raised. The result is then the address of no actor, and
+        the parent receives `ChildActorExited`.
         """
         if isinstance(parent, PlainCell):
             if parent.exiting:
-                # A parent that restarts children would never end.
+                # A parent that recreates its children would never end.
                 return self.neighbors.runtime.nobody
             if not creation.source_hash:
                 creation = replace(creation, source_hash=parent.creation.source_hash)
@@ -84,44 +85,44 @@ class Creator:
         except BaseException as error:
             if parent is None:
                 raise
-            why = error_text(error)
-            log.warning("creating %s failed: %s", safe_repr(actor_class), why)
-            failed = FailedChild(self.neighbors.runtime, why).ref
+            reason = error_text(error)
+            log.warning("creating %s failed: %s", safe_repr(actor_class), reason)
+            failed = FailedChild(self.neighbors.runtime, reason).ref
             parent.post(thespian.ChildActorExited(failed), None)
             return failed
 
     def _create_named(
         self, actor_class: type | str, creation: Creation, name: str, parent: Cell | None
     ) -> ActorRef[Any]:
-        """Create the holder of a name: not a child, but its creator is told of its end."""
+        """Create the holder of a name, or return it; its creator is notified of its end."""
         me = threading.get_ident()
         with self._naming:
             while name in self._making and not self._leads_to(name, me):
                 self._waiting[me] = name
                 self._naming.wait()
                 del self._waiting[me]
-            held = self.named.get(name)
-            if held is not None:
-                return held
-            before, self._making[name] = self._making.get(name), me
+            holder = self.named.get(name)
+            if holder is not None:
+                return holder
+            outer, self._making[name] = self._making.get(name), me
         try:
             ref = self._create(actor_class, creation, None)
-            if isinstance(ref.target, Cell):  # on another system it is held there
+            if isinstance(ref.target, Cell):  # an actor on another system is named there
                 self.named[name] = ref
                 if not ref.target.alive:
                     self.named.pop(name, None)
         finally:
             with self._naming:
                 del self._making[name]
-                if before is not None:  # a constructor that asks for its own name
-                    self._making[name] = before
+                if outer is not None:  # the constructor of the holder asked for its own name
+                    self._making[name] = outer
                 self._naming.notify_all()
         if isinstance(parent, PlainCell):
             ref.target.monitor(parent, lambda down: parent.tell_of_end(down.ref))
         return ref
 
     def _leads_to(self, name: str, thread: int) -> bool:
-        """Whether the maker of a name is a thread, or waits for what leads to it."""
+        """Return whether a thread creates the holder of a name, or the creator waits for it."""
         maker = self._making.get(name)
         while maker is not None and maker != thread:
             maker = self._making.get(self._waiting.get(maker, ""))
@@ -133,19 +134,19 @@ class Creator:
         load = None
         if creation.source_hash and isinstance(actor_class, str):
             load = partial(self.sources.load_class, creation.source_hash)
-        found = find_class(actor_class, load)
-        if is_compatible(found, self.capabilities, creation.requirements):
-            args = () if hasattr(found, "attach") else (creation,)
-            return self.neighbors.runtime.start_actor(found, args, parent=parent)
-        return self._create_abroad(found, creation, parent)
+        loaded_class = find_class(actor_class, load)
+        if is_compatible(loaded_class, self.capabilities, creation.requirements):
+            args = () if hasattr(loaded_class, "attach") else (creation,)
+            return self.neighbors.runtime.start_actor(loaded_class, args, parent=parent)
+        return self._create_abroad(loaded_class, creation, parent)
 
     def _create_abroad(
         self, actor_class: type, creation: Creation, parent: Cell | None
     ) -> ActorRef[Any]:
         ref = None
         if self.neighbors.convention is not None:
-            asking = parent.ref if parent is not None else None
-            ref = self.neighbors.convention.create(actor_class, creation, asking)
+            parent_ref = parent.ref if parent is not None else None
+            ref = self.neighbors.convention.create(actor_class, creation, parent_ref)
         if ref is None:
             raise thespian.NoCompatibleSystemForActor(actor_class, "No compatible ActorSystem")
         if isinstance(parent, PlainCell):
@@ -158,11 +159,11 @@ class Creator:
         return ref
 
     def ask_to_exit(self, ref: ActorRef[Any]) -> None:
-        """Send an `ActorExitRequest` in the name of the system."""
+        """Send an `ActorExitRequest` from the system."""
         ref.target.post(thespian.ActorExitRequest(), self.neighbors.system)
 
     def is_offered(self, actor_class: type) -> bool:
-        """Return True for a class that other systems may create actors of."""
+        """Return whether other systems may create actors of a class."""
         root = actor_class.__module__.partition(".")[0]
         return issubclass(actor_class, thespian.Actor) and (
             root not in _LIBRARIES or actor_class.__module__ in self.listed
@@ -171,7 +172,7 @@ class Creator:
     def create_for_others(
         self, actor_class: type, requirements: Any, global_name: str | None
     ) -> ActorRef[Any] | None:
-        """Create an actor for another system; None when its class does not accept this one."""
+        """Create an actor for another system; return None if its class refuses this one."""
         if not is_compatible(actor_class, self.capabilities, requirements):
             return None
         return self.create(actor_class, Creation(requirements, global_name), None)
@@ -180,27 +181,27 @@ class Creator:
 def find_class(
     specification: type | str, load: Callable[[str, str], Any] | None = None
 ) -> type:
-    """Return an actor's class, given as such or as `package.module.Class`.
+    """Return an actor class, given directly or as `package.module.Class`.
 
     Args:
         specification: the class or its name.
-        load: returns a class of a loaded source, by module and name.
+        load: returns a class of a loaded source: (module, name).
 
     Raises:
         InvalidActorSpecification: the name has no module, or the module has no such class.
-        ImportError: there is no such module.
+        ImportError: the module does not exist.
     """
     try:
-        found = actualActorClass(specification, load)
+        actor_class = actualActorClass(specification, load)
     except AttributeError as error:
         raise thespian.InvalidActorSpecification(specification, str(error)) from error
-    return found  # type: ignore[no-any-return]
+    return actor_class  # type: ignore[no-any-return]
 
 
 def is_compatible(
     actor_class: type, capabilities: dict[str, Any], requirements: dict[str, Any] | None
 ) -> bool:
-    """Ask the class whether its actors can run on a system; an exception means no."""
+    """Return whether the class accepts a system; an exception of its check means no."""
     check = getattr(actor_class, "actorSystemCapabilityCheck", None)
     if check is None:
         return True

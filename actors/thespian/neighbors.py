@@ -1,6 +1,6 @@
-"""Other systems of a convention, as the actors of this one see them.
+"""Other systems of a convention, from the point of view of this system's actors.
 
-The convention itself is implemented above this room. A system that is in none has no neighbors.
+Convention itself is a package of a higher layer. A system without one has no neighbors.
 """
 
 import logging
@@ -19,44 +19,44 @@ log = logging.getLogger("callboard.thespian")
 
 
 class ConventionWays(Protocol):
-    """What a system does with the convention that it is in."""
+    """The interface of a convention for the system that belongs to it."""
 
     def create(
         self, actor_class: type, creation: Creation, parent: ActorRef[Any] | None
     ) -> ActorRef[Any] | None:
-        """Create an actor on a system that its class accepts; None when there is none."""
+        """Create an actor on a system that its class accepts; return None if there is none."""
 
     def ref_to(self, ref: ActorRef[Any]) -> ActorRef[Any]:
         """Return this system's ref of an actor of another system in the same process."""
 
     def admin_at(self, address: str) -> ActorRef[Any] | None:
-        """Return the administrator of the system at `host:port`, if it is known."""
+        """Return the administrator of the system at `host:port`, or None if it is unknown."""
 
     def invite(self, address: str, capabilities: dict[str, Any]) -> None:
-        """Join with the system at `host:port`."""
+        """Join the system at `host:port`."""
 
     def dismiss(self, address: str | ActorAddress) -> None:
         """Drop the system at an address."""
 
     def capabilities_changed(self) -> None:
-        """Let the others know what this system can do."""
+        """Send the capabilities of this system to the others."""
 
     def close(self) -> None:
-        """Leave, and close what leads to the others."""
+        """Leave the convention, and close the links to the others."""
 
 
 @dataclass(eq=False, repr=False)
 class Neighbors:
-    """The other systems of the convention, and the actors told when they come and go."""
+    """The other systems of the convention, and the actors that observe them."""
 
     #: The runtime of this system.
     runtime: Runtime
-    #: The sender of what comes from this system itself.
+    #: The sender of messages from the system itself.
     system: Teller
-    #: The administrators of the other systems, and what each system can do.
+    #: The administrator of each other system, and its capabilities.
     known: dict[ActorRef[Any], dict[str, Any]] = field(default_factory=dict)
-    #: The actors that asked for `ActorSystemConventionUpdate`.
-    told: list[ActorRef[Any]] = field(default_factory=list)
+    #: The actors that receive `ActorSystemConventionUpdate`.
+    observers: list[ActorRef[Any]] = field(default_factory=list)
     convention: ConventionWays | None = None
     #: The administrator of the convention's leader; None for the leader itself.
     leader: ActorRef[Any] | None = None
@@ -65,46 +65,46 @@ class Neighbors:
     )
 
     def getAddressFromString(self, text: str) -> ActorRef[Any] | None:
-        """Return the administrator of the system at `host:port`; None when it is unknown."""
+        """Return the administrator of the system at `host:port`, or None if it is unknown."""
         return None if self.convention is None else self.convention.admin_at(text)
 
     def notify(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: FBT001
-        """Tell an actor of the systems that are there, and of each that comes or goes."""
+        """Send an actor the known systems now, and each one that joins or leaves later."""
         with self._lock:
-            self.told = [each for each in self.told if each != address]
+            self.observers = [other for other in self.observers if other != address]
             if enable:
-                self.told.append(address)
+                self.observers.append(address)
                 for admin, capabilities in self.known.items():
-                    self._tell(address, admin, capabilities, added=True)
+                    self._send_update(address, admin, capabilities, added=True)
 
     def joined(self, admin: ActorRef[Any], capabilities: dict[str, Any]) -> None:
-        """Note a system, or what it can do since then; actors are told of systems only."""
+        """Record a system or its new capabilities; actors are notified of new systems only."""
         with self._lock:
             is_new = admin not in self.known
             self.known[admin] = dict(capabilities)
-            for address in self.told if is_new else ():
-                self._tell(address, admin, capabilities, added=True)
+            for address in self.observers if is_new else ():
+                self._send_update(address, admin, capabilities, added=True)
 
     def left(self, admin: ActorRef[Any]) -> None:
-        """Forget a system; no effect when it was not known."""
+        """Remove a system; no effect if it is unknown."""
         with self._lock:
             capabilities = self.known.pop(admin, None)
-            for address in self.told if capabilities is not None else ():
-                self._tell(address, admin, capabilities or {}, added=False)
+            for address in self.observers if capabilities is not None else ():
+                self._send_update(address, admin, capabilities or {}, added=False)
 
-    def _tell(
+    def _send_update(
         self, address: ActorRef[Any], admin: ActorRef[Any], can: dict[str, Any], *, added: bool
     ) -> None:
         address.target.post(ActorSystemConventionUpdate(admin, dict(can), added), self.system)
 
     def invite(self, address: str, capabilities: dict[str, Any]) -> None:
-        """Join with a system that does not come by itself."""
+        """Join a system that does not join this one."""
         if self.convention is None:
             log.warning("%s is not invited: this system has no 'Admin Port'", address)
         else:
             self.convention.invite(address, capabilities)
 
     def dismiss(self, address: str | ActorAddress) -> None:
-        """Drop a system."""
+        """Remove the system at an address."""
         if self.convention is not None:
             self.convention.dismiss(address)

@@ -1,9 +1,9 @@
-# ruff: noqa: D102, FBT001, FBT002  # the signatures are Thespian's, and so is what they mean
-"""Thespian's `Actor` with types: what checkers see of it in users' programs.
+# ruff: noqa: D102, FBT001, FBT002  # the signatures and their meaning are Thespian's
+"""Thespian's `Actor` with types for checkers.
 
-Thespian ships no type information, and whatever derives from an untyped class has any attribute
-for a checker: no slip in a user's actor would be found. When the program runs, it is Thespian's
-own class.
+Thespian has no type information, and a class that derives from an untyped class has any
+attribute for a checker, which would then find no mistake in a user's actor. At run time it is
+Thespian's own class.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
-"""Loading modules of a source: the finder, and the import statement that its modules see.
+"""Loads modules of a source: their finder, and the `import` statement for these modules.
 
-Thespian's loader gives the modules of a source the prefix `{{hash}}`, rewrites their import
-statements and sets `builtins.__import__` for the calls of `__import__` that it cannot rewrite.
-In a process of its own that is harmless. In one that runs other code, too, the hook must hold
-for the modules of sources only, and the finder must not offer a source's modules to others.
+Thespian's loader prefixes the modules of a source with `{{hash}}`, rewrites their import
+statements, and replaces `builtins.__import__` for calls of `__import__`, which it cannot
+rewrite. That is harmless in a separate process. In a process with other code, the hook must
+affect modules of sources only, and the finder must not offer them to other modules.
 """
 
 import builtins
@@ -20,7 +20,7 @@ from callboard import locks
 
 _original_import: Final = builtins.__import__
 
-#: Importing changes tables of the whole process.
+#: Guards imports, which change tables of the whole process.
 _IMPORTING: Final = locks.lock(
     "imports of Thespian sources", 100, reentrant=True, runs_users=True
 )
@@ -33,7 +33,7 @@ def source_import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> ModuleType:
-    """`__import__` for a process with loaded sources: their modules see each other first."""
+    """`__import__` for a process with loaded sources: their modules first find each other."""
     caller = globals if globals is not None else sys._getframe(1).f_globals
     root = _root_of(str(caller.get("__name__", "")))
     if root and level == 0 and not name.startswith(root):
@@ -43,29 +43,29 @@ def source_import(
 
 
 def _root_of(module: str) -> str:
-    """Return the `{{hash}}` that the name of a source's module begins with, or nothing."""
+    """Return the `{{hash}}` prefix of the name of a source's module, or an empty text."""
     return module[: module.index("}}") + 2] if module.startswith("{{") else ""
 
 
 class SourceFinder(SourceHashFinder):
-    """Finds the modules of one source, for that source only."""
+    """Finds the modules of one source, for modules of that source only."""
 
     def __init__(self, source_hash: str, content: bytes) -> None:
         super().__init__(source_hash, lambda encrypted: encrypted, content)
         self.src_hashimporter = source_import
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Find a module whose name says that it is this source's."""
+        """Find a module whose name has the prefix of this source."""
         if not fullname.startswith(self.hashRoot()):
             return None
         return super().find_spec(fullname, path, target)
 
 
 def load_class(source_hash: str, content: bytes, module: str, name: str) -> Any:
-    """Return a class of a source; its modules stay until `forget`.
+    """Return a class of a source; its modules stay loaded until `forget`.
 
     Raises:
-        ImportError: the source has no such module, or it cannot be read.
+        ImportError: the source has no such module, or the module cannot be read.
         AttributeError: the module has no such class.
     """
     with _IMPORTING:
@@ -75,7 +75,7 @@ def load_class(source_hash: str, content: bytes, module: str, name: str) -> Any:
 
 
 def forget(source_hash: str) -> None:
-    """Take the modules of a source out of the process."""
+    """Remove the modules of a source from the process."""
     with _IMPORTING:
         finder = _finder_of(source_hash)
         if finder is None:

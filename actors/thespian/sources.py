@@ -1,10 +1,11 @@
 """Loaded sources: zip files with actors that a registered authority has accepted.
 
-The hash of a source is the MD5 of what was given to `load` (Thespian's rule; it names, it does
-not protect). The authority sees those bytes and answers with the zip file or a refusal. A
-source is pending until then, and creating one of its actors waits for the answer.
+The hash of a source is the MD5 of the data given to `load`. This is Thespian's rule; the hash
+identifies the source, and does not protect it. The authority receives the data, and answers
+with the zip file or a refusal. Until then the source is pending, and the creation of its actors
+waits for the answer.
 
-What reads zip files and loads modules is imported with the first source.
+Modules for zip files and for loading are imported with the first source.
 """
 
 import io
@@ -19,7 +20,7 @@ from callboard.actors.reference import ActorRef, Teller
 
 log = logging.getLogger("callboard.thespian")
 
-#: Seconds that creating an actor waits for the authority to decide on its source.
+#: Seconds that the creation of an actor waits for the authority's answer.
 VALIDATION_TIMEOUT: Final = 10.0
 
 
@@ -31,14 +32,14 @@ class Sources:
         self._changed = locks.condition("sources of Thespian classes", 690)
         self._accepted: dict[str, bytes] = {}
         self._pending: set[str] = set()
-        self._ever: set[str] = set()  # unloaded ones, too: their actors may go on
-        self._told: list[ActorRef[Any]] = []
+        self._ever: set[str] = set()  # also unloaded ones, whose actors may still run
+        self._observers: list[ActorRef[Any]] = []
         self.authority: ActorRef[Any] | None = None
 
     # --- loading ---
 
     def load(self, source: str | Path | BinaryIO) -> str:
-        """Offer a file, by name or open, to the authority; returns its hash.
+        """Send a file, given by name or open, to the authority; return its hash.
 
         Raises:
             OSError: the file cannot be read.
@@ -59,7 +60,7 @@ class Sources:
         return source_hash
 
     def decided(self, message: Any, sender: ActorRef[Any] | None) -> bool:
-        """Take the authority's answer; False when it is not one, or another actor's."""
+        """Handle the authority's answer; return False if the message is not one."""
         if sender is None or sender != self.authority:
             return False
         poison = message.poisonMessage if isinstance(message, thespian.PoisonMessage) else None
@@ -80,34 +81,34 @@ class Sources:
             with ZipFile(io.BytesIO(content)) as archive:
                 archive.namelist()
         except (BadZipFile, TypeError, ValueError) as error:
-            self._refuse(source_hash, f"what its authority returned is damaged: {error}")
+            self._refuse(source_hash, f"the answer of its authority is damaged: {error}")
             return
         with self._changed:
             if source_hash not in self._pending:
-                log.warning("source %s was accepted, but nobody loads it", source_hash)
+                log.warning("source %s was accepted, but it is not being loaded", source_hash)
                 return
             self._pending.discard(source_hash)
             self._accepted[source_hash] = content
             self._ever.add(source_hash)
             self._changed.notify_all()
-            told = list(self._told)
-        for address in told:
+            observers = list(self._observers)
+        for address in observers:
             address.target.post(thespian.LoadedSource(source_hash, ""), self._system)
 
-    def _refuse(self, source_hash: str, why: str) -> None:
-        log.warning("source %s is not loaded: %s", source_hash, why)
+    def _refuse(self, source_hash: str, reason: str) -> None:
+        log.warning("source %s is not loaded: %s", source_hash, reason)
         with self._changed:
             self._pending.discard(source_hash)
             self._changed.notify_all()
 
     def unload(self, source_hash: str) -> None:
-        """Create no more actors of a source; those that live keep their modules."""
+        """Create no more actors of a source; the existing ones keep their modules."""
         with self._changed:
             self._pending.discard(source_hash)
             if self._accepted.pop(source_hash, None) is None:
                 return
-            told = list(self._told)
-        for address in told:
+            observers = list(self._observers)
+        for address in observers:
             address.target.post(thespian.UnloadedSource(source_hash, ""), self._system)
 
     # --- using ---
@@ -116,7 +117,7 @@ class Sources:
         """Return a class of a source.
 
         Raises:
-            InvalidActorSourceHash: the source is not loaded, or was refused.
+            InvalidActorSourceHash: the source is not loaded, or it was refused.
             ImportError: the source has no such module.
         """
         with self._changed:
@@ -129,21 +130,21 @@ class Sources:
         return load_class(source_hash, content, module, name)
 
     def loaded(self) -> list[str]:
-        """List the hashes of the sources that actors can be created from."""
+        """Return the hashes of the sources that actors can be created from."""
         return list(self._accepted)
 
     def notify(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: FBT001
-        """Tell an actor of the sources that are loaded, and of each change."""
+        """Send an actor the loaded sources now, and each change later."""
         with self._changed:
-            self._told = [each for each in self._told if each != address]
+            self._observers = [other for other in self._observers if other != address]
             if enable:
-                self._told.append(address)
+                self._observers.append(address)
             loaded = list(self._accepted) if enable else []
         for source_hash in loaded:
             address.target.post(thespian.LoadedSource(source_hash, ""), self._system)
 
     def close(self) -> None:
-        """Unload everything; its modules leave the process."""
+        """Unload all sources, and remove their modules from the process."""
         for source_hash in self.loaded():
             self.unload(source_hash)
         if self._ever:

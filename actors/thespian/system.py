@@ -1,4 +1,4 @@
-"""The system base: what Thespian's `ActorSystem` calls, on callboard's runtime.
+"""The system base: Thespian's `ActorSystem` on callboard's runtime.
 
 `ActorSystem("callboard")` finds the base by name: Thespian imports `thespian.system.NAME` and
 calls its `ActorSystemBase(system, logDefs=…)`.
@@ -38,10 +38,10 @@ from callboard.support.slots import OPENERS
 
 log = logging.getLogger("callboard.thespian")
 
-#: The module by which Thespian finds the base.
+#: The module that Thespian imports to find the base.
 MODULE: Final = "thespian.system.callboard"
 
-#: The address that Thespian itself gives to every system.
+#: The address of every system in Thespian.
 _SYSTEM_ADDRESS: Final = "/ActorSys"
 
 #: Thespian's own messages that other systems may send.
@@ -58,7 +58,7 @@ Receiver = Callable[[Any, Sender | None], object]
 
 
 class ThespianContext:
-    """The runtime of one actor, for Thespian's own methods: what `actor._myRef` offers."""
+    """The runtime of one actor as Thespian's methods see it, in `actor._myRef`."""
 
     __slots__ = ("_cell",)
 
@@ -76,15 +76,15 @@ class ThespianContext:
 
     @property
     def globalName(self) -> str | None:
-        """The actor's global name, or None."""
+        """The global name of the actor, or None."""
         return self._system.creator.name_of(self._cell)
 
     def createActor(self, actor_class: type | str, *wishes: Any) -> ActorRef[Any]:
-        """Create a child; a failure arrives as `ChildActorExited`, never as an exception."""
+        """Create a child; a failure is reported by `ChildActorExited`, not by an exception."""
         return self._system.creator.create(actor_class, Creation(*wishes), self._cell)
 
     def actor_send(self, address: thespian.ActorAddress, message: Any) -> None:
-        """Send with this actor as sender."""
+        """Send a message with this actor as its sender."""
         target = self._system.ref_of(address)
         if target is None:
             raise thespian.InvalidActorAddress(
@@ -93,31 +93,31 @@ class ThespianContext:
         target.target.post(message, self._cell)
 
     def wakeupAfter(self, period: timedelta | float, payload: Any = None) -> None:
-        """Deliver a `WakeupMessage` after a period; it dies with the actor."""
+        """Deliver a `WakeupMessage` after a period, unless the actor ends first."""
         if isinstance(period, timedelta):
             delay = period
         else:
             delay = timedelta(seconds=seconds(period, "wakeupAfter"))
         cell, key = self._cell, object()
-        # Only plain actors report theirs.
+        # Only plain actors report them in their status.
         wakeups = cell.wakeups if isinstance(cell, PlainCell) else {}
         wakeups[key] = ExpirationTimer(delay)
 
         def wake() -> None:
             wakeups.pop(key, None)
             if cell.alive:
-                with contextlib.suppress(MailboxFull):  # it is counted
+                with contextlib.suppress(MailboxFull):  # the mailbox has counted it
                     cell.post(thespian.WakeupMessage(delay, payload), cell)
 
         cell.runner.call_later(delay.total_seconds(), wake)
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the system's, under the same name."""
+        """Return another attribute from the system."""
         return getattr(self._system, name)
 
 
 class PlainActors:
-    """How the runtime makes actors of classes that are Thespian's and not callboard's."""
+    """Creates actors of Thespian's classes for the runtime."""
 
     cell_class: Final = PlainCell
 
@@ -127,10 +127,11 @@ class PlainActors:
     def attach(
         self, actor_class: type, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Make the actor of a cell; a `Creation` as only argument says what was asked for."""
+        """Create the actor of a cell; `args` may be a `Creation`."""
         if not issubclass(actor_class, thespian.Actor):
             msg = (
-                f"{actor_class.__qualname__} is no actor class; derive it from callboard.Actor"
+                f"{actor_class.__qualname__} is not an actor class; derive it from "
+                "callboard.Actor"
             )
             raise WrongArgument(msg)
         assert isinstance(cell, PlainCell)
@@ -143,7 +144,7 @@ class PlainActors:
                 capabilities=self._capabilities, requirements=cell.creation.requirements
             ).create(actor_class)
         if hasattr(actor_class, "_post_init_pending"):
-            # Thespian keeps this list on the class; in one process the instances must not share
+            # Thespian keeps this list on the class, but instances in one process must not share
             # it.
             actor._post_init_pending = []
         actor._myRef = ThespianContext(cell)
@@ -151,10 +152,10 @@ class PlainActors:
 
 
 class Endpoint(Cell):
-    """An address that actors of this node and of others can send to.
+    """An address for messages of actors on any node.
 
-    The function is called on the thread of the sender, or the runner's for a remote one, and
-    must not block.
+    The function is called on the thread of the sender, or on the runner's for a remote sender.
+    It must not block.
     """
 
     __slots__ = ("_receive",)
@@ -165,7 +166,7 @@ class Endpoint(Cell):
         self.running = False
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
-        """Hand a message to the function; after the end it is a dead letter."""
+        """Pass a message to the function; after the end it is a dead letter."""
         if isinstance(message, Envelope):
             message = message.message
         if self.alive:
@@ -174,69 +175,69 @@ class Endpoint(Cell):
             self.runtime.dead_letter(self.ref, message, sender)
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
-        """Hand a message to the function: there is nothing that it could overtake."""
+        """Pass a message to the function, without a queue that it could overtake."""
         self.post(message, sender)
 
     def close(self) -> None:
-        """End the endpoint; on the calling thread, since no handler can be under way."""
+        """End the endpoint; on the calling thread, because no handler of it can be running."""
         if self.alive:
             self.abort(ExitReason.NORMAL, "closed")
 
 
 def open_endpoint(runtime: Runtime, receive: Receiver) -> Endpoint:
-    """Open an address of this node; its messages go to `receive(message, sender)`."""
+    """Open an address of this node whose messages are passed to `receive(message, sender)`."""
     return runtime.place(lambda number: Endpoint(runtime, number, receive))
 
 
 class External(Reply):
-    """A place outside the system that sends and receives; it has an address like an actor.
+    """A sender and receiver outside of actors, with an address like an actor.
 
-    It is the sender of an `ask`: what a `@handler` returns answers it as an ordinary message.
+    It is the sender of an `ask`, so that the result of a `@handler` arrives as a message.
     """
 
-    expects: Final[Literal[True]] = True  # noqa: PYI064  # the type tells it from a cell
-    is_done: Final = True  # nothing is owed to it when an actor ends
+    expects: Final[Literal[True]] = True  # noqa: PYI064  # the type distinguishes it from a cell
+    is_done: Final = True  # actors do not track it as an unanswered asker
     deadline: Final = None
 
     def __init__(self, runtime: Runtime) -> None:
-        #: What came and no ask or listen has taken yet.
+        #: Messages that no `ask` or `listen` has returned.
         self.received: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.cell = open_endpoint(runtime, lambda message, _: self.put(message))
 
     def put(self, message: Any) -> None:
-        """Keep a message for the next ask or listen, unless it is internal to Thespian."""
+        """Store a message for the next `ask` or `listen`, unless it is internal to Thespian."""
         if not _is_internal(message):
             self.received.put(message)
 
     # --- as the sender of an ask ---
 
     def set_result(self, value: Any) -> bool:
-        """Receive what a handler returned; None is what those return that answer nothing."""
+        """Store the result of a handler; None is no answer in Thespian."""
         if value is not None:
             self.put(value)
         return True
 
     def set_exception(self, error: BaseException) -> bool:
-        """Thespian's `ask` learns nothing of errors: it runs out of time."""
+        """Ignore an error: an `ask` of Thespian times out instead."""
         return True
 
     def mark_handled(self) -> None:
-        """Answers come as ordinary messages."""
+        """Do nothing, as answers arrive as ordinary messages."""
 
     def reference(self, _: object) -> ActorRef[Any]:
-        """Return the address that actors see as the sender."""
+        """Return the address that is the sender for actors."""
         return self.cell.ref
 
 
 class ExternalContext:
-    """The calls that code outside of actors makes, with a queue of its own (`private()`)."""
+    """The calls of code outside of actors, with its own queue (`private()`)."""
 
     def __init__(self, system: "SystemBase") -> None:
         self._system = system
         self._external = External(system.runtime)
 
     def tell(self, address: thespian.ActorAddress, message: Any) -> None:
-        """Send without waiting; what a handler returns goes nowhere."""
+        """Send without waiting; the result of a handler is dropped."""
         target = self._system.ref_of(address)
         if target is not None:
             target.target.post(message, self._external.cell)
@@ -244,16 +245,16 @@ class ExternalContext:
     def ask(
         self, address: thespian.ActorAddress, message: Any, timeout: timedelta | float | None
     ) -> Any:
-        """Send, then return the next message that comes here; None when time is over."""
+        """Send, then return the next received message; None after the timeout."""
         target = self._system.ref_of(address)
         if target is not None:
             external = self._external
-            # An asker of another node is answered once; Thespian's actors may answer often.
+            # A remote ask has one answer, but actors of Thespian may answer several times.
             target.target.post(message, external if target.is_local else external.cell)
         return self.listen(timeout)
 
     def listen(self, timeout: timedelta | float | None) -> Any:
-        """Return the next message that anybody sends here; None when time is over."""
+        """Return the next received message; None after the timeout."""
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         try:
             return self._external.received.get(
@@ -263,34 +264,34 @@ class ExternalContext:
             return None
 
     def newPrimaryActor(self, actor_class: type | str, *wishes: Any) -> ActorRef[Any]:
-        """Create an actor without a parent; raises what its creation raises."""
+        """Create an actor without a parent; a failure is raised."""
         return self._system.creator.create(actor_class, Creation(*wishes), None)
 
     def exit_context(self) -> None:
-        """Leave a `private()` block; what still arrives is a dead letter."""
+        """Leave a `private()` block; later messages are dead letters."""
         self._external.cell.close()
 
 
 def _is_internal(message: Any) -> bool:
     try:
         return bool(isInternalActorSystemMessage(message))
-    except AttributeError:  # what came from another system may lack attributes
+    except AttributeError:  # messages of other systems may lack attributes
         return True
 
 
 class SystemConvention(ConventionWays, Protocol):
-    """What joins this system with others; made before the system, since it has the runtime."""
+    """Joins this system with others; created before the system, which uses its runtime."""
 
     @property
     def runtime(self) -> Runtime:
-        """The runtime that the system has to run on."""
+        """The runtime for the system."""
 
     def start(self, system: "SystemBase", /) -> None:
-        """Begin: the system is made."""
+        """Start, after the creation of the system."""
 
 
-#: Makes the convention of a system with an 'Admin Port', of its capabilities, the modules whose
-#: plain classes may travel, and the classes that always do.
+#: Opens the convention of a system with an 'Admin Port': (its capabilities, the modules whose
+#: plain classes may travel, the classes that always may).
 Opener = Callable[[dict[str, Any], Collection[str], Collection[type]], SystemConvention]
 
 
@@ -305,12 +306,12 @@ class SystemBase(ExternalContext):
         runtime: Runtime | None = None,
         messages: Collection[str] = (),
     ) -> None:
-        """Make a base; nothing starts before the first actor.
+        """Create a base; nothing starts before the first actor.
 
         Args:
-            capabilities: the system's capabilities; the usual ones are added.
-            logDefs: a `logging.config` dictionary; False leaves logging alone.
-            runtime: run on an existing runtime (that of a `Node`) instead of an own one.
+            capabilities: the capabilities of the system; the usual ones are added.
+            logDefs: a `logging.config` dictionary; False leaves logging unchanged.
+            runtime: an existing runtime (that of a `Node`); a new one by default.
             messages: names of modules whose plain classes may travel to and from the other
                 systems of a convention, which have to list them, too.
 
@@ -327,16 +328,16 @@ class SystemBase(ExternalContext):
         self.runtime.plain = PlainActors(self.capabilities)
         self.runtime.thespian = self
         self.runtime.on_dead_letter.append(self._dead_letter)
-        #: The administrator's address, and the sender of what comes from the system itself.
+        #: The administrator's address, and the sender of messages from the system itself.
         self.cell: Endpoint = open_endpoint(self.runtime, self._receive)
         self.address = self.cell.ref
         self.neighbors = Neighbors(self.runtime, self.cell)
-        #: Looks administrators up by `host:port`, as the transports of Thespian's bases do.
+        #: Finds administrators by `host:port`, like the transports of Thespian's bases.
         self.transport = self.neighbors
         self.sources = Sources(self.cell)
         self.dead_letters: ActorRef[Any] | None = None
         self.creator = Creator(self.neighbors, self.sources, self.capabilities, messages)
-        # The calls of actors and of the outside, under Thespian's names.
+        # The interface of Thespian, for actors and for code outside of them.
         self.loadActorSource, self.unloadActorSource = self.sources.load, self.sources.unload
         self.notifyOnSourceAvailability = self.sources.notify
         self.notifyOnSystemRegistrationChanges = self.neighbors.notify
@@ -352,12 +353,12 @@ class SystemBase(ExternalContext):
             convention.start(self)
 
     def ref_of(self, address: thespian.ActorAddress) -> ActorRef[Any] | None:
-        """Return the ref behind an address; None when it is none of ours."""
+        """Return the ref of an address; None if it is not an address of this system."""
         if isinstance(address, ActorRef):
             is_ours = address.home is self.runtime or isinstance(address, ReplyRef)
             if is_ours or self.neighbors.convention is None:
                 return address
-            # It came from another system of this process.
+            # It belongs to another system of this process.
             return self.neighbors.convention.ref_to(address)
         is_system = getattr(address, "addressDetails", None) == _SYSTEM_ADDRESS
         return self.address if is_system else None
@@ -367,7 +368,7 @@ class SystemBase(ExternalContext):
         return ExternalContext(self)
 
     def _receive(self, message: Any, sender: Sender | None) -> None:
-        """Take what is sent to the system itself."""
+        """Handle a message to the system itself."""
         asker = sender.reference(self.runtime) if sender is not None else None
         if isinstance(message, thespian.Thespian_StatusReq):
             if asker is not None:
@@ -376,7 +377,7 @@ class SystemBase(ExternalContext):
             log.debug("the system ignores %r", message)
 
     def status(self) -> Any:
-        """Return what Thespian's tools show of the self."""
+        """Return the status of the system for Thespian's tools."""
         runtime = self.runtime
         neighbors = self.neighbors
         status = Thespian_SystemStatus(
@@ -390,16 +391,16 @@ class SystemBase(ExternalContext):
         for name, address in list(self.creator.named.items()):
             status.addGlobalActor(name, address)
         status.setDeadLetterHandler(self.dead_letters)
-        status.setNotifyHandlers(list(neighbors.told))
+        status.setNotifyHandlers(list(neighbors.observers))
         status.sourceAuthority = self.sources.authority
-        status.loadedSources = [(each, "") for each in self.sources.loaded()]
+        status.loadedSources = [(source_hash, "") for source_hash in self.sources.loaded()]
         status.addReceived(runtime.handled)
         return status
 
     # --- dead letters ---
 
     def handleDeadLetters(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: FBT001
-        """Register the one handler of dead letters: the last one wins."""
+        """Set or remove the handler of dead letters; the last one set is used."""
         if enable:
             self.dead_letters = address
         elif self.dead_letters == address:
@@ -417,7 +418,7 @@ class SystemBase(ExternalContext):
     # --- capabilities and sources ---
 
     def updateCapability(self, capabilityName: str, capabilityValue: Any = None) -> None:
-        """Set a capability; None removes it. Actors that need what is gone have to exit."""
+        """Set a capability; None removes it. Actors that the system no longer suits exit."""
         if capabilityValue is None:
             self.capabilities.pop(capabilityName, None)
         else:
@@ -432,13 +433,13 @@ class SystemBase(ExternalContext):
             self.neighbors.convention.capabilities_changed()
 
     def registerSourceAuthority(self, address: ActorRef[Any]) -> None:
-        """Let an actor decide which sources may be loaded; the last one that registers does."""
+        """Set the actor that decides which sources may be loaded; the last one set is used."""
         self.sources.authority = address
 
     # --- the end ---
 
     def actorSystemShutdown(self) -> None:
-        """Shut down from inside an actor: not on its own thread, which has to end first."""
+        """Shut down from inside an actor, on another thread, as the actor has to end first."""
         threading.Thread(target=self.shutdown, name="callboard-shutdown", daemon=True).start()
 
     def shutdown(self) -> None:
@@ -452,7 +453,7 @@ class SystemBase(ExternalContext):
                 cell.stop()
         for ref in list(self.creator.abroad):
             ref.target.post(thespian.ActorExitRequest(), None)
-        self.runtime.await_ends()  # handlers see the request; only stuck actors are killed
+        self.runtime.await_ends()  # handlers receive the request; only stuck actors are killed
         self.sources.close()
         if self.neighbors.convention is not None:
             self.neighbors.convention.close()
@@ -464,10 +465,10 @@ class SystemBase(ExternalContext):
 def open_convention(
     capabilities: dict[str, Any], messages: Collection[str]
 ) -> SystemConvention | None:
-    """Open the port of a system that has one.
+    """Open the port of a system that has an 'Admin Port'.
 
     Raises:
-        ActorSystemStartupFailure: it cannot be opened.
+        ActorSystemStartupFailure: the port cannot be opened.
     """
     if capabilities.get("Admin Port") is None:
         return None
@@ -492,14 +493,14 @@ def _usual_capabilities() -> dict[str, Any]:
 
 
 def make_base(system: Any, logDefs: Any = None) -> SystemBase:
-    """Make the base of an `ActorSystem`; it shares the system's capabilities."""
+    """Create the base of an `ActorSystem`, which shares the system's capabilities."""
     base = SystemBase(system.capabilities, logDefs or False)
     system.systemAddress = base.address
     return base
 
 
 def register_by_name() -> None:
-    """Enter the module that Thespian imports."""
+    """Register the module that Thespian imports."""
     module = types.ModuleType(MODULE, "callboard's system base, by name")
     module.ActorSystemBase = make_base  # type: ignore[attr-defined]
     sys.modules[MODULE] = module

@@ -1,5 +1,5 @@
-"""How waits end: with their value, with their node (`shutdown`), or cancelled without a loss.
+"""Waits and their ends: the end of a node (`shutdown`), and cancellation without loss.
 
-`owned_future` gives back what arrives at a cancelled wait, and `feed` is an async iterator that
-survives one. Import from these modules.
+An `owned_future` returns a value that arrives at a cancelled wait. A `feed` is an async
+iterator that survives a cancelled wait. Import from these modules.
 """

@@ -1,7 +1,7 @@
-"""An async iterator over what other threads put, such as the events of a node.
+"""An async iterator over items that other threads put, such as the events of a node.
 
-As every public iterator (see `callboard.support.items`) it is not a generator: a cancelled wait
-for the next item ends nothing, and loses none.
+Like every public iterator (see `callboard.support.items`) it is not a generator: a cancelled
+wait for the next item neither ends the iteration nor loses an item.
 """
 
 from collections import deque
@@ -15,38 +15,38 @@ T = TypeVar("T")
 
 
 class Source(Generic[T]):
-    """Items that were put on any thread and not read yet; `put` and `end` never block."""
+    """A queue of items from any thread; `put` and `end` never block."""
 
     def __init__(self) -> None:
-        """Begin without items."""
+        """Create an empty source."""
         self._items: deque[T] = deque()
         self._readers: deque[Future[None]] = deque()
         self._has_ended = False
 
     def put(self, item: T) -> None:
-        """Append an item, unless the end was told."""
+        """Append an item, unless the source has ended."""
         if not self._has_ended:
             self._items.append(item)
             self._wake()
 
     def end(self) -> None:
-        """Let readers come to an end behind the items that are there."""
+        """End the source; readers still receive the items that it has."""
         self._has_ended = True
         self._wake()
 
     def drop(self) -> None:
-        """End, and drop what was not read."""
+        """End the source, and drop the items that were not read."""
         self._has_ended = True
         self._items.clear()
         self._wake()
 
     async def next(self) -> T:
-        """Return the next item as soon as there is one; on any event loop.
+        """Return the next item when there is one; on any event loop.
 
-        A cancelled wait takes none: an item is taken out in the step that returns it.
+        A cancelled wait loses no item: an item is removed in the step that returns it.
 
         Raises:
-            StopAsyncIteration: the end was told, and all items were read.
+            StopAsyncIteration: the source has ended, and all items were read.
         """
         while True:
             with suppress(IndexError):
@@ -55,7 +55,7 @@ class Source(Generic[T]):
                 raise StopAsyncIteration
             reader: Future[None] = Future()
             self._readers.append(reader)
-            if self._items or self._has_ended:  # put since: nobody may have seen the reader
+            if self._items or self._has_ended:  # a `put` before `append` saw no reader to wake
                 reader.set_result(None)
             try:
                 await reader
@@ -64,25 +64,25 @@ class Source(Generic[T]):
                     self._readers.remove(reader)
 
     def _wake(self) -> None:
-        """Wake every reader; the first of them gets the item."""
+        """Wake every reader; the first of them receives the item."""
         with suppress(IndexError):  # another thread was faster
             while self._readers:
                 self._readers.popleft().set_result(None)
 
 
 class Feed(AsyncIterator[T]):
-    """What a source is fed with, read by a coroutine on any event loop, in its order.
+    """The items of a source, read by a coroutine on any event loop.
 
-    Feeding begins with the first item that is asked for, and ends with the iteration: at the
-    end of the source, with `aclose`, or when the feed is dropped.
+    The first read starts the feed. It ends with the iteration: at the end of the source, with
+    `aclose`, or when the feed is garbage-collected.
     """
 
     def __init__(self, begin: Callable[[Source[T]], Callable[[], object]]) -> None:
-        """Make a feed.
+        """Create a feed.
 
         Args:
-            begin: called once, with the source to be fed; returns what ends that. It must not
-                refer to the feed, which would not be dropped then.
+            begin: called once, with the source to fill; returns a function that stops the
+                filling. It must not refer to the feed, or the feed is never collected.
         """
         self._begin: Callable[[Source[T]], Callable[[], object]] | None = begin
         self._stop: Callable[[], object] = _nothing
@@ -102,13 +102,13 @@ class Feed(AsyncIterator[T]):
             raise
 
     async def aclose(self) -> None:
-        """End the iteration; items that were not read are dropped."""
+        """End the iteration; unread items are dropped."""
         self._begin = None
         self._source.drop()
         self._end()
 
     def __del__(self) -> None:
-        """End an iteration that was dropped."""
+        """Stop the filling of a feed that was not closed."""
         self._end()
 
     def _end(self) -> None:
@@ -117,4 +117,4 @@ class Feed(AsyncIterator[T]):
 
 
 def _nothing() -> None:
-    """What ends a feed that was not begun."""
+    """Stop a feed that has not begun."""

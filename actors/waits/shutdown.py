@@ -2,27 +2,27 @@
 
     running -> draining -> closing -> ended
 
-- *draining*: the node takes no new work. Takers of jobs end here.
-- *closing*: the steps of `CloseStep` in their order, each with what is left of one deadline.
-- *ended*: nothing will be answered. Every wait that is still pending fails with `NodeClosed`.
+- *draining*: the node accepts no new work. Consumers of jobs end here.
+- *closing*: the steps of `CloseStep` in their order, each with the rest of one deadline.
+- *ended*: nothing will be answered. Every pending wait fails with `NodeClosed`.
 
-What a part of a node does with it:
+The interface for the parts of a node:
 
-    guard(future)               a pending future that only this node can complete: it fails
+    guard(future)               for a pending future that only this node can complete: it fails
                                 with `NodeClosed` when the node ends, or in an earlier phase
-    with ending():              a coroutine that awaits several things of this node
-    on(phase, callback)         something else that has to end: an iterator, a table of waiters
-    retry_in(seconds, callback) a repetition: a timer alone would never fire on a closed node
-    add_drain_step(run)         work to hand over or to finish while the node drains
-    add_close_step(step, run)   something to release when it closes
+    with ending():              for a coroutine that awaits several things of this node
+    on(phase, callback)         for anything else that has to end, such as an iterator
+    retry_in(seconds, callback) for a repetition: a timer never fires on a closed node
+    add_drain_step(run)         for work to hand over or to finish while the node drains
+    add_close_step(step, run)   for resources to release when the node closes
 
-A future, an iterator or a thread that waits for something of a node and is registered nowhere
-waits for ever once that node is closed. `tests/test_waits.py` lists every public method that
-waits, closes its node, and fails for a method that is not in its table.
+A future, an iterator or a thread that waits for this node without registration waits forever
+after the node is closed. `tests/test_waits.py` lists every public method that waits, closes its
+node, and fails for a method that is not in its table.
 
-No lock is held while futures are completed or callbacks run. Registration needs none: a part
-enters itself first and looks at the phase then, the node sets the phase first and looks at the
-entries then; whichever takes an entry out of the table is the one that calls it.
+No lock is held while futures are completed or callbacks run. Registration needs no lock: a part
+first registers and then reads the phase; the node first sets the phase and then reads the
+entries. So at least one of them sees the other, and whichever removes an entry calls it.
 """
 
 import asyncio
@@ -46,19 +46,19 @@ _log: Final = logging.getLogger("callboard.actors")
 
 T = TypeVar("T")
 
-#: Seconds that closing may take as a whole, if its steps do not end sooner.
+#: Seconds that closing may take in total.
 CLOSE_SECONDS: Final = 10.0
 
-#: Seconds that closing has after a drain which used up its own time.
+#: Seconds for closing after a drain that has used all of its time.
 GRACE_SECONDS: Final = 0.5
 
-#: Seconds that a step of closing has at least, also when the deadline has passed: to end actors
-#: and links takes milliseconds, and a node that skipped it would leave them behind.
+#: Minimum seconds for a step of closing, even after the deadline. Ending actors and links takes
+#: milliseconds; a node that skipped these steps would leave them running.
 STEP_SECONDS: Final = 0.1
 
 
 class Phase(IntEnum):
-    """Where a node is in its life; it only ever moves on to a later one."""
+    """The phase of a node's life; it never returns to an earlier one."""
 
     RUNNING = 0
     DRAINING = 1
@@ -69,36 +69,36 @@ class Phase(IntEnum):
 class CloseStep(IntEnum):
     """The steps of closing, in their order."""
 
-    #: Pages for people, which show what runs.
+    #: Close pages for people, which show the running node.
     PAGES = 10
-    #: Entities commit what is under way and give their slots to other nodes.
+    #: Entities commit pending work and hand their slots to other nodes.
     ENTITIES = 20
-    #: Actors end.
+    #: End actors.
     ACTORS = 30
-    #: Links and ports are closed.
+    #: Close links and ports.
     LINKS = 40
-    #: The runner stops; every pending wait fails before it does.
+    #: Stop the runner, after every pending wait has failed.
     RUNNER = 50
-    #: Child processes are waited for.
+    #: Wait for child processes.
     PROCESSES = 60
-    #: Files, databases and leases are released.
+    #: Release files, databases and leases.
     FILES = 70
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment by which something has to be over, by the clock of a node."""
+    """A time limit on the clock of a node."""
 
     now: Callable[[], float]
     end: float
 
     @classmethod
     def after(cls, now: Callable[[], float], seconds: float) -> "Deadline":
-        """Return the deadline in so many seconds."""
+        """Return the deadline after a number of seconds."""
         return cls(now, now() + seconds)
 
     def left(self, at_least: float = 0.0, at_most: float = math.inf) -> float:
-        """Return the seconds that are left, within bounds."""
+        """Return the remaining seconds, within bounds."""
         return min(max(self.end - self.now(), at_least), at_most)
 
 
@@ -108,15 +108,15 @@ _Wait = tuple[weak[Future[Any]], Phase]
 #: A callback, and the phase with which it is called.
 _Listener = tuple[Callable[[], object], Phase]
 
-#: What a part does while the node drains.
+#: Work of a part while the node drains.
 DrainRun = Callable[[Deadline], Awaitable[object]]
 
-#: What a part does when the node closes; on a thread that may block.
+#: Work of a part when the node closes, on a thread that may block.
 CloseRun = Callable[[Deadline], object]
 
 
 class Shutdown:
-    """The end of one node."""
+    """The shutdown sequence of one node."""
 
     def __init__(
         self,
@@ -124,15 +124,15 @@ class Shutdown:
         now: Callable[[], float],
         call_later: Callable[..., object],
     ) -> None:
-        """Begin with a node that runs.
+        """Start in the running phase.
 
         Args:
-            name: of the node, for errors.
-            now: its clock.
-            call_later: its timers, from any thread.
+            name: name of the node, for errors.
+            now: clock of the node.
+            call_later: timers of the node; callable from any thread.
         """
         self.phase = Phase.RUNNING
-        #: The deadline of the drain; None for a node that was not drained.
+        #: The deadline of the drain; None if the node did not drain.
         self.drain_deadline: Deadline | None = None
         self._name, self._now, self._call_later = name, now, call_later
         self._numbers = itertools.count()
@@ -144,9 +144,9 @@ class Shutdown:
     # --- waits ---
 
     def guard(self, future: Future[T], until: Phase = Phase.ENDED) -> Future[T]:
-        """Let a pending future fail with `NodeClosed` when the node comes to a phase.
+        """Fail a pending future with `NodeClosed` when the node reaches a phase.
 
-        The future is not kept alive. From any thread.
+        Does not keep the future alive. From any thread.
         """
         if self.phase >= until:
             future.set_exception(self._error(until))
@@ -163,10 +163,10 @@ class Shutdown:
         return future
 
     def on(self, phase: Phase, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call back once when the node comes to a phase; at once if it has.
+        """Call back once when the node reaches a phase; immediately if it already has.
 
         Returns:
-            What takes that back.
+            A function that removes the callback.
         """
         number = next(self._numbers)
         self._listeners[number] = callback, phase
@@ -177,15 +177,15 @@ class Shutdown:
     def ending(self) -> "Ending":
         """Return a context in which the current task fails with `NodeClosed` at the end.
 
-        For a coroutine that awaits several things, of which any may be left unanswered then:
-        `with shutdown.ending(): …`, as `asyncio.timeout` does it for a time.
+        Use it for a coroutine that awaits several things, any of which may stay unanswered at
+        the end: `with shutdown.ending(): …`, as `asyncio.timeout` does for a time.
         """
         return Ending(self)
 
     def retry_in(self, seconds: float, callback: Callable[[], object]) -> None:
-        """Call back in so many seconds, or when the node ends if that is sooner; once.
+        """Call back once after some seconds, or when the node ends if that is sooner.
 
-        A repetition that the end brings forward fails by itself: a closed node refuses it.
+        A repetition that the end brings forward fails, because a closed node refuses it.
         """
         number = next(self._numbers)
         self._listeners[number] = callback, Phase.ENDED
@@ -196,13 +196,13 @@ class Shutdown:
 
     @property
     def pending(self) -> int:
-        """How many waits and callbacks are registered."""
+        """The number of registered waits and callbacks."""
         return len(self._waits) + len(self._listeners)
 
     # --- steps ---
 
     def add_drain_step(self, run: DrainRun) -> None:
-        """Call and await `run(deadline)` when the node drains, before it becomes quiet."""
+        """Call and await `run(deadline)` when the node drains, before it waits for idleness."""
         self._drain_steps.append(run)
 
     def add_close_step(self, step: CloseStep, run: CloseRun) -> None:
@@ -212,7 +212,7 @@ class Shutdown:
     # --- for the node ---
 
     def begin(self, phase: Phase) -> None:
-        """Come to a phase: fail the waits and call the callbacks that end with it."""
+        """Enter a phase: fail its waits and call its callbacks."""
         if self.phase >= phase:
             return
         self.phase = phase
@@ -224,25 +224,25 @@ class Shutdown:
                 pending.set_exception(self._error(until))
 
     async def drain(self, deadline: Deadline) -> None:
-        """Come to the draining phase, and carry out its steps."""
+        """Enter the draining phase, and run its steps."""
         self.drain_deadline = deadline
         self.begin(Phase.DRAINING)
         for run in self._drain_steps:
             await run(deadline)
 
     def close(self) -> None:
-        """Carry out the steps of closing; a step that fails does not keep the next from it."""
+        """Run the steps of closing; a failed step does not stop the following ones."""
         self.begin(Phase.CLOSING)
         deadline = self._close_deadline()
         for _, _, run in sorted(self._close_steps, key=lambda entry: entry[:2]):
             try:
                 run(deadline)
-            except Exception as error:  # noqa: BLE001 - the others have to be released
+            except Exception as error:  # noqa: BLE001 - the other parts have to be released
                 logged(_log, "a step of closing %s failed", self._name, error=error)
         self.begin(Phase.ENDED)
 
     def _close_deadline(self) -> Deadline:
-        """Return by when the node has to be closed."""
+        """Return the deadline of closing."""
         now = self._now()
         end = now + CLOSE_SECONDS
         if self.drain_deadline is not None:
@@ -250,21 +250,21 @@ class Shutdown:
         return Deadline(self._now, end)
 
     def _call(self, number: int) -> None:
-        """Call a callback, unless that was done or taken back."""
+        """Call a callback, unless it was called or removed."""
         listener = self._listeners.pop(number, None)
         if listener is None:
             return
         try:
             listener[0]()
-        except Exception as error:  # noqa: BLE001 - the others have to end, too
-            logged(_log, "a part of %s failed at its end", self._name, error=error)
+        except Exception as error:  # noqa: BLE001 - the other parts have to end, too
+            logged(_log, "a callback at the end of %s failed", self._name, error=error)
 
     def _forget_listener(self, number: int) -> None:
-        """Take a callback back."""
+        """Remove a callback."""
         self._listeners.pop(number, None)
 
     def _error(self, phase: Phase) -> NodeClosed:
-        """Return what a wait fails with that ends in a phase."""
+        """Return the error of a wait that ends in a phase."""
         if phase is Phase.DRAINING and self.phase is Phase.DRAINING:
             return NodeClosed(f"{self._name} is draining and takes no new work")
         return NodeClosed(f"{self._name} was closed; make another node")
@@ -275,10 +275,10 @@ class Shutdown:
 
 
 class Ending:
-    """A part of a task that fails with `NodeClosed` when the node ends."""
+    """A block of a task that fails with `NodeClosed` when the node ends."""
 
     def __init__(self, shutdown: Shutdown) -> None:
-        """Use `Shutdown.ending`."""
+        """Use `Shutdown.ending` instead."""
         self._shutdown = shutdown
         self._is_over = self._has_cancelled = False
         self._take_back: Callable[[], object] = _nothing
@@ -286,7 +286,7 @@ class Ending:
     def __enter__(self) -> None:
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
-        if task is None:  # a step on the node's own loop that held its thread up for long
+        if task is None:  # another thread has taken over the node's own loop during this step
             return  # that loop cancels its tasks when the node ends
         self._task, self._cancels = task, task.cancelling()
         self._take_back = self._shutdown.on(Phase.ENDED, self._end)
@@ -317,4 +317,4 @@ class Ending:
 
 
 def _nothing() -> None:
-    """What takes back that nothing was registered."""
+    """Do nothing: no callback is registered."""

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from callboard.actors.runner import contention
-from callboard.actors.runner.contention import CALM_LOOKS, CONTENTION, LARGEST_KEPT, Contention
+from callboard.actors.runner.contention import CALM_CHECKS, CONTENTION, LARGEST_KEPT, Contention
 from tests.actors.sample import Echo
 
 
@@ -174,13 +174,13 @@ def test_the_watcher_sees_that_a_thread_computes_and_that_it_ended(runtime):
 def test_one_look_in_time_is_not_the_end_of_it():
     contention_ = Contention()
     interval = sys.getswitchinterval()
-    contention_.look(interval / 2)
+    contention_.record_delay(interval / 2)
     assert not contention_.is_seen
-    contention_.look(interval)
+    contention_.record_delay(interval)
     assert contention_.is_seen
 
-    for _ in range(CALM_LOOKS - 1):
-        contention_.look(0.0)
+    for _ in range(CALM_CHECKS - 1):
+        contention_.record_delay(0.0)
     assert contention_.is_seen
-    contention_.look(0.0)
+    contention_.record_delay(0.0)
     assert not contention_.is_seen

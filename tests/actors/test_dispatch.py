@@ -167,7 +167,7 @@ def with_two_messages():
         (without_message, r"Bad.go takes no message; declare it as \(self, msg: Type\)"),
         (without_annotation, "annotate 'msg'"),
         (with_an_instance, "5 is not a class"),
-        (with_two_messages, "wants 'other' besides the message"),
+        (with_two_messages, "needs 'other' besides the message"),
     ],
 )
 def test_a_bad_declaration_is_refused_when_the_class_is_made(make, reason):

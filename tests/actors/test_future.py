@@ -99,7 +99,7 @@ def test_result_timeout_leaves_the_ask_going_on(gate):
     ref, opened = gate
     future = ref.ask("x")
 
-    with pytest.raises(ResultTimeout, match="the ask goes on"):
+    with pytest.raises(ResultTimeout, match="the ask continues"):
         future.result(0.05)
     opened.set()
 

@@ -87,7 +87,7 @@ def test_fail_refuses_tells_and_asks_that_do_not_fit(runtime):
 
     ref.tell(1)
     asked = ref.ask(2)
-    with pytest.raises(MailboxFull, match="2 messages wait, it takes 2 messages"):
+    with pytest.raises(MailboxFull, match="2 messages wait, its bounds are 2 messages"):
         ref.tell(3)
     with pytest.raises(MailboxFull):
         ref.ask(4).result(5)

@@ -25,12 +25,12 @@ def classes(histogram: Histogram) -> dict[str, float]:
 def test_a_message_that_is_followed_is_counted_when_it_was_taken_out():
     sampler, line = Sampler(), Line(depth=2, taken=5)
     sampler.follow(line, 10.0)
-    sampler.look(None, 10.0)
+    sampler.check(None, 10.0)
     line.taken, line.depth = 6, 3
-    sampler.look(None, 10.2)
+    sampler.check(None, 10.2)
     assert sampler.waits.count == 0
     line.taken = 7
-    sampler.look(None, 10.4)
+    sampler.check(None, 10.4)
 
     found = classes(sampler.waits)
     assert (found["0.25"], found["0.5"], found["+Inf"], found["_count"]) == (0, 1, 1, 1)
@@ -42,9 +42,9 @@ def test_one_that_hangs_counts_as_long_and_one_that_has_ended_not_at_all():
     sampler.follow(hanging, 0.0)
     sampler.follow(ended, 0.0)
     sampler.follow(Line(depth=1, keeps_order=False), 0.0)
-    sampler.look(None, 0.0)
+    sampler.check(None, 0.0)
     ended.alive = False
-    sampler.look(None, 100.0)
+    sampler.check(None, 100.0)
 
     assert classes(sampler.waits)["60"] == 0
     assert sampler.waits.count == 1
@@ -54,11 +54,11 @@ def test_every_few_looks_one_ask_is_to_be_timed_and_one_message_followed():
     sampler, current, timed = Sampler(), Line(depth=1), []
     sampler.time_next_ask = lambda: timed.append(1)
     for _ in range(2 * EVERY):
-        sampler.look(current, 1.0)
+        sampler.check(current, 1.0)
 
     assert len(timed) == 2
     current.taken = 1
-    sampler.look(None, 1.0)
+    sampler.check(None, 1.0)
     assert sampler.waits.count == 1
 
 

@@ -143,7 +143,7 @@ def told_of(turn, looks):
     sheet.stuck[1] = Stuck(turn, 1, 0.0)
     for now, change in looks:
         change(turn)
-        sheet.tell_slow(now)
+        sheet.report_slow(now)
     return told
 
 

@@ -128,14 +128,14 @@ def test_what_is_there_at_the_first_look_says_nothing_of_waiting(world):
 
 
 def test_between_two_looks_other_threads_go_first(world, monkeypatch):
-    given_way_at = []
-    monkeypatch.setattr(spinning, "_give_way", lambda: given_way_at.append(world.time))
+    yielded_at = []
+    monkeypatch.setattr(spinning, "_yield_processor", lambda: yielded_at.append(world.time))
     world.wait(SHORT)
 
-    assert not given_way_at
+    assert not yielded_at
     looks = len(world.wait(SHORT))
 
-    assert len(set(given_way_at)) == len(given_way_at) == looks - 1
+    assert len(set(yielded_at)) == len(yielded_at) == looks - 1
 
 
 def test_a_turn_that_took_long_is_followed_by_sleep(world):

@@ -120,7 +120,7 @@ def test_too_many_restarts_end_the_supervisor_and_its_children_with_one_event(ru
         eventually(lambda: len(running(supervisor)) == 2)
         end(runtime, running(supervisor)[0], fail)
 
-    reason = "Echo ended too often, last: error"
+    reason = "Echo ended too often; last reason: error"
     assert down.result(5) == Down(supervisor, "shutdown", reason)
     assert child_down.result(5).reason == "shutdown"
     assert [event for event in events if isinstance(event, RestartsExhausted)] == [
@@ -148,7 +148,7 @@ def test_a_start_that_fails_counts_and_is_tried_again_until_there_have_been_enou
 
     child.tell(Fail())
 
-    assert down.result(5).detail == "Breaking ended too often, last: OSError: broken"
+    assert down.result(5).detail == "Breaking ended too often; last reason: OSError: broken"
     assert Breaking.starts == 4
 
 

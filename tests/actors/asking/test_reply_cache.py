@@ -100,7 +100,7 @@ def test_answers_are_forgotten_after_their_time(answers, clock):
     assert answers.admit(17, b"b", asker()) is None
     assert answers.admit(17, b"a", asker()) is not None
     clock.advance(reply_cache.KEPT_SECONDS)
-    assert answers.held == 0
+    assert answers.octets == 0
     assert len(answers) == 1  # what is under way
     assert clock.timers == []
 
@@ -121,7 +121,7 @@ def test_so_many_bytes_are_kept_of_all(answers, monkeypatch):
     for key in (b"a", b"b", b"c", b"d"):
         answers.admit(17, key, asker()).set_result(bytes(1_000))
 
-    assert answers.held <= 3_000
+    assert answers.octets <= 3_000
     assert answers.admit(17, b"a", asker()) is not None
     assert answers.admit(17, b"d", asker()) is None
 

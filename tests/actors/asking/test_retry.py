@@ -69,7 +69,7 @@ def test_the_last_attempt_fails_and_the_handler_stops(node):
     ref = node.spawn(Counts)
     actor = actor_of(ref)
 
-    with pytest.raises(errors.AskTimeout, match=r"asked 3 times"):
+    with pytest.raises(errors.AskTimeout, match=r"sent 3 times"):
         ref.ask(1, timeout=0.05, retries=2, backoff=0.001).result(20)
 
     eventually(lambda: ref.target.task is None)

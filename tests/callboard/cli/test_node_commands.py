@@ -251,7 +251,7 @@ def test_a_node_whose_top_supervisor_gives_up_ends_with_an_error(run_node, tmp_p
     _, err = process.communicate(timeout=120)
 
     assert process.returncode == 1
-    assert err.count("dying was started again by ") == 2
+    assert err.count("dying was restarted by ") == 2
     last = err.splitlines()[-1]
     assert re.search(r"supervisor .* gave up: dying needed more than 2 restarts", last)
 
