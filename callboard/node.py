@@ -1,7 +1,7 @@
-"""The public `Node`: a node of `callboard.proxies`, and what the rooms above add to it.
+"""The public `Node`: a node of `callboard.proxies` with the methods of higher layers.
 
-The facade, the simulation, the command line and every other room take the class from here, so
-that a method added here is there wherever a node is made, in worker processes too.
+The facade, the simulation, the command line and all other packages use this class, so every
+node has these methods, also in worker processes.
 """
 
 import contextlib
@@ -42,12 +42,12 @@ A = TypeVar("A", bound=Actor)
 #: Seconds that closing a node waits for entities to commit and move.
 CLOSE_ENTITIES: Final = 6.0
 
-#: Held while what a node has to do with entities is made.
+#: Held while the `Entities` of a node are created.
 _ENTITIES_LOCK: Final = locks.lock("making of a node's entities", 130)
 
 
 class NodeOptions(TypedDict, total=False):
-    """What every node can be told; see `callboard.proxies.node.Node`."""
+    """Options of every node; see `callboard.proxies.node.Node`."""
 
     spawnable: Mapping[str, type[Actor]] | None
     join: Sequence[str]
@@ -64,11 +64,11 @@ class NodeOptions(TypedDict, total=False):
 
 
 class Node(node.Node):
-    """A container for actors that can be linked to others.
+    """A container for actors that can be linked to other nodes.
 
-    It runs in the background from the moment it is made; no port is open until `listen`. Use
+    It runs in the background as soon as it is created, and opens no port before `listen`. Use
     it as a context manager, or call `close`. All methods may be called from any thread.
-    Blocking methods have an awaitable twin with an `a` in front.
+    Each blocking method has an awaitable twin whose name begins with `a`.
     """
 
     worker_class: ClassVar[str] = "callboard.node:Node"
@@ -81,24 +81,24 @@ class Node(node.Node):
         actions: bool = False,
         **options: Unpack[NodeOptions],
     ) -> None:
-        """Make a node.
+        """Create a node.
 
         Args:
-            name: for people: logs, displays, errors.
-            dashboard: open a page for browsers, at a free port of 127.0.0.1 or at a
-                `HOST:PORT`; needs the extra `dashboard`.
-            actions: let actors be stopped and sent to from that page.
-            options: as of `callboard.proxies.node.Node`.
+            name: a name for people: in logs, displays and errors.
+            dashboard: open the dashboard at a free port of 127.0.0.1, or at a `HOST:PORT`;
+                needs the extra `dashboard`.
+            actions: let the dashboard stop actors and send messages to them.
+            options: see `callboard.proxies.node.Node`, also for further errors.
 
         Raises:
-            DashboardError: the page cannot be opened; and what that node raises.
+            DashboardError: the dashboard cannot be opened.
         """
         self._flight: FlightProcess | None = None
         self._entities: Entities | None = None
         self._dashboard: Any = None
         super().__init__(name, **options)
         if dashboard:
-            page = NODE_PARTS.load("dashboard")  # it stands above, and few programs need it
+            page = NODE_PARTS.load("dashboard")  # a higher layer that few programs need
             listen = dashboard if isinstance(dashboard, str) else "127.0.0.1:0"
             try:
                 self._dashboard = page(self, listen, actions=actions)
@@ -108,19 +108,19 @@ class Node(node.Node):
 
     @property
     def dashboard_url(self) -> str:
-        """The link that opens the page of this node in a browser; it holds the page's token.
+        """The link that opens the dashboard of this node in a browser; contains its token.
 
         Raises:
-            WrongValue: the node has no page.
+            WrongValue: the node has no dashboard.
         """
         if self._dashboard is None:
-            msg = f"{self.name} has no dashboard; make it with Node(dashboard=True)"
+            msg = f"{self.name} has no dashboard; create it with Node(dashboard=True)"
             raise WrongValue(msg)
         link: str = self._dashboard.link
         return link
 
     def _register_end(self) -> None:
-        """Register the steps of what this class adds."""
+        """Register the shutdown steps for entities, the dashboard and files."""
         super()._register_end()
         shutdown = self.runtime.shutdown
         shutdown.add_drain_step(self._move_entities)
@@ -129,17 +129,17 @@ class Node(node.Node):
         shutdown.add_close_step(CloseStep.FILES, self._release_files)
 
     async def _move_entities(self, deadline: Deadline) -> None:
-        """Let other members have the slots of this node, in small portions."""
+        """Hand the slots of this node to other members, a few at a time."""
         if self._entities is not None:
             await self._start(self._entities.drain(deadline))
 
     def _close_page(self, _: Deadline) -> None:
-        """Close the page for browsers."""
+        """Close the dashboard."""
         if self._dashboard is not None:
             self._dashboard.close()
 
     def _close_entities(self, deadline: Deadline) -> None:
-        """Let entities commit what is under way, and others have their slots."""
+        """Commit pending work of entities, and hand their slots to other members."""
         if self._entities is not None:
             seconds = deadline.left(STEP_SECONDS, CLOSE_ENTITIES)
             part = Deadline.after(self.runtime.now, seconds)
@@ -147,7 +147,7 @@ class Node(node.Node):
                 self._start(self._entities.close(part)).result(seconds + STEP_SECONDS)
 
     def _release_files(self, _: Deadline) -> None:
-        """Close states and leases, and the process that serves logs."""
+        """Release states and leases, and close the process that serves logs."""
         if self._entities is not None:
             self._entities.release()
         if self._flight is not None:
@@ -157,7 +157,7 @@ class Node(node.Node):
 
     @property
     def _all_entities(self) -> "Entities":
-        """What this node has to do with entities, made on first use."""
+        """The entities that this node hosts or uses, created on first use."""
         if self._entities is None:
             self._refuse_closed()
             from callboard.entity.entities import Entities
@@ -176,22 +176,22 @@ class Node(node.Node):
         leases: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Host entities of a class on this node; returns when the node is a member.
+        """Host entities of a class on this node; return when the node is a member.
 
         Args:
             entity_class: a subclass of `Entity`.
             args: arguments of its `__init__`, the same for every key.
-            state: where events are kept: `sqlite:FILE` or `postgresql://…`; None for nowhere.
-            leases: what decides between nodes that host the class: a database as of `state`,
-                or `etcd://HOST:PORT`; the database of `state` unless it is given.
-            kwargs: for its `__init__`.
+            state: the database of events, `sqlite:FILE` or `postgresql://…`; None for none.
+            leases: the database that decides which node owns a slot, as for `state`, or
+                `etcd://HOST:PORT`; the database of `state` by default.
+            kwargs: keyword arguments of its `__init__`.
 
         Raises:
-            DuplicateEntityType: a class of that name is hosted here.
-            InvalidHandler: two `@event` methods of the class take the same events.
+            DuplicateEntityType: a class of that name is already hosted here.
+            InvalidHandler: two `@event` methods of the class handle the same events.
             NeedsLeases: another node hosts it, and neither state nor leases are given.
-            StorageError: the database cannot be used; or, as `WrongState`, it is another one
-                than that of the members.
+            StorageError: the database cannot be used; or, as `WrongState`, it is not the
+                database of the other members.
         """
         self._wait(self.ahost(entity_class, *args, state=state, leases=leases, **kwargs))
 
@@ -219,27 +219,27 @@ class Node(node.Node):
     ) -> ActorRef[A]:
         """Host a class, and keep one entity of it active, on one node at a time.
 
-        It is activated as soon as a node owns its slot, not only when a message comes, and is
-        never put away for want of messages. When its node is gone, another one that called
-        this starts it. More keys of one class are singletons by more calls.
+        The entity is activated as soon as a node owns its slot, before any message arrives, and
+        stays active without messages. When its node is lost, another node that called this
+        method activates it. Call it once for each key.
 
         Args:
-            entity_class: a subclass of `Entity`; what `activated` begins goes on for ever.
+            entity_class: a subclass of `Entity`; its `activated` may start endless tasks.
             key: a text of 1 to 256 bytes.
-            args: for its `__init__`.
-            state: where events are kept, as of `host`.
-            leases: what decides between nodes, as of `host`.
-            kwargs: for its `__init__`.
+            args: arguments of its `__init__`.
+            state: the database of events, as for `host`.
+            leases: the database of leases, as for `host`.
+            kwargs: keyword arguments of its `__init__`.
 
         Returns:
-            Its ref.
+            The ref of the entity.
 
         Raises:
             DuplicateEntityType: the class is hosted here by `host` or with other arguments.
             NeedsLeases: another node hosts it, and neither state nor leases are given.
-            StorageError: the database cannot be used; or, as `WrongState`, it is another one
-                than that of the members.
-            WrongArgument: that is not an entity class, or not a string.
+            StorageError: the database cannot be used; or, as `WrongState`, it is not the
+                database of the other members.
+            WrongArgument: the class is not an entity class, or the key is not a string.
             WrongValue: the key is empty or too long.
         """
         return self._wait(
@@ -269,25 +269,24 @@ class Node(node.Node):
         attempts: int = 5,
         limit: int = 1_000_000,
     ) -> "WorkQueue":
-        """Return a durable work queue, which any node may put to and take from.
+        """Return a durable work queue, in which any node may put and take jobs.
 
         Args:
-            name: of the queue, the same on every node.
-            state: where jobs are kept: `sqlite:FILE` or `postgresql://…`; then this node may
-                own the queue. None uses one that other nodes own.
-            leases: what decides between these nodes; the database of `state` unless given.
-            attempts: how often a job may be taken before it is dead.
-            limit: jobs that the queue may have; beyond that `put` fails with `QueueFull`.
+            name: name of the queue, the same on every node.
+            state: the database of jobs, `sqlite:FILE` or `postgresql://…`, so that this node
+                may own the queue. With None, other nodes own it.
+            leases: the database that decides which node owns it; that of `state` by default.
+            attempts: number of attempts to process a job before it is dead.
+            limit: maximum number of jobs; `put` then fails with `QueueFull`.
 
         Raises:
-            DuplicateEntityType: it is owned here with another state, or other limits.
-            StorageError: the database cannot be used; or, as `WrongState`, it is another one
-                than that of the other nodes.
-            WrongArgument: the name is not a string, a number is not one, or `leases` comes
-                without `state`.
+            DuplicateEntityType: the queue is owned here with another state or other limits.
+            StorageError: the database cannot be used; or, as `WrongState`, it is not the
+                database of the other nodes.
+            WrongArgument: an argument has the wrong type, or `leases` is given without `state`.
             WrongValue: the name is empty, too long, or has spaces or `/`; a number is below 1.
         """
-        if state is None and leases is None:  # waits for nothing: also in handlers
+        if state is None and leases is None:  # does not block, so handlers may call it
             return self._all_entities.queue(name)
         return self._wait(
             self.aqueue(name, state=state, leases=leases, attempts=attempts, limit=limit)
@@ -317,17 +316,17 @@ class Node(node.Node):
         """Return the ref of an entity, which its first message activates.
 
         Args:
-            entity_class: its class, or the name of its type.
+            entity_class: the class of the entity, or the name of its type.
             key: a text of 1 to 256 bytes.
 
         Raises:
-            WrongArgument: that is not an entity class, or not a string.
+            WrongArgument: the class is not an entity class, or the key is not a string.
             WrongValue: the key is empty or too long.
         """
         return self._all_entities.entity(entity_class, key)
 
     def _entity_named(self, type_name: str, key: str) -> ActorRef[Any]:
-        """Return the ref of an entity that a message of another node names."""
+        """Return the ref of an entity that is named in a message of another node."""
         try:
             return self._all_entities.entity(type_name, key)
         except NodeClosed as error:
@@ -347,22 +346,22 @@ class Node(node.Node):
         reader: str | None = None,
         raw: bool = False,
     ) -> "Journal":
-        """Return all events of a type in the order of commits, to be iterated.
+        """Return an iterator over all events of a type in the order of their commits.
 
-        `for entry in node.journal(Cart)`, or `async for`; nothing is read before.
+        `for entry in node.journal(Cart)`, or `async for`; the first read opens the state.
 
         Args:
             entity_class: the class of the entities, or the name of their type.
-            after: the position behind which to begin.
+            after: the position after which to begin.
             follow: whether to wait for further events, until the journal is closed.
-            state: where the events are, if this node does not host the type.
-            reader: a name under which `journal.done()` stores how far it is, in the state:
-                the next one begins there.
-            raw: whether events are given as `RawEvent`, without their classes.
+            state: the database of the events, if this node does not host the type.
+            reader: a name under which `journal.done()` stores the position in the state; the
+                next journal with this name begins there.
+            raw: whether to return events as `RawEvent`, without their classes.
 
         Raises:
-            WrongArgument: that is not an entity class, or an argument is of another kind.
-            WrongValue: this node does not know where the events of the type are.
+            WrongArgument: the class is not an entity class, or an argument has the wrong type.
+            WrongValue: no database is given or known for the type.
         """
         return self._all_entities.journal(
             entity_class, after=after, follow=follow, state=state, reader=reader, raw=raw
@@ -371,18 +370,18 @@ class Node(node.Node):
     def parked_reminders(
         self, entity_class: type[Any] | str, *, state: str | None = None
     ) -> "list[ParkedReminder]":
-        """Return the reminders of a type that no host delivers any more.
+        """Return the reminders of a type that hosts no longer deliver.
 
         A reminder is parked when three processes in a row have ended while its handler ran.
 
         Args:
             entity_class: the class of the entities, or the name of their type.
-            state: where they are stored, if this node does not host the type.
+            state: the database of the type, if this node does not host it.
 
         Raises:
             StorageError: the state cannot be used.
-            WrongArgument: that is not an entity class.
-            WrongValue: this node does not know where the type is stored.
+            WrongArgument: the class is not an entity class.
+            WrongValue: no database is given or known for the type.
         """
         return self._wait(self.aparked_reminders(entity_class, state=state))
 
@@ -402,20 +401,20 @@ class Node(node.Node):
         *,
         state: str | None = None,
     ) -> int:
-        """Let parked reminders of an entity be due now; returns how many.
+        """Make parked reminders of an entity due now; return their number.
 
-        The owner delivers them within 30 seconds, and at once if it is this node.
+        The owner delivers them within 30 seconds, or immediately if it is this node.
 
         Args:
             entity_class: the class of the entities, or the name of their type.
-            key: of the entity.
-            name: of the reminder; all of the entity without it.
-            state: where they are stored, if this node does not host the type.
+            key: key of the entity.
+            name: name of the reminder; None for all reminders of the entity.
+            state: the database of the type, if this node does not host it.
 
         Raises:
             StorageError: the state cannot be used.
-            WrongArgument: that is not an entity class, a key or a name.
-            WrongValue: this node does not know where the type is stored.
+            WrongArgument: the class, key or name has the wrong type.
+            WrongValue: no database is given or known for the type.
         """
         return self._wait(self.astart_reminders(entity_class, key, name, state=state))
 
@@ -433,14 +432,14 @@ class Node(node.Node):
             return await entities.start_reminders(entity_class, key, name, state)
 
     def ref(self, text: str) -> ActorRef[Any]:
-        """Return the ref that a text stands for, an entity's too. Never blocks or dials.
+        """Return the ref of an actor or entity from its text. Never blocks or dials.
 
         Raises:
             InvalidAddress: the text is not `basp://HOST:PORT/ID@NODE`, `basp:///ID@NODE` or
                 `basp:///TYPE/KEY`.
         """
-        given: object = text
-        if isinstance(given, str) and given.startswith("basp:///") and "/" in given[8:]:
+        value: object = text
+        if isinstance(value, str) and value.startswith("basp:///") and "/" in value[8:]:
             from callboard.entity.reference import entity_parts
 
             parts = entity_parts(text)
@@ -449,9 +448,9 @@ class Node(node.Node):
         return super().ref(text)
 
     def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
-        """Start the actors that every node has, and who serves logs."""
+        """Start the actors that every node has, and those that serve logs."""
         self._logs: dict[str, Any] = {}
-        if logs is not None:  # a node that serves none loads no logs
+        if logs is not None:  # otherwise the package for logs is not imported
             from callboard.log_service.log_service import checked_logs
 
             self._logs = checked_logs(logs)
@@ -466,26 +465,25 @@ class Node(node.Node):
             self.runtime.start_actor(AppendServer, parts, number=LOG_INTAKE)
 
     def listen_logs(self, listen: str = "127.0.0.1:0", *, tls: Tls | None = None) -> str:
-        """Serve the logs of `serve_logs` by Arrow Flight too; returns the address.
+        """Serve the logs of `serve_logs` by Arrow Flight, too; return the address.
 
-        A process of its own does, which this node starts again when it ends, and which ends
-        with it. The node's secrets are the tokens, and its permissions hold.
+        A separate process serves them. This node restarts it when it ends, and ends it when the
+        node closes. The node's secrets are the tokens, and its permissions apply.
 
         Args:
             listen: `HOST:PORT`; port 0 picks a free one. A public address needs a secret of
                 the node, and `tls`.
-            tls: whose certificate it shows; it is read again when it is renewed, for which
-                the listener is opened anew.
+            tls: the certificate; after its renewal the listener is opened again.
 
         Raises:
             ExtraMissing: pyarrow is not installed.
-            PublicAddress: other machines reach it, and nothing guards it.
-            PortUnavailable: nothing can be served there.
-            ValueError: there are no logs to serve, one is in memory, or it is served already.
+            PublicAddress: other machines can reach the address, but it has no secret or TLS.
+            PortUnavailable: the port cannot be opened.
+            ValueError: there are no logs, a log is in memory, or they are already served.
         """
         self._refuse_closed()
         if self._flight is not None:
-            msg = f"the logs are served at {self._flight.address} already"
+            msg = f"the logs are already served at {self._flight.address}"
             raise WrongValue(msg)
         access = self._connector.options.access
         from callboard.log_service.flight_process import FlightProcess
@@ -501,10 +499,10 @@ class Node(node.Node):
 
     @property
     def logs_address(self) -> str:
-        """Where `listen_logs` serves; with "/NAME" behind it, the address of a log.
+        """The address of `listen_logs`; the address of a log is this followed by "/NAME".
 
         Raises:
-            ValueError: it was not called.
+            ValueError: `listen_logs` was not called.
         """
         if self._flight is None:
             msg = f"{self.name} serves no logs by Flight; call node.listen_logs() first"

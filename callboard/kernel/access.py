@@ -1,4 +1,4 @@
-"""What a peer may do: secrets, permissions and rights."""
+"""Secrets, permissions and rights of peers."""
 
 from callboard.proxies.rights.permissions import LinkAccess, Permissions, Secrets
 from callboard.proxies.rights.rights import (

@@ -1,4 +1,4 @@
-"""Actors that are made by their key, and messages on their way to them."""
+"""Actors that are created by key, as entities are, and the messages to them."""
 
 from callboard.actors.cell import Cell
 from callboard.actors.dispatch import (

@@ -1,4 +1,4 @@
-"""Actors: their classes, handlers and refs, and how messages are declared."""
+"""Actor classes, handlers, refs, ends of actors, and declarations of messages."""
 
 from callboard.actors.actor import Actor
 from callboard.actors.cell import Monitor, Reminder

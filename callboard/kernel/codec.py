@@ -1,4 +1,4 @@
-"""CBOR, the types of messages that may travel, and the errors of bytes."""
+"""CBOR, the registry of message types, and the errors of decoding."""
 
 from callboard.basp.cbor.collisions import check_hashes as check_hashes
 from callboard.basp.cbor.pieces import CONTAINER as CONTAINER

@@ -1,4 +1,4 @@
-"""An actor and its node as code of callboard sees them: clock, timers, mail, children."""
+"""The internal view of a node and of a system actor: clock, timers, messages, children."""
 
 from callboard.actors.reference import current_cell
 from callboard.actors.system_actor import (

@@ -1,4 +1,4 @@
-"""What a node stands on: its runner, its network, its identity, and Thespian's system base."""
+"""The environment of a node: runner, network and identity; and Thespian's system base."""
 
 from callboard.actors.cell import short_turns
 from callboard.actors.runner.loop import LoopRunner, RunnerLoop, current_task_cleared

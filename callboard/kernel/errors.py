@@ -1,4 +1,4 @@
-"""Every error of actors and nodes; all of them are `CallboardError`."""
+"""All errors of actors and nodes; each is a `CallboardError`."""
 
 from callboard.actors.errors import *  # noqa: F403 - all of them may reach a package
 from callboard.proxies.errors import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Bounded queues: what fits, what happens when nothing does, and how fast it may come."""
+"""Bounds of queues, overflow policies, back-pressure and rate limits."""
 
 from callboard.actors.mailbox import BackPressure, Mailbox, may_wait
 from callboard.actors.token_bucket import TokenBucket, TrafficLimit

@@ -1,4 +1,4 @@
-"""Futures, promises, and who waits for an answer."""
+"""Futures, promises, senders and replies."""
 
 from callboard.actors.actor import Promise
 from callboard.actors.asking.overdue import due_of

@@ -1,4 +1,4 @@
-"""The end of a node: its phases, steps and the time that is left."""
+"""The shutdown of a node: its phases and deadlines."""
 
 from callboard.actors.waits.shutdown import Deadline, Phase
 from callboard.proxies.messages import DRAIN_TIMEOUT

@@ -1,4 +1,4 @@
-"""What a node tells of itself: questions, and the rows that answer them."""
+"""Inspection of nodes: request messages, and the records of their answers."""
 
 from callboard.proxies.actor_trace import TraceActor, TracedMessage
 from callboard.proxies.event_history import EventInfo, EventPage, LossInfo

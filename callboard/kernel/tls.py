@@ -1,4 +1,4 @@
-"""TLS: certificates that are renewed, and which addresses need a guard."""
+"""TLS: renewed certificates, limits of ports, and addresses that need a guard."""
 
 from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates, TlsSource
 from callboard.proxies.link.limits import Limits, source_of

@@ -1,4 +1,4 @@
-"""Nodes, links and paths, their addresses, and the actors that every node has."""
+"""Nodes, links, paths and addresses, and the numbers of actors that every node has."""
 
 from callboard.basp.header import (
     CORE_ACTOR,

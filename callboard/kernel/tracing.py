@@ -1,4 +1,4 @@
-"""Traces of messages, and who watches asks and handlers."""
+"""Trace contexts of messages, and spans of asks and handlers."""
 
 from callboard.actors.envelope import (
     INSTRUMENTATION,

@@ -1,4 +1,4 @@
-"""Calls that have an awaitable twin, and objects that are closed."""
+"""Closable objects, and blocking calls with an awaitable twin."""
 
 from callboard.actors.closing import Closing, on_a_thread, refuse_loop
 

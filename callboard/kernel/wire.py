@@ -1,7 +1,8 @@
-"""How a foreign protocol gets ports, dials and links on a node.
+"""Ports, dials and links of a foreign protocol on a node.
 
-`node.overlay.foreign` is the node's `ForeignWires`. A package gives it a `ForeignDoor`, whose
-machine for each connection is a `WireMachine`: bytes and the time go in, effects come out.
+`node.overlay.foreign` is the node's `ForeignWires`. A package passes it a `ForeignDoor`, which
+creates a `WireMachine` for each connection. The machine receives bytes and times, and returns
+effects.
 """
 
 from callboard.actors.runner.runner import ConnectionOwner, Runner
