@@ -213,7 +213,7 @@ def test_a_pause_that_nobody_awaits_is_told_once(node, caplog):
 
     gc.collect()
     eventually(lambda: "await self.sleep" in caplog.text)
-    assert caplog.text.count("Sleepy called self.sleep() and went on") == 1
+    assert caplog.text.count("Sleepy called self.sleep() without an await") == 1
 
 
 @pytest.mark.slow
@@ -355,7 +355,7 @@ def class_with(**attributes):
         (handler_of_a_message, errors.InvalidHandler, r"def a\(self, msg: A\)"),
         (handler_that_is_init, errors.InvalidHandler, "another name"),
         (lambda: handler("x"), errors.InvalidHandler, "takes no message"),
-        (async_init, errors.WrongArgument, "begin in a handler"),
+        (async_init, errors.WrongArgument, "move its code to a handler"),
         (class_with(mailbox=100), errors.WrongArgument, r"Mailbox\(limit"),
         (class_with(detached="yes"), errors.WrongArgument, "True or False"),
         (class_with(trap_exit="no"), errors.WrongArgument, "True or False"),
@@ -442,7 +442,7 @@ class Complete(Abstract):
         (lambda n, e: n.spawn(Echo()), errors.WrongArgument, r"spawn\(Echo, …\)"),
         (lambda n, e: n.spawn(lambda: 1), errors.WrongArgument, "derive one from"),
         (lambda n, e: n.spawn(dict), errors.WrongArgument, "derive it from"),
-        (lambda n, e: n.spawn(Abstract), errors.WrongArgument, "that has lacking"),
+        (lambda n, e: n.spawn(Abstract), errors.WrongArgument, "that defines lacking"),
         (lambda n, e: n.spawn(Echo, on=n), errors.WrongArgument, r"node\.address"),
         (lambda n, e: n.spawn(Echo, on=["x"]), errors.WrongArgument, r"node\.address"),
         (lambda n, e: n.spawn(Echo, on=b"x"), errors.WrongArgument, "18 bytes"),

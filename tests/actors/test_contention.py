@@ -18,7 +18,7 @@ from tests.actors.sample import Echo
 @pytest.fixture(params=[True, False], ids=["kept", "given_up"])
 def contended(request, monkeypatch):
     """Both ways of making the same calls."""
-    monkeypatch.setattr(CONTENTION, "look", lambda _: None)  # the watcher has no say
+    monkeypatch.setattr(CONTENTION, "record_delay", lambda _: None)  # the watcher has no say
     monkeypatch.setattr(CONTENTION, "is_seen", request.param)
     return request.param
 
@@ -132,7 +132,7 @@ def test_a_poll_that_finds_nothing_waits(contended):
 def test_kept_calls_let_no_other_thread_run(pair, monkeypatch):
     one, other = pair
     interval = sys.getswitchinterval()
-    monkeypatch.setattr(CONTENTION, "look", lambda _: None)
+    monkeypatch.setattr(CONTENTION, "record_delay", lambda _: None)
 
     def is_interrupted(progress):
         before = progress[0]
