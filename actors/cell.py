@@ -27,7 +27,7 @@ messages but urgent ones, until a task has finished. A `Stop` waits until all ha
 
 An actor ends because it was killed, failed, was stopped, or its parent ended. All messages in
 its mailbox, and later ones, become dead letters: asks fail immediately with `ActorDown`, other
-messages are counted.
+messages are counted. The states of its life are in `callboard.actors.life`.
 """
 
 import asyncio
@@ -62,6 +62,7 @@ from callboard.actors.envelope import INSTRUMENTATION, Encoded, Envelope, accomp
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import EXPIRED, Future, Pause
+from callboard.actors.life import Life, LifeEvent, check_transition
 from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost, SendTurn
 from callboard.actors.reference import (
     ActorRef,
@@ -330,6 +331,8 @@ class Cell(MessageSender):
     trap_exit: bool = False
     scheduled: bool = False
     running: bool = True  # until the actor is created: nothing runs during its `__init__`
+    #: Whether the actor was created, so that it has turns.
+    is_open: bool = False
     task: HandlerTask | None = None
     #: The sender of the current message.
     sender: Sender | None = None
@@ -536,6 +539,8 @@ class Cell(MessageSender):
 
     def open(self, *, trap_exit: bool) -> None:
         """Enable turns, after the actor was created."""
+        check_transition(self.life, LifeEvent.OPENED, self)
+        self.is_open = True
         self.trap_exit = trap_exit
         self.running = False
         if self._mailbox or self._end is not None:
@@ -684,7 +689,9 @@ class Cell(MessageSender):
         if may_continue and (self.task is None or self._is_over(self.task)):
             self._handle_messages()
         self.sender = None
-        if self._end is not None:
+        # Unless it has ended in this turn, as an activation of an entity does whose state
+        # cannot be read: a kill may arrive in the same turn.
+        if self._end is not None and self.reason is None:
             self.terminate(*self._end)
             self._context = None
 
@@ -1314,6 +1321,15 @@ class Cell(MessageSender):
     # --- the end ---
 
     @property
+    def life(self) -> Life:
+        """The state of the actor's life."""
+        if self.reason is not None:
+            return Life.ENDED
+        if self._end is None:
+            return Life.LIVE if self.is_open else Life.STARTING
+        return Life.ENDING if self.is_open else Life.DOOMED
+
+    @property
     def end(self) -> tuple[ExitReason, str] | None:
         """The reason to end when the handler returns; None to continue."""
         return self._end
@@ -1347,6 +1363,7 @@ class Cell(MessageSender):
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End: fail unanswered asks, end children, notify watchers."""
+        check_transition(self.life, LifeEvent.TERMINATED, self)
         self.attention = True  # later messages become dead letters
         if self.aside is not None and self.aside.on_end is not None:
             self._guard("in its on_end", self.aside.on_end, reason, detail)

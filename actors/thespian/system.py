@@ -163,7 +163,7 @@ class Endpoint(Cell):
     def __init__(self, runtime: Runtime, number: int, receive: Receiver) -> None:
         super().__init__(runtime, runtime.runner, number, NO_HANDLERS, None, runtime.now())
         self._receive = receive
-        self.running = False
+        self.running, self.is_open = False, True
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
         """Pass a message to the function; after the end it is a dead letter."""

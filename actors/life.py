@@ -1,0 +1,89 @@
+"""The life of an actor: its states, and the events that change them.
+
+    STARTING ── OPENED ─────────▶ LIVE ── END_REQUESTED ──▶ ENDING
+        │                           │                          │
+        └── END_REQUESTED ──▶ DOOMED ── OPENED ───────────────▶│
+                                                               │
+    any of these ── TERMINATED ──▶ ENDED ◀── TERMINATED ───────┘
+
+- STARTING: `__init__` runs on the thread that spawns the actor. Messages wait.
+- DOOMED: the same, but the end was requested meanwhile. The actor still has to be opened: its
+  end runs `on_end` and notifies watchers, which must not happen beside user code in `__init__`.
+- LIVE: the actor has turns.
+- ENDING: the end was requested, by a kill, a stop or a failed handler. The actor ends as soon
+  as the current handler returns or awaits, and handles no further message. A second request
+  changes nothing: a handler that calls `stop_self()` and then raises ends with `normal`.
+- ENDED: watchers are notified, and messages become dead letters. A request to end has no
+  effect, as a kill may be on its way from any thread. Opening has none, either: an activation
+  of an entity ends before it is opened if its state cannot be read.
+
+An actor that has ended cannot end again. Otherwise it would be counted twice, its parent would
+be notified twice, and a supervisor would restart it twice.
+
+The state is not stored. `Cell.life` derives it from attributes that are each set once. So a
+kill on one thread cannot undo the end of the actor on another.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final
+
+
+class Life(Enum):
+    """A state of an actor's life."""
+
+    STARTING = auto()
+    DOOMED = auto()
+    LIVE = auto()
+    ENDING = auto()
+    ENDED = auto()
+
+
+class LifeEvent(Enum):
+    """An event that may change the state of an actor's life."""
+
+    OPENED = auto()
+    END_REQUESTED = auto()
+    TERMINATED = auto()
+
+
+#: The next state for each state and event; an event without one is illegal in that state.
+TRANSITIONS: Final[Mapping[Life, Mapping[LifeEvent, Life]]] = {
+    Life.STARTING: {
+        LifeEvent.OPENED: Life.LIVE,
+        LifeEvent.END_REQUESTED: Life.DOOMED,
+        LifeEvent.TERMINATED: Life.ENDED,
+    },
+    Life.DOOMED: {
+        LifeEvent.OPENED: Life.ENDING,
+        LifeEvent.END_REQUESTED: Life.DOOMED,
+        LifeEvent.TERMINATED: Life.ENDED,
+    },
+    Life.LIVE: {
+        LifeEvent.END_REQUESTED: Life.ENDING,
+        LifeEvent.TERMINATED: Life.ENDED,
+    },
+    Life.ENDING: {
+        LifeEvent.END_REQUESTED: Life.ENDING,
+        LifeEvent.TERMINATED: Life.ENDED,
+    },
+    Life.ENDED: {
+        LifeEvent.OPENED: Life.ENDED,
+        LifeEvent.END_REQUESTED: Life.ENDED,
+    },
+}
+
+
+class IllegalTransition(AssertionError):
+    """An event that the current state of an actor does not allow: an error of callboard."""
+
+
+def check_transition(life: Life, event: LifeEvent, name: object) -> None:
+    """Check that an event is legal for an actor in a state.
+
+    Raises:
+        IllegalTransition: the table has no entry for it.
+    """
+    if event not in TRANSITIONS[life]:
+        msg = f"{name} is {life.name}, in which it cannot be {event.name}"
+        raise IllegalTransition(msg)
