@@ -539,7 +539,8 @@ class Cell(MessageSender):
 
     def open(self, *, trap_exit: bool) -> None:
         """Enable turns, after the actor was created."""
-        check_transition(self.life, LifeEvent.OPENED, self)
+        if self.is_open:  # legal in every other state, and a look-up would slow down spawns
+            check_transition(self.life, LifeEvent.OPENED, self)
         self.is_open = True
         self.trap_exit = trap_exit
         self.running = False
@@ -1363,7 +1364,8 @@ class Cell(MessageSender):
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End: fail unanswered asks, end children, notify watchers."""
-        check_transition(self.life, LifeEvent.TERMINATED, self)
+        if self.reason is not None:  # legal in every other state
+            check_transition(self.life, LifeEvent.TERMINATED, self)
         self.attention = True  # later messages become dead letters
         if self.aside is not None and self.aside.on_end is not None:
             self._guard("in its on_end", self.aside.on_end, reason, detail)
