@@ -109,7 +109,7 @@ class Actor(ThespianActor):
         mailbox: Mailbox | None = None,
         detached: bool | None = None,
     ) -> type[Self]:
-        """Return this class with options for one spawn; the others remain those of the class.
+        """Return this class with options for one spawn; other options remain unchanged.
 
         `spawn(Counter.with_options(trap_exit=True), 40)`: further arguments go to `__init__`.
         """
@@ -315,11 +315,11 @@ class Promise:
         self._asker = asker
 
     def set_result(self, value: Any) -> bool:
-        """Send the answer; return False if there is no ask, or it was answered already."""
+        """Send the answer; return False without an ask, or if it was answered before."""
         return self._asker is not None and self._asker.set_result(value)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Fail the ask; return False if there is no ask, or it was answered already.
+        """Fail the ask; return False without an ask, or if it was answered before.
 
         The asker receives a `CallboardError` unchanged, and any other exception as a
         `RemoteError` with its type and text, on this node as on every other.

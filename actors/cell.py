@@ -229,7 +229,7 @@ class RareState:
     stash: list[Item] = field(default_factory=list)
     #: True between `stash()` and the end of the handler that called it.
     stashing: bool = False
-    #: Running concurrent handlers, and those of them that can resume.
+    #: Running concurrent handlers, and the ones that can resume.
     tasks: dict[ConcurrentTask, None] = field(default_factory=dict)
     woken: deque[ConcurrentTask] = field(default_factory=deque)
     #: Whether the first message has to wait for a concurrent handler to finish.
@@ -592,14 +592,14 @@ class Cell(MessageSender):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the actor has no mail, work, timer, child or unanswered ask."""
+        """Whether the actor is without mail, work, timers, children and unanswered asks."""
         aside = self.aside
         if self.children or self.owed_answers or (aside and (aside.reminders or aside.stash)):
             return False
         return not (self.depth or self.running or self.scheduled or self.task)
 
     def bound_mailbox(self, bounds: Mailbox) -> None:
-        """Give the mailbox bounds; messages that wait in it stay accepted."""
+        """Set bounds for the mailbox; messages that wait in it stay accepted."""
         bounded = BoundedMailbox(self, bounds)
         with MONITORS_LOCK:
             bounded.extendleft(reversed(self._mailbox or ()))
@@ -978,7 +978,7 @@ class Cell(MessageSender):
         mailbox = self.open_mailbox()
         mailbox.appendleft((message, sender))  # first: if a step fails, it is a dead letter
         aside.unhandled += 1
-        # Marks may now be behind the message that was put back, so the queues are read instead.
+        # Marks may now follow the message that was put back, so the queues are read instead.
         while len(aside.tasks) > limit and (aside.woken or aside.urgent):
             self._handle_marked()
         if len(aside.tasks) > limit:
@@ -1386,11 +1386,8 @@ class Cell(MessageSender):
             self.end_child(child)
         for other, key in (self._links or {}).items():
             other.target.demonitor(key)
-        for monitor in list(self._monitors or ()):
-            monitor.cancel()
-        self._links = self._monitors = None
-        if self.aside is not None:
-            self._clear(self.aside)
+        self._links = None
+        self._clear()
         if self.parent is not None:  # first, because a watcher may ask the supervisor
             self.parent.child_ended(self, down)
         for watcher in (watchers or {}).values():
@@ -1417,8 +1414,14 @@ class Cell(MessageSender):
             task.sender for task in tasks if task.sender is not None and task.sender.expects
         ]
 
-    def _clear(self, aside: RareState) -> None:
-        """Cancel reminders, and move stashed messages to the mailbox as dead letters."""
+    def _clear(self) -> None:
+        """Cancel monitors and reminders, and move stashed messages to the mailbox."""
+        for monitor in list(self._monitors or ()):
+            monitor.cancel()
+        self._monitors = None
+        aside = self.aside
+        if aside is None:
+            return
         for reminder in list(aside.reminders):
             reminder.cancel()
         aside.blocked_by = aside.on_end = None
@@ -1490,15 +1493,15 @@ def _forget_overdue(cell: "ref[Cell]", promises: "_Promises") -> None:
 class _Promises(list[tuple[Asker, float]]):
     """Askers that are not answered yet, each with the time when it has given up.
 
-    Those that are answered or have given up are removed from time to time.
+    Answered ones and those that have given up are removed from time to time.
     """
 
     __slots__ = ("is_timed", "look_at")
 
     def __init__(self) -> None:
         super().__init__()
-        #: Number of askers at which they are checked for answered ones: twice as many as were
-        #: left the last time, so that the cost per asker is constant.
+        #: Number of askers at which they are checked for answered ones: twice the number
+        #: left by the last check, so that the cost per asker is constant.
         self.look_at = PROMISES_LOOKED_AT
         #: Whether a check for askers of other nodes is scheduled.
         self.is_timed = False

@@ -110,7 +110,7 @@ class Future(Reply, Generic[T]):
 
     @property
     def _asyncio_future_blocking(self) -> bool:
-        """The flag by which asyncio recognizes futures, True while one is being awaited."""
+        """The flag with which asyncio recognizes futures; True while one is being awaited."""
         try:
             return self._blocking
         except AttributeError:  # unset in most futures: setting it would slow down every ask
@@ -204,7 +204,7 @@ class Future(Reply, Generic[T]):
         """Wait for the answer and return it, or raise its error.
 
         Args:
-            timeout: seconds to wait; None waits as long as the ask itself may take.
+            timeout: seconds to wait; None waits until the ask itself ends.
 
         Raises:
             InvalidSeconds: the timeout is not a number of seconds.

@@ -57,7 +57,7 @@ P = ParamSpec("P")
 #: Default timeout of an ask in seconds.
 DEFAULT_TIMEOUT = ASK_SECONDS
 
-#: Seconds by which an inherited limit has to be earlier than an ask's own deadline to apply.
+#: An inherited limit applies if it ends an ask by more than these seconds before its deadline.
 LIMIT_MARGIN = 1.0
 
 
@@ -149,7 +149,7 @@ class AnySender(Protocol):
 
     @property
     def origin(self) -> object:
-        """The key by which the caller can give up the ask."""
+        """The key with which the caller can give up the ask."""
 
     def encoded(self, value: Any, /) -> Callable[[], object] | None:
         """Serialize an answer in its current state, and return a function that sends it."""
@@ -167,7 +167,7 @@ class Teller(AnySender, Protocol):
 
     @property
     def deadline(self) -> None:
-        """None, as there is no answer to wait for."""
+        """None, as the sender does not wait for an answer."""
 
     @property
     def runtime(self) -> Home:
@@ -370,7 +370,7 @@ class Callee(Generic[A_co]):
         """Call a public method of the actor: `ref.call(Counter.add, 1)`.
 
         The method runs in the actor, in order with its messages; only its name is sent. The
-        future fails like that of `ask`, or with `NoSuchMethod`. For a group, one member is
+        future fails like one of `ask`, or with `NoSuchMethod`. For a group, one member is
         called; with routing `hash`, use `at(key).call(…)`.
 
         Raises:
@@ -646,7 +646,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         return future
 
     def proxy(self) -> "MethodProxy":
-        """Return an object whose methods call those of the actor: `ref.proxy().add(1)`."""
+        """Return an object that has the methods of the actor: `ref.proxy().add(1)`."""
         return MethodProxy(self)
 
     def stop(self) -> None:
@@ -679,7 +679,7 @@ class ActorRef(Callee[A_co], ActorAddress):
         """The ref as text, under Thespian's name."""
         return str(self)
 
-    # Thespian's other name for it, and the text by which it compares addresses.
+    # Thespian's other name for it, and the text with which it compares addresses.
     actorAddressString = _aaddr = addressDetails
 
     def __str__(self) -> str:
@@ -756,22 +756,22 @@ class NoActor:
         """Do nothing, as no handler runs."""
 
     def stop(self) -> None:
-        """Do nothing, as there is no actor."""
+        """Do nothing."""
 
     def kill(self) -> None:
-        """Do nothing, as there is no actor."""
+        """Do nothing."""
 
     def monitor(self, key: object, watcher: Watcher) -> None:
-        """Do nothing, as it never ends."""
+        """Do nothing, as the target never ends."""
 
     def demonitor(self, key: object) -> None:
-        """Do nothing, as it has no watchers."""
+        """Do nothing, as the target never ends."""
 
     def link(self, other: ActorRef[Any]) -> None:
-        """Do nothing, as there is no actor."""
+        """Do nothing."""
 
     def unlink(self, other: ActorRef[Any]) -> None:
-        """Do nothing, as there is no actor."""
+        """Do nothing."""
 
 
 class ReplyTarget(NoActor):

@@ -80,7 +80,7 @@ class LocalOnly:
         return f"basp:///{number}@{node.hex()}"
 
     def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
-        """Refuse, as there are no other nodes."""
+        """Raise `InvalidAddress`: this runtime is alone."""
         msg = f"actor {number} lives on {node.hex()}; this system has no other nodes"
         raise InvalidAddress(msg)
 
@@ -88,10 +88,10 @@ class LocalOnly:
         """Return None, as no other node sends messages."""
 
     def actor_ended(self, _context: Any, _down: Down) -> None:
-        """Do nothing, as there is no other node to notify."""
+        """Do nothing: this runtime is alone."""
 
     def is_reachable(self, _node: bytes) -> bool:
-        """Return False, as there is no other node."""
+        """Return False: this runtime is alone."""
         return False
 
 

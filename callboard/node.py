@@ -448,7 +448,7 @@ class Node(node.Node):
         return super().ref(text)
 
     def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
-        """Start the actors that every node has, and those that serve logs."""
+        """Start the actors that every node has, and the ones for logs."""
         self._logs: dict[str, Any] = {}
         if logs is not None:  # otherwise the package for logs is not imported
             from callboard.log_service.log_service import checked_logs

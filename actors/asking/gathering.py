@@ -1,4 +1,4 @@
-"""Waits for many futures, ours and those of `concurrent.futures`, on threads or awaited."""
+"""Waits for many futures, also of `concurrent.futures`, on threads or in coroutines."""
 
 import asyncio
 import concurrent.futures
@@ -263,7 +263,7 @@ class Answers(Generic[R]):
         self._ask = ask
         self._items = iter(items)
         self._limit = limit
-        #: Pending asks, and up to as many answers that wait for an earlier one.
+        #: Pending asks, and as many answers at most that wait for an earlier one.
         self._window: deque[Future[R]] = deque()
         self._busy = 0
         self._arrivals: DoneQueue[Future[R]] = DoneQueue()

@@ -1,9 +1,8 @@
 """Senders of messages, and replies, which receive the outcome of a message.
 
 Every message has a sender, or None. A sender is a cell, which wants no outcome, or a `Reply`:
-the future of an ask, or whatever stands for one, such as an ask of another node. Code that
-handles messages asks all senders the same questions. So each sender has the attributes below,
-and no code has to find out of which class a sender is.
+the future of an ask, or a substitute, as for an ask of another node. All senders have the
+attributes below, so code that handles messages need not distinguish their classes.
 """
 
 from collections.abc import Callable
@@ -47,7 +46,7 @@ class MessageSender:
 
     @property
     def origin(self) -> object:
-        """The key by which the caller can give up the ask."""
+        """The key with which the caller can give up the ask."""
         return self
 
 

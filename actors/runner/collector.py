@@ -21,7 +21,7 @@ from typing import Final
 YOUNG: Final = 10_000
 _DEFAULTS: Final = frozenset((700, 2_000))
 
-#: Objects built between two collections, about as many as ten of the largest messages hold.
+#: Objects built between two collections: the contents of about ten of the largest messages.
 BUILT_LIMIT: Final = 5_000_000
 
 #: Objects that each part counts in addition: freezing also ages other objects of the process.

@@ -142,6 +142,6 @@ def _ready(selector: selectors.EpollSelector) -> list[tuple[selectors.SelectorKe
 
 
 def mask_of(events: int) -> int:
-    """Convert events of epoll to those of `selectors`; an error makes both directions ready."""
+    """Convert epoll's events to `selectors`' events; an error makes both directions ready."""
     mask = selectors.EVENT_WRITE if events & ~_EPOLLIN else 0
     return mask | selectors.EVENT_READ if events & ~_EPOLLOUT else mask

@@ -168,7 +168,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         raise RuntimeError(msg)
 
     def cancel_tasks(self) -> None:
-        """Cancel the tasks that handlers started, and run what they can do without waiting."""
+        """Cancel the tasks that handlers started, and run their steps until they wait."""
         tasks = asyncio.all_tasks(self)
         if not tasks:
             return
@@ -193,7 +193,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
 
 
 class _LoopTimer(asyncio.TimerHandle):
-    """A timer of asyncio, with the timer of the runner behind it."""
+    """A timer of asyncio, which a timer of the runner fires."""
 
     __slots__ = ("timer",)
 

@@ -68,7 +68,7 @@ def drop_poller(selector: selectors.BaseSelector) -> None:
 
     Changes by this process would affect the parent.
     """
-    if isinstance(selector, selectors.EpollSelector):  # others have no shared descriptor
+    if isinstance(selector, selectors.EpollSelector):  # others share nothing
         after_fork.drop(selector)
 
 

@@ -31,7 +31,7 @@ class MailLine(Protocol):
 
     @property
     def taken(self) -> int:
-        """Number of messages taken out so far."""
+        """Number of messages taken out since the start."""
 
     @property
     def keeps_order(self) -> bool:

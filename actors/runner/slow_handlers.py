@@ -52,7 +52,7 @@ class TimeSheet:
     """The time that one runner's handlers take."""
 
     def __init__(self) -> None:
-        #: Called with a cell, the name of its handler, and the seconds it has run so far; on
+        #: Called with a cell, the name of its handler, and the seconds it has run; on
         #: the watcher's thread.
         self.on_slow: Callable[[Any, str, float], object] | None = None
         self.slow_after = SLOW_AFTER

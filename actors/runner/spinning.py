@@ -23,7 +23,7 @@ from functools import partial
 from selectors import BaseSelector, SelectorKey
 from typing import Final
 
-#: Seconds to spin, and the length of the previous wait up to which the runner spins.
+#: Limit in seconds for a spin, and for the previous wait of a runner that spins.
 LONGEST: Final = 0.0001
 
 #: The same after a message was sent, for which an answer may arrive.

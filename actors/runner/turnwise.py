@@ -92,7 +92,7 @@ class TurnwiseRunner(Runner):
         self.is_started = True
 
     def stop(self) -> None:
-        """Accept no more turns."""
+        """Refuse further turns."""
         if not self.closed:
             self.closed = True
             self._shut()

@@ -177,7 +177,7 @@ class Supervision:
             elif slot.phase is Phase.DOWN:
                 slot.phase = Phase.DONE
 
-    # --- what to do ---
+    # --- the next action ---
 
     def next_to_end(self) -> Slot | None:
         """Return the next child to end, now ENDING; None while another one is ending."""

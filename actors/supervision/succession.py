@@ -33,7 +33,7 @@ class Succession:
     # --- messages of other nodes ---
 
     def leave_to(self, number: int, successor: ActorRef[Any]) -> None:
-        """Deliver to another ref what other nodes still send to an ended actor."""
+        """Deliver later messages of other nodes to an ended actor to another ref."""
         with self._lock:
             self._heirs[number] = successor
             if len(self._heirs) > HEIRS_LIMIT:

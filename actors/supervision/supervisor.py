@@ -150,7 +150,7 @@ class Supervisor(Actor):
     def remove(self, which: ActorRef[Any] | str) -> bool:
         """End a child, given by its ref or name, for good; the answer arrives after its end.
 
-        Returns False if there is no such child.
+        Returns False for an unknown child.
         """
         slot = next((s for s in self._plan.slots if which in (s.ref, s.child.name)), None)
         if slot is None or slot.is_leaving:

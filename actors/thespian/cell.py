@@ -57,7 +57,7 @@ class FailedChild(NoActor):
             )
 
     def monitor(self, key: object, watcher: Watcher) -> None:
-        """Report immediately that there is no such actor."""
+        """Report immediately that the actor does not exist."""
         watcher(Down(self.ref, ExitReason.NOT_FOUND, self._reason))
 
 

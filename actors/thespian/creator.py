@@ -114,7 +114,7 @@ class Creator:
         finally:
             with self._naming:
                 del self._making[name]
-                if outer is not None:  # the constructor of the holder asked for its own name
+                if outer is not None:  # the constructor of the holder uses its own name
                     self._making[name] = outer
                 self._naming.notify_all()
         if isinstance(parent, PlainCell):

@@ -102,7 +102,7 @@ class Sources:
             self._changed.notify_all()
 
     def unload(self, source_hash: str) -> None:
-        """Create no more actors of a source; the existing ones keep their modules."""
+        """Refuse further actors of a source; the existing ones keep their modules."""
         with self._changed:
             self._pending.discard(source_hash)
             if self._accepted.pop(source_hash, None) is None:

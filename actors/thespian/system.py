@@ -212,7 +212,7 @@ class External(Reply):
     # --- as the sender of an ask ---
 
     def set_result(self, value: Any) -> bool:
-        """Store the result of a handler; None is no answer in Thespian."""
+        """Store the result of a handler; None does not answer in Thespian."""
         if value is not None:
             self.put(value)
         return True

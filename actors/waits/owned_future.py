@@ -103,7 +103,7 @@ class OwnedFuture(Future[T]):
         return self._value
 
     def __del__(self) -> None:
-        """Give back a value that was not fetched.
+        """Return an unfetched value to its source.
 
         Without the lock: no other thread has this future any longer, and the collector may run
         this while the thread holds a lock of a higher rank.
@@ -124,7 +124,7 @@ class OwnedFuture(Future[T]):
             self._holds = False
 
     def _return_value(self, *reason: object) -> bool:
-        """Give back a value that was not fetched; return False if there is none.
+        """Return an unfetched value to its source; return False without one.
 
         Later reads of the outcome raise `CancelledError`.
         """

@@ -177,7 +177,7 @@ class Shutdown:
     def ending(self) -> "Ending":
         """Return a context in which the current task fails with `NodeClosed` at the end.
 
-        Use it for a coroutine that awaits several things, any of which may stay unanswered at
+        Use it for a coroutine that awaits several things, each of which may stay unanswered at
         the end: `with shutdown.ending(): …`, as `asyncio.timeout` does for a time.
         """
         return Ending(self)
