@@ -420,7 +420,8 @@ def test_what_all_actors_of_a_class_would_share_is_told(caplog):
         LIMITS = {"a": 1}
         _own: set = set()
 
-    assert caplog.text.count("one list shared by all actors of the class; create it in __init__") == 1
+    text = "one list shared by all actors of the class; create it in __init__"
+    assert caplog.text.count(text) == 1
     assert "LIMITS" not in caplog.text
 
 
