@@ -191,7 +191,7 @@ def test_a_thousand_messages_wait_for_a_slot_that_moves_and_the_next_are_refused
 def test_the_page_states_these_limits(request: pytest.FixtureRequest) -> None:
     page = (request.config.rootpath / "docs" / "guarantees.md").read_text(encoding="utf-8")
     for text in (
-        f"1,000,000 jobs (`limit=`) or {job_queue.WAITING_LIMIT:,} waiting takers",
+        f"1,000,000 jobs (`limit=`) or {job_queue.WAITING_LIMIT:,} waiting consumers",
         f"{reminders.ARMED_LIMIT:,} due reminders are held in memory",
         f"{sending.WAITING_LIMIT:,} messages wait for each slot; further ones are refused",
     ):
