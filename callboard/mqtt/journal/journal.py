@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from callboard.commitlog import CommitLog, LogCorrupt, LogFailed, Record
+from callboard.commitlog import CommitLog, LogCorrupt, LogError, LogFailed, Record
 from callboard.commitlog.disk import Disk
 from callboard.mqtt.journal.recovery import Recovery
 from callboard.mqtt.journal.snapshot import take_snapshot
@@ -96,7 +96,8 @@ class RouterJournal:
             self._grown += RECORD_BYTES + len(record.data)
         if recovery.is_torn:
             self._append([facts.SnapshotEnded(is_whole=False)])
-        for run in self._read_shelved(recovery.state.places_on_the_way()):
+        in_flight = recovery.state.places_on_the_way()
+        for run in self._read_shelved(in_flight, "messages in flight"):
             recovery.state.copy(run)
         recovery.install(machine)
 
@@ -126,30 +127,43 @@ class RouterJournal:
     def fetch(self, fetches: list[tuple[FilterLog, Segment]], machine: RouterMachine) -> None:
         """Read shelved messages, and pass them to the machine."""
         for log, segment in fetches:
-            runs: list[Run] = []
-            try:
-                if segment in log.segments:  # it may have been dropped since the request
-                    runs = self._read_shelved(segment.places())
-            except LogCorrupt:
-                _log.exception("shelved messages of %s cannot be read", log.topic_filter)
-            machine.delivery.arrived(segment, runs)
+            is_known = segment in log.segments  # it may have been dropped since the request
+            places = segment.places() if is_known else ()
+            machine.delivery.arrived(segment, self._read_shelved(places, log.topic_filter))
 
-    def _read_shelved(self, places: Sequence[int]) -> list[Run]:
-        """Return the runs at some positions of the journal."""
+    def _read_shelved(self, places: Sequence[int], topic_filter: str) -> list[Run]:
+        """Return the runs at some positions of the journal.
+
+        Records that cannot be read are left out and logged: one damaged record must not lose
+        the thousands of readable messages of its segment.
+        """
         runs: list[Run] = []
+        errors: list[LogError] = []
         for part in _stretches(places):
-            batch = self._log.readv(part[0], part[-1] - part[0] + 1)
-            records = {record.offset: record for record in batch.records}
-            for place in part:
-                if place not in records:
-                    message = f"record {place} of the MQTT journal is missing"
-                    raise LogCorrupt(message)
-                read = self._read(records[place])
-                if not isinstance(read, facts.Published):
-                    message = f"record {place} of the MQTT journal is not a message"
-                    raise LogCorrupt(message)
-                runs.append(read.run)
+            wanted = set(part)
+            try:
+                for record in self._log.read(part[0], on_damage=errors.append):
+                    if record.offset > part[-1]:
+                        break
+                    if record.offset in wanted and (run := self._read_message(record, errors)):
+                        runs.append(run)
+            except LogError as error:  # the disk, for example: the part is left out
+                errors.append(error)
+        if len(runs) < len(places):
+            cause = errors[0] if errors else "they are not in the journal"
+            text = "%d of %d shelved records for %r cannot be read and are left out: %s"
+            missing = len(places) - len(runs)
+            _log.error(text, missing, len(places), topic_filter, cause)
         return runs
+
+    def _read_message(self, record: Record, errors: list[LogError]) -> Run | None:
+        """Return the run of a record; None if it cannot be read, or is not a message."""
+        try:
+            read = self._read(record)
+        except LogError as error:
+            errors.append(error)
+            return None
+        return read.run if isinstance(read, facts.Published) else None
 
     def _read(self, record: Record) -> facts.JournalRecord:
         """Parse a record of the log; set the position of a message."""

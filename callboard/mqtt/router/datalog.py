@@ -105,6 +105,18 @@ class Segment:
             self.put_on_shelf(self.starts[count:], Shelf(*(column[count:] for column in shelf)))
             self.runs = runs
 
+    def drop_unreadable(self, places: set[int]) -> None:
+        """Remove shelved runs at other positions than these: their records cannot be read.
+
+        Their offsets become gaps, which readers skip and report as lost.
+        """
+        shelf = self.shelf
+        if shelf is None or len(places) == len(shelf.places):
+            return
+        kept = [index for index, place in enumerate(shelf.places) if place in places]
+        columns = (array("q", [column[index] for index in kept]) for column in shelf)
+        self.put_on_shelf([self.starts[index] for index in kept], Shelf(*columns))
+
     def offset_of(self, number: int) -> int | None:
         """Return the offset of the first message from a number on; None if all are older."""
         if self.shelf is None:

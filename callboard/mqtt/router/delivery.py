@@ -124,10 +124,7 @@ class Delivery:
         self.schedule(connection.session, Cause.READY)
 
     def arrived(self, segment: Segment, runs: list[Run]) -> None:
-        """Store messages that were fetched from the journal.
-
-        An empty list means they are lost.
-        """
+        """Store messages that were fetched from the journal; missing ones are lost."""
         for connection in self._logs.put_back(segment, runs):
             session = connection.session
             if session.connection is connection:

@@ -238,10 +238,11 @@ class Logs:
         self._fetching[segment][connection] = None
 
     def put_back(self, segment: Segment, runs: list[Run]) -> list[Connection]:
-        """Restore the messages of a fetched segment; without any they are lost.
+        """Restore the messages of a fetched segment; missing ones are lost.
 
         Returns the connections that waited for them.
         """
+        segment.drop_unreadable({run.place - 1 for run in runs})
         if runs:
             weight = sum(run.weight for run in runs)
             segment.runs = runs
@@ -251,8 +252,6 @@ class Logs:
                 oldest, weight = self._fetched.popleft()
                 oldest.runs = []
                 self._fetched_weight -= weight
-        else:
-            segment.put_on_shelf((), Shelf((), (), ()))
         return list(self._fetching.pop(segment))
 
     def drop_read(self, unread: dict[FilterLog, int]) -> None:

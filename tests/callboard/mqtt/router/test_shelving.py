@@ -2,6 +2,8 @@
 
 import pytest
 
+from callboard.commitlog import LogCorrupt
+from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router import logs
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.wire.packet import PubAck, Publish
@@ -266,3 +268,43 @@ def test_messages_that_cannot_be_read_back_are_reported_as_lost() -> None:
 
     assert got == list(range(got[0], 300))
     assert 0 < durable.lost == got[0]
+
+
+def test_one_shelved_record_that_cannot_be_read_loses_only_its_message(
+    monkeypatch, caplog
+) -> None:
+    durable = durable_with()
+    away(durable)
+    flood(durable.client("p"), range(300))
+    damaged = durable.machine.logs.get("t").segments[0].places()[3]
+    read = RouterJournal._read
+
+    def read_or_fail(self, record):
+        if record.offset == damaged:
+            message = "a record of a later release"
+            raise LogCorrupt(message)
+        return read(self, record)
+
+    monkeypatch.setattr(RouterJournal, "_read", read_or_fail)
+
+    got = numbers_in(durable.client("r", **LASTING).messages())
+
+    assert got == [0, 1, 2, *range(4, 300)]
+    assert durable.lost == 1
+    assert "1 of " in caplog.text
+    assert "a record of a later release" in caplog.text
+
+
+def test_a_damaged_batch_of_the_journal_loses_only_its_messages(caplog) -> None:
+    durable = durable_with()
+    away(durable)
+    flood(durable.client("p"), range(300))
+    paths = [f"/mqtt/{name}" for name in durable.disk.listdir("/mqtt")]
+    path = max(paths, key=durable.disk.size)
+    durable.disk.flip_bit(path, 4 * durable.disk.size(path))
+
+    got = numbers_in(durable.client("r", **LASTING).messages())
+
+    assert 290 < len(got) < 300
+    assert durable.lost == 300 - len(got)
+    assert "cannot be read and are left out" in caplog.text
