@@ -30,7 +30,7 @@ def install(tmp_path):
     return add
 
 
-def test_all_is_well_here(capsys):
+def test_doctor_finds_no_problem_on_this_machine(capsys):
     code = main(["doctor", "--json"])
 
     found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}

@@ -139,7 +139,7 @@ def test_the_configuration_on_the_page_is_valid(tmp_path):
     assert set(tomllib.loads(text)) == set(type(config).model_fields)
 
 
-def test_the_unit_and_the_container_run_commands_that_there_are():
+def test_the_unit_and_the_container_run_existing_commands():
     unit = (ROOT / "deploy" / "callboard@.service").read_text()
     container = (ROOT / "deploy" / "Containerfile").read_text()
 

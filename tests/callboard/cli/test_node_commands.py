@@ -243,7 +243,7 @@ def setup(node):
 """
 
 
-def test_a_node_whose_top_supervisor_gives_up_ends_with_an_error(run_node, tmp_path):
+def test_a_node_ends_with_an_error_when_its_top_supervisor_gives_up(run_node, tmp_path):
     file = tmp_path / "dying.py"
     file.write_text(DYING)
 

@@ -56,7 +56,7 @@ def ask(capsys, node, *options):
     return code, captured.out, captured.err
 
 
-def test_a_secret_comes_from_a_file(capsys, secret_file):
+def test_a_secret_is_read_from_a_file(capsys, secret_file):
     with serve(secret="s3cret-of-the-cluster") as node:
         assert ask(capsys, node, "--secret-file", secret_file) == (0, "HELLO\n", "")
 

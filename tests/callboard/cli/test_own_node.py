@@ -27,7 +27,7 @@ def status_of(server_url, host):
 @pytest.mark.parametrize(
     ("hosts", "expected"), [(None, 403), (["shop.example"], 200), (["other.example"], 403)]
 )
-def test_metrics_answer_to_the_names_that_are_given(hosts, expected):
+def test_metrics_answer_under_the_given_names(hosts, expected):
     server = open_metrics("127.0.0.1:0", hosts, lambda: text_page("figures"))
     with server:
         status, text = status_of(server.url, "shop.example")

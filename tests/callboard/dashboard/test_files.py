@@ -17,7 +17,7 @@ def test_all_files_together_are_small():
     assert sum(each.stat().st_size for each in FILES.rglob("*") if each.is_file()) <= LIMIT
 
 
-def test_each_package_is_there_with_its_licence():
+def test_every_vendored_package_has_its_licence():
     licences = assets()["vendor/LICENSES.txt"].plain.decode()
     for package in PACKAGES:
         assert f"{package.name} {package.version}" in licences
@@ -32,7 +32,7 @@ def test_the_page_loads_no_foreign_content_and_renders_text_as_text():
         assert not re.search(r"<script>|\son\w+=\"|style=\"", text), name
 
 
-def test_the_page_holds_its_style_and_its_frame_and_names_the_pages_that_there_are():
+def test_the_page_contains_its_style_frame_and_menu():
     page = assets()[""].plain.decode()
     assert "<style>" in page
     assert 'rel="stylesheet"' not in page

@@ -141,7 +141,7 @@ def test_every_answer_forbids_content_of_other_origins():
         assert told[b"x-content-type-options"] == b"nosniff"
 
 
-def test_a_header_that_decides_must_not_stand_there_twice():
+def test_a_repeated_security_header_is_refused():
     sent, passed = asked([("host", OWN), ("host", "evil.example"), *COOKIE.items()])
 
     assert sent[0]["status"] == 400

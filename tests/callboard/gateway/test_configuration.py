@@ -11,7 +11,7 @@ from tests.callboard.gateway.shelf import entry, write
 HERE = "tests.callboard.gateway.shelf"
 
 
-def test_a_file_makes_a_gateway_that_runs(tmp_path, node, shelf):
+def test_a_gateway_runs_from_a_file(tmp_path, node, shelf):
     path = write(
         tmp_path / "gw.json", entry("a"), entry("b", args={"k": 1}), links=[("a", "b")]
     )

@@ -39,7 +39,7 @@ def test_messages_are_published_to_a_server_and_received_from_it(gateway, router
     assert (out.counters.received, out.counters.failed) == (20, 0)
 
 
-def test_a_server_that_is_not_there_fails_the_start(gateway, router):
+def test_a_missing_server_fails_the_start(gateway, router):
     port = router.port
     router.close()
     gateway.add_module("out", "mqtt", {"port": port, "publish": "x"}, start=False)

@@ -284,7 +284,7 @@ def test_subscribers_of_another_node_are_waited_for_and_counted(fill, folder, mo
         assert (bridge.handed, bridge.unheard) == (3000, 0)
 
 
-def test_a_hub_offers_to_receivers_of_its_own_messages_too():
+def test_a_hub_also_serves_receivers_of_its_own_messages():
     with Endpoint() as endpoint:
         queue = MessageQueue()
         endpoint.hub.add_receiver(queue, ["/a"], sees_own=True).result(5)

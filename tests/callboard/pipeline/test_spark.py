@@ -686,7 +686,7 @@ def test_fields_of_payloads_are_times_groups_and_values_as_pandas_has_them(
     assert letters == [*(n for n in range(len(rows)) if n % 29 == 0), len(rows)]
 
 
-def test_what_does_not_decode_is_left_out_where_nobody_takes_it(fill, command):
+def test_undecodable_records_are_skipped_without_a_log_of_dead_letters(fill, command):
     good = {"origin": {"code": 7}, "at": 1_000_000_000}
     fill([good, {"origin": {"code": 7}, "at": "soon"}, b"\xff", {"at": 1_000_000_001_000}])
 

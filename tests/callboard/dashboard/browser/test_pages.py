@@ -61,7 +61,7 @@ def test_the_overview_shows_nodes_links_and_the_exact_balance(browser):
         assert not [each for each in browser.errors() if "favicon" not in each]
 
 
-def test_the_first_paint_is_there_soon(browser, cluster):
+def test_the_first_paint_is_fast(browser, cluster):
     entry = """const found = performance.getEntriesByName('first-contentful-paint')[0];
         return found && found.startTime"""
 
@@ -304,7 +304,7 @@ CLICK_AFTER_DRAWING = """const [text, done] = arguments;
     field.dispatchEvent(new Event("input", { bubbles: true }));"""
 
 
-def test_a_link_leads_where_it_says_though_its_page_was_drawn_just_before(cluster, page):
+def test_a_link_works_while_its_page_is_redrawn(cluster, page):
     trace = f"{uuid.uuid4().int:032x}"
     failing = cluster.west.spawn(Failing)
     with traced(f"00-{trace}-00f067aa0ba902b7-01"):

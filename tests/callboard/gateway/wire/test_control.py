@@ -63,7 +63,7 @@ def test_shorter_and_longer_bytes_are_refused(message):
 
 
 @given(CONTROLS, st.data())
-def test_a_changed_byte_gives_a_message_or_a_typed_error(message, draw):
+def test_a_changed_byte_decodes_to_a_message_or_a_typed_error(message, draw):
     data = bytearray(encode_control(message))
     place = draw.draw(st.integers(0, len(data) - 1))
     data[place] ^= draw.draw(st.integers(1, 255))

@@ -57,7 +57,7 @@ def test_shorter_and_longer_bytes_are_refused(message):
 
 
 @given(MESSAGES, st.data())
-def test_a_changed_byte_gives_a_message_or_a_typed_error(message, draw):
+def test_a_changed_byte_decodes_to_a_message_or_a_typed_error(message, draw):
     data = bytearray(message.data)
     place = draw.draw(st.integers(0, len(data) - 1))
     data[place] ^= draw.draw(st.integers(1, 255))
@@ -97,7 +97,7 @@ def test_bytes_that_are_not_a_message_are_refused(data, words):
         Message.decode(data)
 
 
-def test_a_property_that_is_there_twice_is_refused():
+def test_a_repeated_property_is_refused():
     once = Message(b"", {"a": "1", "b": "2"}).data
 
     with pytest.raises(MalformedMessage, match="repeated"):

@@ -123,7 +123,7 @@ def test_external_function_wins_over_the_table():
     assert seen[0] == ("c", "ann", b"secret")
 
 
-def test_external_function_may_be_async_and_give_reasons():
+def test_an_external_function_may_be_async_and_return_reasons():
     async def judge(shown):
         await asyncio.sleep(0)
         if shown.username == "crash":

@@ -337,7 +337,7 @@ class Told:
 
 
 @pytest.mark.slow
-def test_scram_sha_256_is_there_as_soon_as_a_user_has_keys():
+def test_scram_sha_256_is_offered_if_a_user_has_keys():
     with running(Security(scram=KEYS), {}) as router:
         right, wrong, nobody = (Told(router) for _ in range(3))
         answer, expected = proof(right, "ann", "secret")

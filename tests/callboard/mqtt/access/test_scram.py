@@ -118,7 +118,7 @@ def test_names_with_commas_and_equal_signs():
     assert answer.user == "a,b=c"
 
 
-def test_keys_are_a_line_with_a_salt_of_their_own():
+def test_keys_are_one_line_with_a_separate_salt():
     first, second = make_keys("x", count=4096), make_keys("x", count=4096)
 
     assert first.salt != second.salt

@@ -139,7 +139,7 @@ def test_the_expiry_of_a_session_continues_after_a_restart(durable) -> None:
     assert not durable.machine.sessions.graveyard
 
 
-def test_an_acknowledgement_goes_out_only_when_the_message_is_durable(durable) -> None:
+def test_a_message_is_acknowledged_only_when_it_is_durable(durable) -> None:
     reader = durable.client("s", **LASTING)
     reader.subscribe("t", qos=1)
     reader.lose()
@@ -256,7 +256,7 @@ def test_the_journal_is_compacted_to_its_live_records() -> None:
     assert late.payloads() == [b"retained"]
 
 
-def test_a_snapshot_that_was_torn_is_given_up(durable, monkeypatch) -> None:
+def test_a_torn_snapshot_is_discarded(durable, monkeypatch) -> None:
     reader = durable.client("s", **LASTING)
     reader.subscribe("t", qos=1)
     reader.lose()

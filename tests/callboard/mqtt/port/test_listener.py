@@ -84,7 +84,7 @@ def test_tls_carries_mqtt(authority):
         exchange(caller)
 
 
-def test_tls_may_demand_client_certificates_and_gives_tenants(authority):
+def test_tls_can_require_client_certificates_with_tenants(authority):
     settings = ListenerSettings(
         "tls://127.0.0.1:0", authority.tls("localhost", mutual=True), tenants=True
     )

@@ -102,7 +102,7 @@ def test_a_closed_link_raises(router):
     assert second.is_closed
 
 
-def test_rules_make_messages_of_messages_and_never_feed_each_other():
+def test_rules_republish_messages_and_never_trigger_each_other():
     seen = []
     rules = (
         Rule("temp/+", lambda message: str(float(message.payload) * 9 / 5 + 32), "fahrenheit"),

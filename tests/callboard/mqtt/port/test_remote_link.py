@@ -334,7 +334,7 @@ def test_any_packet_keeps_a_connection_alive():
     assert set(edge.router.kinds()) == {DeviceData}
 
 
-def test_keep_alive_0_is_none():
+def test_keep_alive_0_is_no_limit():
     edge = Edge().opened(keep_alive=0)
 
     edge.pass_time(100_000 // 50)
@@ -342,7 +342,7 @@ def test_keep_alive_0_is_none():
     assert edge.router.events == []
 
 
-def test_server_keep_alive_shortens_that_of_mqtt_5_and_not_of_3_1_1():
+def test_server_keep_alive_applies_to_mqtt_5_only():
     for version, expected in ((V5, 1), (V4, 0)):
         edge = Edge(keep_alive=10).opened(version, keep_alive=1000)
 

@@ -272,7 +272,7 @@ def test_waiting_publishers_are_released_one_by_one(stage) -> None:
     assert peak <= GUARD * 4
 
 
-def test_a_shared_subscription_holds_publishers_while_a_member_is_there(stage) -> None:
+def test_a_shared_subscription_slows_publishers_while_it_has_a_member(stage) -> None:
     publisher = stage.client("p")
     members = [stage.client(name, answers=False) for name in "ab"]
     for member in members:

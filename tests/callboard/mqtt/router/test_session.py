@@ -167,7 +167,7 @@ def test_a_disconnect_may_change_the_expiry(stage) -> None:
     assert "s" in stage.machine.sessions.graveyard
 
 
-def test_a_disconnect_may_not_make_a_session_last_that_was_not_to(stage) -> None:
+def test_a_disconnect_cannot_make_a_clean_session_persistent(stage) -> None:
     client = stage.client("s")
 
     client.send(Disconnect(0, Properties(session_expiry_interval=100)))

@@ -224,7 +224,7 @@ def test_several_filters_of_one_client_deliver_each_message_once() -> None:
     assert numbers_in(durable.client("r", **LASTING).messages()) == list(range(300))
 
 
-def test_members_of_a_group_share_what_is_shelved() -> None:
+def test_members_of_a_group_share_shelved_messages() -> None:
     durable = durable_with()
     for name in "ab":
         away(durable, "$share/g/t", name=name)

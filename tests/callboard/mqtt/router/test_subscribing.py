@@ -135,7 +135,7 @@ def test_a_message_is_sent_once_even_if_a_matching_filter_is_removed(stage, drop
     assert got == [0, 1, 2, 3, 4]
 
 
-def test_no_local_keeps_own_messages_away(stage) -> None:
+def test_no_local_excludes_own_messages(stage) -> None:
     client, other = stage.client("c"), stage.client("other")
     client.subscribe("t", no_local=True)
 

@@ -66,7 +66,7 @@ def test_the_will_delay_of_a_connected_client_begins_at_the_restart(durable) -> 
     assert (before, seen(durable)) == ([], [b"gone"])
 
 
-def test_a_will_that_waits_keeps_its_time(durable) -> None:
+def test_a_delayed_will_keeps_its_time(durable) -> None:
     watch(durable)
     durable.client("c", will=delayed(60), **LASTING).lose()
     durable.advance(20)

@@ -199,7 +199,7 @@ def received(link: LocalLink) -> Message:
     return message
 
 
-def test_a_message_forwarded_by_doors_is_retained_only_if_its_publisher_said_so() -> None:
+def test_a_message_between_routers_is_retained_only_with_its_publishers_flag() -> None:
     with apart() as (one, two, a, b), MqttDoor(one, a), MqttDoor(two, b):
         link(a, b)
         with two.link() as there:

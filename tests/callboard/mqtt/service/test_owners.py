@@ -108,7 +108,7 @@ def test_a_client_id_is_free_when_its_session_has_ended(stack):
         assert refusal(router, "bob", clean=True) == 0
 
 
-def test_a_connection_that_was_closed_keeps_no_client_id(stack):
+def test_a_closed_connection_releases_its_client_id(stack):
     router = running(stack)
     for user in ("ann", "bob") * 5:
         assert refusal(router, user, expiry=0) == 0

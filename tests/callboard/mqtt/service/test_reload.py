@@ -51,7 +51,7 @@ def test_new_limits_apply_to_clients_that_connect_later(router):
             assert (type(end), end.reason_code) == (Disconnect, ReasonCode.PACKET_TOO_LARGE)
 
 
-def test_there_may_be_fewer_or_more_connections_than_before(router):
+def test_the_limit_of_connections_can_be_raised_and_lowered(router):
     def is_let_in(client_id):
         with Caller(router.port, client_id, V5) as caller:
             is_in = caller.greeting.reason_code == 0

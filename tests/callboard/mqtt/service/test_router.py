@@ -132,7 +132,7 @@ def test_a_router_is_embedded_with_async_with() -> None:
     asyncio.run(play())
 
 
-def test_a_router_is_an_actor_of_a_node_that_is_there() -> None:
+def test_a_router_can_run_on_an_existing_node() -> None:
     with Node("host") as node:
         with Router(node=node) as router:
             exchange(router.port)

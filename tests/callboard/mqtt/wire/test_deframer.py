@@ -23,7 +23,7 @@ def read_all(network, reads):
 
 
 @given(written, st.lists(st.integers(0, 400)), st.integers(1, 20))
-def test_network_reads_give_whole_packets_wherever_they_end(parts, cuts, most):
+def test_reads_return_complete_packets_for_any_boundary(parts, cuts, most):
     whole = b"".join(parts)
     borders = [0, *sorted(cut % (len(whole) + 1) for cut in cuts), len(whole)]
     reads = [whole[a:b] for a, b in zip(borders, borders[1:], strict=False)]
@@ -55,7 +55,7 @@ def test_network_hands_on_at_most_max_inflight_count_packets_at_once():
     assert not network.is_full
 
 
-def test_network_limits_the_packet_size_before_the_packet_is_there():
+def test_the_packet_size_is_checked_before_the_packet_is_complete():
     network = Deframer(packet_size=100)
     good = encode(PingReq(), 4)
 

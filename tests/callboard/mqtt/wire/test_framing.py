@@ -51,7 +51,7 @@ def test_the_last_complete_packet_is_recognized_for_any_read_boundary(parts, dat
 
 @given(st.binary(max_size=200))
 @example(b"\0\0\0\0\0\x80\0")  # a good one, and one whose length takes too many bytes
-def test_any_bytes_give_frames_or_a_typed_error(data):
+def test_any_bytes_decode_to_frames_or_a_typed_error(data):
     try:
         frames = find_frames(data, LIMIT)
     except (MalformedPacket, ProtocolViolation):

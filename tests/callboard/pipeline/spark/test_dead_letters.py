@@ -74,7 +74,7 @@ def test_other_partitions_and_retries_duplicate_no_dead_letter(fill, read, dead)
     assert offsets(dead, "q") == [at for at in range(30) if at % 3]
 
 
-def test_a_process_that_knows_of_no_letter_adds_none_that_is_there(fill, read, dead):
+def test_a_new_process_does_not_duplicate_stored_dead_letters(fill, read, dead):
     from callboard.pipeline.spark import dead_letters
 
     fill(DELAYS)
@@ -97,7 +97,7 @@ def test_dead_letters_that_another_process_adds_are_noticed(fill, read, dead):
     assert offsets(dead, "q") == [1, 2]
 
 
-def test_a_log_of_letters_that_is_made_anew_gets_all(fill, read, dead):
+def test_a_recreated_log_of_dead_letters_gets_all_of_them(fill, read, dead):
     fill(DELAYS)
     read(query="q")
     shutil.rmtree(dead)

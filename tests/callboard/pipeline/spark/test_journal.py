@@ -84,7 +84,7 @@ def test_a_program_may_append_to_the_same_log(journal, folder):
     assert not journal.publish("q", 1, [stage(journal, "c")])
 
 
-def test_a_log_that_was_just_made_can_be_published_in(journal, folder):
+def test_results_can_be_published_into_a_new_log(journal, folder):
     CommitLog(folder).close()
 
     journal.publish("q", 0, [stage(journal, "a")])
@@ -126,7 +126,7 @@ def steps(monkeypatch, dies_at):
 
 
 @pytest.mark.parametrize("dies_at", range(12))
-def test_whenever_the_process_dies_each_record_is_there_once_after_a_replay(
+def test_a_crash_at_any_step_leaves_each_record_once_after_a_replay(
     journal, folder, monkeypatch, dies_at
 ):
     journal.publish("q", 0, [stage(journal, "a")])

@@ -72,7 +72,7 @@ def rows(*numbers):
 
 
 @pytest.mark.usefixtures("on_a_cluster")
-def test_results_that_are_sent_to_the_driver_are_published_there_once(folder):
+def test_results_sent_to_the_driver_are_published_once(folder):
     task = writer(folder, staging="driver", queryId="q")
     told = [task.write(rows(1, 2)), None, task.write(rows()), task.write(rows(3))]
     assert not [each.staged for each in told if each and each.staged]

@@ -92,7 +92,7 @@ def test_a_publisher_that_fails_at_any_request_publishes_all_or_nothing(kind):
 @pytest.mark.slow
 @given(st.lists(st.sampled_from(["", "", "", "unheard", "refused", "late"]), max_size=40))
 @settings(max_examples=40, deadline=None)
-def test_a_batch_that_two_publish_at_once_is_there_once(faults):
+def test_a_batch_published_by_two_at_once_is_stored_once(faults):
     store, faults = FlakyObjects(), iter(faults)
     other = StoreJournal(store.client(lambda *_: ""))
     batches = iter(range(40))
