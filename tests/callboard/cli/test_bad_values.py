@@ -1,4 +1,4 @@
-"""A value that an option cannot have is wrong use, of every command: one line, and code 2.
+"""Every command refuses a bad value of an option in one line, with exit code 2.
 
 It is said before anything is dialed or opened that could take long.
 """

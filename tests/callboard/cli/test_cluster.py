@@ -1,4 +1,4 @@
-"""Five nodes from outside: who hangs, who restarts, who lost what, a command each."""
+"""The `callboard cluster` commands, against five nodes."""
 
 import json
 import threading

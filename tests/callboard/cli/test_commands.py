@@ -1,4 +1,4 @@
-"""`node run` in a process of its own, and the `actor` commands against it."""
+"""`node run` in a separate process, and the `actor` commands against it."""
 
 import json
 import signal

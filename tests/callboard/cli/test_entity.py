@@ -1,4 +1,4 @@
-"""Entities on the command line: what is hosted, where, what was stored, and copies of it."""
+"""`callboard entity …`: types, owners, stored events, and copies of a journal."""
 
 import json
 import sqlite3

@@ -1,4 +1,4 @@
-"""What every command promises, also those that are added later."""
+"""Rules that hold for every command, present and future."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`callboard flow …`: a service in a process of its own, and what is sent to it."""
+"""`callboard flow …`: a service in a separate process, and clients that send to it."""
 
 import json
 import signal

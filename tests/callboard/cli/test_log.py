@@ -1,4 +1,4 @@
-"""`callboard log …` on logs of every condition."""
+"""`callboard log …` on intact, damaged and growing logs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`callboard log serve` as a process: who is let in, what it prints, how it ends."""
+"""`callboard log serve` as a process: access, output, and end."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`callboard mqtt …`: a router in a process of its own, and looks into it."""
+"""`callboard mqtt …`: a router in a separate process, and its inspection."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""`callboard mqtt passwd`: where the password comes from, and the entry that is made of it."""
+"""`callboard mqtt passwd`: the source of the password, and the resulting entry."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What commands have in common that open ports of their own."""
+"""Shared rules of commands that open a port."""
 
 import http.client
 

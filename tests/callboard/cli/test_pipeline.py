@@ -1,4 +1,4 @@
-"""`callboard pipeline …` as far as it needs no Spark; the rest stands with the pipeline."""
+"""`callboard pipeline …` without Spark; the other tests are in `tests/callboard/pipeline`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`callboard replay`: what it says of a seed."""
+"""`callboard replay`: its report on a seed."""
 
 import json
 import sys

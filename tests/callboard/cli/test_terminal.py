@@ -1,4 +1,4 @@
-"""What others named and said reaches an operator's terminal as text only."""
+"""Texts from other nodes reach an operator's terminal without control characters."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""`topic sub` in a process of its own, and `topic pub` against it."""
+"""`topic sub` in a separate process, and `topic pub` against it."""
 
 import io
 import json

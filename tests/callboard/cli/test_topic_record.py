@@ -1,4 +1,4 @@
-"""`topic record` in a process of its own."""
+"""`topic record` in a separate process."""
 
 import json
 import signal

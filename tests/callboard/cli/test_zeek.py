@@ -1,4 +1,4 @@
-"""`callboard zeek connect` at a Zeek that is played."""
+"""`callboard zeek connect` against a simulated Zeek."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""`callboard zeek logger`: a process with real sockets, ended by a signal; and wrong use."""
+"""`callboard zeek logger`: a process with real sockets, ended by a signal; usage errors."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""A cluster of three nodes with a page: actors, topics, a store, names that mean trouble."""
+"""A cluster of three nodes with a dashboard: actors, topics, a store, and unusual names."""
 
 import asyncio
 import json

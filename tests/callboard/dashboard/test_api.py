@@ -1,4 +1,4 @@
-"""The API against a live cluster: what it tells, what it does, what it refuses."""
+"""The API against a live cluster: its rows, its actions, its refusals."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""A dashboard shows the certificate that is in its folder now."""
+"""A dashboard uses the current certificate of its folder."""
 
 import ssl
 

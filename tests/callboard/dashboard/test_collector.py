@@ -1,4 +1,4 @@
-"""What a watched cluster costs: questions and rows, and nothing while nobody watches."""
+"""The cost of a watched cluster: questions and rows, and none without a watcher."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The API keeps to its own description: schemathesis tries what that allows, on live nodes."""
+"""The API agrees with its description: schemathesis sends allowed requests to live nodes."""
 
 import json
 import urllib.parse

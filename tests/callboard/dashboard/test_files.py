@@ -1,4 +1,4 @@
-"""The files of the pages: small, complete, and nothing that comes from elsewhere."""
+"""The files of the pages are small, complete, and load no foreign content."""
 
 import gzip
 import re

@@ -1,4 +1,4 @@
-"""The module broker: its calls, its modules and what links them; G01… are the seed's rules."""
+"""The module broker: calls, modules and links; G01… are rules of the specification."""
 
 import threading
 

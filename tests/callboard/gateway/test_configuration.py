@@ -1,4 +1,4 @@
-"""Gateways by configuration: files, and the mistakes in them."""
+"""Gateways from configurations, and mistakes in them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How messages come to modules: in order, once, unharmed; G02… are the seed's rules."""
+"""Delivery to modules: in order, once, unchanged; G02… are rules of the specification."""
 
 import threading
 import uuid

@@ -1,4 +1,4 @@
-"""What a gateway tells: its start and end, modules that come and fail, dead letters."""
+"""Events of a gateway: start and end, new and failed modules, dead letters."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The actor of a module: crashes, restarts, time, threads of its own."""
+"""The actor of a module: crashes, restarts, timers, detached threads."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The table of links, beside a model of plain lists."""
+"""The table of links, compared with a model of plain lists."""
 
 from hypothesis import given
 from hypothesis import strategies as st

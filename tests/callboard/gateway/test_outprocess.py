@@ -1,4 +1,4 @@
-"""Modules in processes of their own."""
+"""Modules in separate processes."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Modules that are removed while others publish; G12… are the seed's rules."""
+"""Modules that are removed while others publish; G12… are rules of the specification."""
 
 import threading
 

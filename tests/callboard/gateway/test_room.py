@@ -1,4 +1,4 @@
-"""What does not fit into the queue of a module, and who waits for room."""
+"""Messages that do not fit into the queue of a module, and publishers that wait for room."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A client on a socket that blocks: it says and hears packets, and nothing by itself."""
+"""A client on a blocking socket that sends and receives single packets, and nothing else."""
 
 import socket
 from dataclasses import replace

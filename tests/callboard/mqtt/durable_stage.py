@@ -1,4 +1,4 @@
-"""A router with a journal on a disk that loses what was not synced."""
+"""A router with a journal on a disk that loses unsynced data."""
 
 from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router.limits import Limits

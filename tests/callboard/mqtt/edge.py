@@ -1,4 +1,4 @@
-"""A wire and a router's mailbox for tests of the edge: what was done with them is kept."""
+"""Recording stand-ins for a connection and a router's mailbox."""
 
 from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.access.auth import AuthGate

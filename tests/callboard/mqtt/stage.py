@@ -1,4 +1,4 @@
-"""A router machine and clients that speak packets with it; time moves only when told."""
+"""A router machine with clients that exchange packets; time passes only on request."""
 
 import itertools
 import random

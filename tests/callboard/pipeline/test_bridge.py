@@ -1,4 +1,4 @@
-"""Results become messages and entries, and nothing is left out after a new start."""
+"""Results become messages and entries, and a restart skips none."""
 
 import os
 from decimal import Decimal

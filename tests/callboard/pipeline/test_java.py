@@ -1,4 +1,4 @@
-"""A Java that runs Spark is found wherever it is, and a missing one says what to do."""
+"""The search for a Java that runs Spark; a missing one is reported with the next step."""
 
 import subprocess
 import sys

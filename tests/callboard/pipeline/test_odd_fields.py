@@ -1,4 +1,4 @@
-"""Fields that others write to do harm: such a record does not decode, and nothing stops."""
+"""Hostile fields: the record is undecodable, and the query continues."""
 
 from decimal import Decimal
 from fractions import Fraction

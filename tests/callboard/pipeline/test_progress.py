@@ -1,4 +1,4 @@
-"""What is told of queries, by what Spark tells and by what stands in their folder."""
+"""Progress of queries, from Spark's reports and from the files in their folder."""
 
 import json
 import os

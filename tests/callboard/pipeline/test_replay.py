@@ -1,4 +1,4 @@
-"""Logs are played again at the pace of event time, by a clock that the test turns."""
+"""Replays of logs at the pace of event time, by a clock that the test controls."""
 
 import json
 import math

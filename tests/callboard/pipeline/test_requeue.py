@@ -1,4 +1,4 @@
-"""Dead letters go back into logs, each record once, whatever ends the command."""
+"""Requeues of dead letters: each record once, whatever ends the command."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What a session is told before Spark starts, and what it finds of a cluster."""
+"""Settings of a session before Spark starts, and the size of its cluster."""
 
 import os
 import sys

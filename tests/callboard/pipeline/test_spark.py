@@ -1,4 +1,4 @@
-"""What Spark makes of logs.
+"""Logs in a real Spark.
 
 All tests that need a session stand in this file, so that one process of the test run starts a
 Java machine and not each.

@@ -1,4 +1,4 @@
-"""What queries remember of a topic, without Spark."""
+"""The state that queries keep for a topic, without Spark."""
 
 import math
 

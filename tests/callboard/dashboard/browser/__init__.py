@@ -1,4 +1,4 @@
-"""A real headless Chromium, the system's own, driven by selenium."""
+"""Tests in a real headless Chromium, driven by selenium."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Every page and every action in a real browser, on a live cluster; who is kept out."""
+"""Every page and every action in a real browser, on a live cluster; refused visitors."""
 
 import contextlib
 import csv

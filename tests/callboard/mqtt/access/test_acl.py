@@ -1,4 +1,4 @@
-"""Lists of topics for each user."""
+"""Topic rules for each user."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Who comes in, and what they may do then: on a running router."""
+"""Admission and rights of clients on a running router."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 without a wire: the example of RFC 7677, and everything that has to fail."""
+"""SCRAM-SHA-256 without a connection: the example of RFC 7677, and all failures."""
 
 import base64
 import hashlib

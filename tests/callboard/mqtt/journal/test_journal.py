@@ -1,4 +1,4 @@
-"""What survives the router: sessions, retained messages, what is not acknowledged."""
+"""Sessions, retained messages and unacknowledged messages survive the router."""
 
 import itertools
 from pathlib import Path

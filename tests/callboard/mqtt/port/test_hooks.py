@@ -1,4 +1,4 @@
-"""Functions on the way of packets, seen by real clients in the simplest form: raw packets."""
+"""Hooks on packets, as seen by raw clients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the router says last arrives, although the client sends what nobody reads any more."""
+"""The router's last packet arrives, even if the client keeps sending."""
 
 import socket
 import subprocess

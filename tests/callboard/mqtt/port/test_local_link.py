@@ -1,4 +1,4 @@
-"""Clients within the process, rules, hooks: on a running router."""
+"""Clients within the process, rules and hooks on a running router."""
 
 import asyncio
 import threading

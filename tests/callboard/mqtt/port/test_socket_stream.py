@@ -1,4 +1,4 @@
-"""Who is told that a socket is ready, by epoll and by the other means of a system."""
+"""Notifications of ready sockets, by epoll and by the other pollers of the system."""
 
 import selectors
 import socket

@@ -1,4 +1,4 @@
-"""A client that goes on at another socket: what it said on the one before holds first."""
+"""A client that reconnects: packets of its first connection take effect first."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Publishers wait for readers with QoS 1 and 2 before these would lose something."""
+"""Publishers wait for readers with QoS 1 and 2 before these lose messages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What clients can make a router keep is bounded, in number and in bytes of memory."""
+"""Everything that clients can make a router store is bounded, in number and in bytes."""
 
 import random
 

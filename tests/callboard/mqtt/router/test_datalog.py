@@ -1,4 +1,4 @@
-"""Logs of filters: segments, cursors, and what happens to who is too slow."""
+"""Logs of filters: segments, cursors, and readers that are too slow."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What reaches subscribers: QoS 0, 1 and 2, in both versions, one packet or many at a time."""
+"""Delivery to subscribers: QoS 0, 1 and 2, both versions, one packet or many at a time."""
 
 import pytest
 from hypothesis import example, given

@@ -1,4 +1,4 @@
-"""The router against a model of a few lines: who gets what, in which order."""
+"""The router compared with a model of a few lines: receivers and order of messages."""
 
 from collections import defaultdict
 

@@ -1,4 +1,4 @@
-"""What only MQTT 5 has: aliases, expiry, sizes, properties, flow control."""
+"""Features of MQTT 5: aliases, expiry, sizes, properties, flow control."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Packets that pass the logs by come to the same as those that go through them."""
+"""Packets that bypass the logs have the same effect as those that go through them."""
 
 from collections import defaultdict
 from typing import Any

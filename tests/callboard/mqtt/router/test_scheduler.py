@@ -1,4 +1,4 @@
-"""Who is in the ready queue, and why: the scheduler's states and transitions."""
+"""The ready queue: states and transitions of the scheduler."""
 
 import pytest
 

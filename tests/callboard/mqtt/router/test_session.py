@@ -1,4 +1,4 @@
-"""Sessions: what outlives a connection, for how long, and who takes it over."""
+"""Sessions: their content, their expiry, and takeovers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What memory does not hold for lasting sessions is read back from the journal."""
+"""Messages of persistent sessions that exceed memory are read back from the journal."""
 
 import pytest
 

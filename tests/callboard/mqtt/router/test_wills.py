@@ -1,4 +1,4 @@
-"""Wills outlive the router: said once, when they are due, unless the client is back."""
+"""Wills outlive the router: published once, when due, unless the client is back."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bridges: to a router of ours, to mosquitto, through outages, and never round."""
+"""Bridges to our router and to mosquitto, through outages, without loops."""
 
 import shutil
 import socket

@@ -1,4 +1,4 @@
-"""Garbage of a process that is a router."""
+"""Garbage collection in a router's process."""
 
 import gc
 

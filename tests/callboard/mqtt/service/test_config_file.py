@@ -1,4 +1,4 @@
-"""The configuration file: what it sets, and every mistake with its file and key."""
+"""The configuration file: its settings, and every mistake with its file and key."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A router whose disk is full, slow or read-only: what it said stays, and it goes on."""
+"""A router on a full, slow or read-only disk keeps its promises and continues."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What routers of release 0.1 wrote and said, before a session had a user.
+"""Compatibility with routers of release 0.1, whose sessions had no users.
 
 The bytes are of that release itself (tests/golden/files/first_release.hex): the claim of a
 session, and a journal in which the session `meter`, which never ends, has three messages.

@@ -1,4 +1,4 @@
-"""A session belongs to its user: no other one gets it, or ends it, on any router."""
+"""A session belongs to its user: no other user gets it, or ends it, on any router."""
 
 from contextlib import ExitStack
 

@@ -1,4 +1,4 @@
-"""Limits that change while a router runs: for those who come from here on."""
+"""Limits that change while a router runs apply to clients that connect later."""
 
 import pytest
 

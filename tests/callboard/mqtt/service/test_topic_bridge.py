@@ -1,4 +1,4 @@
-"""The door between MQTT and the hub, both ways, and never round."""
+"""The bridge between MQTT and topics, in both directions, without loops."""
 
 import threading
 

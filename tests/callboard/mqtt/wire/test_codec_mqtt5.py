@@ -1,4 +1,4 @@
-"""The codec beside mqtt5, a foreign codec for MQTT 5: each reads what the other wrote."""
+"""The codec compared with mqtt5, another codec for MQTT 5: each decodes the other's packets."""
 
 import mqtt5
 import pytest

@@ -1,4 +1,4 @@
-"""The codec beside paho-mqtt, for 3.1.1 and 5: each reads what the other wrote.
+"""The codec compared with paho-mqtt, for 3.1.1 and 5: each decodes the other's packets.
 
 paho has its packets inside of its client, so a client talks to our codec over a pair of
 sockets: what it writes is read and written again byte for byte, and its callbacks tell what it

@@ -1,4 +1,4 @@
-"""Whole packets out of reads of any size."""
+"""Complete packets from reads of any size."""
 
 import pytest
 from hypothesis import given

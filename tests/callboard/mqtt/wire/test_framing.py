@@ -1,4 +1,4 @@
-"""Finding packets in a read: whole, cut anywhere, in runs, hostile."""
+"""Finding packets in a read: complete, cut anywhere, in runs, hostile."""
 
 import pytest
 from hypothesis import example, given

@@ -1,4 +1,4 @@
-"""Forks that stand for processes of Python."""
+"""Forks that replace processes of Python."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Conditions are read as SQL has them, and spare reading: what is read is counted."""
+"""Conditions have SQL's meaning and save reading; the tests count what is read."""
 
 import re
 from pathlib import Path

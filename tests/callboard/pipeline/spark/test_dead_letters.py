@@ -1,4 +1,4 @@
-"""Each bad record is one dead letter for each query, as it was stored; no Spark is needed."""
+"""Each bad record is one dead letter for each query, as stored; without Spark."""
 
 import os
 import shutil

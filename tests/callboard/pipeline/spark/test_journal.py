@@ -1,4 +1,4 @@
-"""Results are published all at once, and once, whatever fails on the way."""
+"""Results are published all together, and once, whatever fails."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options are read as users write them, and what makes no sense says so."""
+"""Options as users write them; contradictions are refused with the reason."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A log that is served is read by Spark's tasks as one in a folder."""
+"""Tasks of Spark read a served log like one in a folder."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the sink is told by options."""
+"""Options of the sink."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Results on an object store are published all at once, and once, whatever fails or dies."""
+"""Results on an object store are published all together, and once, whatever fails."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Dead letters on an object store: each once, read there, listed there, put back from there."""
+"""Dead letters on an object store: stored once, read, listed and requeued there."""
 
 import json
 import random
