@@ -1,13 +1,17 @@
-"""What the packages above the core import of it, by their syntax trees.
+"""Imports of the packages from the core, by their syntax trees.
 
-The facade (`__init__.py`, `node.py`, `errors.py`, `events.py`) is not a package. What stands in
-it are public names: anybody's program may use them.
+The facade (`__init__.py`, `node.py`, `errors.py`, `events.py`) is not a package. It exports
+names of users, such as `Actor` or `NodeClosed`. A package imports these from the kernel, too,
+because the facade imports all packages. They are described in the reference, and change only
+with a deprecation. So they are counted apart from the names that only packages use.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import callboard
+from callboard import errors, events
 from scripts.structure.figure import Figure
 from scripts.structure.source import SourceFile, canonical
 
@@ -19,6 +23,10 @@ KERNEL: Final = "callboard.kernel"
 
 FACADE: Final = ("callboard", "callboard.node", "callboard.errors", "callboard.events")
 """Modules of public names, which users import."""
+
+
+USERS_NAMES: Final = frozenset((*callboard.__all__, *errors.__all__, *events.__all__))
+"""The names that the facade exports."""
 
 
 def packages(source: Iterable[SourceFile]) -> list[SourceFile]:
@@ -41,7 +49,7 @@ def is_kernel(module: str) -> bool:
 
 
 def import_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
-    """Yield how many names the packages import from the core, and from how many modules."""
+    """Yield the numbers of names that packages import from the core and the kernel."""
     past, kernel = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for file in packages(source):
         for module, name in file.imports_from():
@@ -60,12 +68,24 @@ def import_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
         len({name.rpartition(".")[0] for name in past}),
         "modules of the core that packages import past the kernel",
     )
+    of_users = {name: files for name, files in kernel.items() if is_users(name)}
     yield Figure(
         "kernel_names",
-        len(kernel),
-        "names that packages import from the kernel",
-        found=lines_of(kernel),
+        len(kernel) - len(of_users),
+        "names that packages import from the kernel, without names of users",
+        found=lines_of({name: kernel[name] for name in kernel.keys() - of_users.keys()}),
     )
+    yield Figure(
+        "users_names",
+        len(of_users),
+        "names of users that packages import from the kernel",
+        found=lines_of(of_users),
+    )
+
+
+def is_users(name: str) -> bool:
+    """Return whether the facade exports the last part of a dotted name."""
+    return name.rpartition(".")[2] in USERS_NAMES
 
 
 def lines_of(users: dict[str, set[str]]) -> list[str]:

@@ -1,11 +1,11 @@
-"""What the packages use of the core: names that they import, and attributes of those.
+"""Use of the core by packages: the names that they import, and the attributes of these.
 
-`python -m scripts.structure.kernel_use` counts three things of the packages above the core:
+`python -m scripts.structure.kernel_use` counts for the packages above the core:
 
 - names that they import from `actors`, `basp` and `proxies` past the kernel;
-- names that they import from the kernel;
-- attributes that they use of classes of the core or the kernel, and of modules of them that
-  are imported as a whole. The types are mypy's, so this takes as long as a run of mypy.
+- names that they import from the kernel, and names of users among them;
+- attributes of classes and modules of the core or the kernel, without public attributes of
+  users' classes, such as `Future.result`. The types are mypy's, so this takes as long as mypy.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from scripts.structure.kernel_imports import (
     import_figures,
     is_core,
     is_kernel,
+    is_users,
     lines_of,
     packages,
 )
@@ -36,7 +37,11 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 def attribute_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
     """Yield how many attributes of classes of the core and the kernel the packages use."""
-    used = _used_attributes(list(source))
+    used = {
+        name: files
+        for name, files in _used_attributes(list(source)).items()
+        if not _is_users_attribute(name)
+    }
     yield Figure(
         "kernel_attributes",
         len(used),
@@ -54,6 +59,13 @@ def attribute_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
         "attributes of one class of the core or the kernel that packages use",
         found=[f"{len(names)} {owner}: {' '.join(sorted(names))}" for owner, names in most],
     )
+
+
+def _is_users_attribute(name: str) -> bool:
+    """Return whether an attribute is public and belongs to a class or module of users."""
+    owner, _, attribute = name.rpartition(".")
+    is_name = is_kernel(owner) and is_users(name)
+    return is_name or (is_users(owner) and not attribute.startswith("_"))
 
 
 # -------------------------------------------------------------------------------- attributes

@@ -61,13 +61,14 @@ def test_what_composition_names_closes_a_circle():
 def test_names_of_the_core_are_to_come_from_the_kernel():
     source = [
         file("callboard/kernel/reply.py", "from callboard.actors.future import Future"),
-        file("callboard/store/a.py", "from callboard.kernel.reply import Future, Promise"),
+        file("callboard/store/a.py", "from callboard.kernel.reply import Future, due_of"),
         file("callboard/zeek/b.py", "from callboard.actors.future import Future, waiting"),
         file("callboard/node.py", "from callboard.proxies import node"),
     ]
     assert figure("names_past_kernel", source).value == 2
     assert figure("modules_past_kernel", source).value == 1
-    assert figure("kernel_names", source).value == 2
+    assert figure("kernel_names", source).value == 1
+    assert figure("users_names", source).value == 1
 
 
 def test_both_names_of_a_package_mean_its_one_file():
