@@ -209,7 +209,7 @@ class ActorHost(MailboxHost, Protocol):
 _WRAPPED: Final = frozenset({Envelope, Encoded})
 
 
-def _is_held() -> bool:
+def _is_in_handler() -> bool:
     """Return whether the running code is a handler itself, and not a task that it started."""
     loop = asyncio._get_running_loop()
     task: object = None if loop is None else asyncio.current_task(loop)
@@ -525,7 +525,7 @@ class Cell(MessageSender):
 
         def offer(turn: SendTurn) -> bool:
             if not box.take_turn((message, sender), turn, is_urgent=is_urgent):
-                if source is not None and _is_held() and self.waits_for(source):
+                if source is not None and _is_in_handler() and self.waits_for(source):
                     msg = f"{self.ref} has no room, and waits for {source.ref} in its turn"
                     raise errors.WouldDeadlock(msg)
                 return False
@@ -756,7 +756,7 @@ class Cell(MessageSender):
                         if sender is self.promised:
                             self.promised = None
                         elif not sender.set_result(result):
-                            self.note_late(result)
+                            self.record_late(result)
                     continue
                 if self.task is not None:
                     break
@@ -1013,7 +1013,7 @@ class Cell(MessageSender):
         if sender is self.promised:
             self.promised = None
         elif not sender.set_result(value):
-            self.note_late(value)
+            self.record_late(value)
 
     def _check_result(self, value: Any, entry: HandlerEntry | None = None) -> None:
         """Refuse a result that should have been awaited; otherwise remember its type.
@@ -1041,7 +1041,7 @@ class Cell(MessageSender):
             text = f"{name} called self.sleep() without an await; write `await self.sleep(…)`"
             self.runtime.warn_once((type(self.actor), Pause), text)
 
-    def note_late(self, value: Any) -> None:
+    def record_late(self, value: Any) -> None:
         """Count an answer that the asker does not accept: a second or a late one."""
         if value is not None:  # None is the result of a handler that has sent its answer
             self.runtime.counters.late_answers += 1

@@ -26,7 +26,7 @@ from callboard.support.dataclass import dataclass
 from callboard.support.reentry import PATIENCE
 from callboard.support.text import logged, safe_repr
 
-log = logging.getLogger("callboard.actors")
+_log = logging.getLogger("callboard.actors")
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
@@ -343,7 +343,7 @@ class Future(Reply, Generic[T]):
             try:
                 callback(self)
             except BaseException as error:  # noqa: BLE001  # must not fail the answering actor
-                logged(log, "a callback of %s failed", safe_repr(self), error=error)
+                logged(_log, "a callback of %s failed", safe_repr(self), error=error)
 
     def _wait(self, timeout: float | None) -> None:
         """Block this thread until the future is done or the timeout has passed."""

@@ -46,7 +46,7 @@ from callboard.support.reentry import HandOver, TooManyCalls
 from callboard.support.seconds import check_numbers
 from callboard.support.text import safe_repr
 
-log = logging.getLogger("callboard.actors")
+_log = logging.getLogger("callboard.actors")
 
 Item = tuple[Any, Sender | None]
 OnFull = Literal["wait", "drop_newest", "drop_oldest", "fail"]
@@ -355,7 +355,7 @@ class BoundedMailbox(deque[Item]):
         self._lock = locks.lock("bounded mailbox", 850)  # keeps messages and sizes consistent
         self._is_inside = locks.owner_test(self._lock)
         self._sizes: deque[int] | None = None if bounds.bytes is None else deque()
-        self._lost = 0
+        self._losses = 0
         self._reporting = False
         #: Messages of other nodes that wait for room, with their sizes and nodes.
         self._parked: deque[tuple[Item, int, bytes]] = deque()
@@ -390,9 +390,11 @@ class BoundedMailbox(deque[Item]):
         """Count a message that was refused; one that did not fit has been counted."""
         if isinstance(error, TooManyCalls):
             # Posted, because this thread is inside a call of the mailbox.
-            self._cell.runtime.post(self._lose_late, item, errors.MailboxFull(str(error)))
+            self._cell.runtime.post(
+                self._record_late_loss, item, errors.MailboxFull(str(error))
+            )
 
-    def _lose_late(self, item: Item, error: errors.MailboxFull) -> None:
+    def _record_late_loss(self, item: Item, error: errors.MailboxFull) -> None:
         """Report a refused message as a dead letter, and fail its ask."""
         message, sender = item
         if sender is not None and sender.expects:
@@ -411,7 +413,7 @@ class BoundedMailbox(deque[Item]):
             return
         size = 0 if self._sizes is None else size_of(message)
         if self.bounds.on_full == "wait" and (node := self._guest(item)):
-            self._take_in(item, size, node)
+            self._accept(item, size, node)
             return
         lock = self._lock
         lock.acquire()  # takes half the time of `with`, and every message passes here
@@ -509,7 +511,7 @@ class BoundedMailbox(deque[Item]):
             self.guests = self._cell.runtime.remote.guests_of(self._cell.number)
         return node if self.guests is not None and self.guests.knows(node) else None
 
-    def _take_in(self, item: Item, size: int, node: bytes) -> None:
+    def _accept(self, item: Item, size: int, node: bytes) -> None:
         """Accept a message that was sent with credit: append it, or park it."""
         assert self.guests is not None, "only a node with credit sends here"
         with self._lock:
@@ -523,7 +525,7 @@ class BoundedMailbox(deque[Item]):
                 self._parked_of[node] = [load[0] + 1, load[1] + size]
         self.guests.arrived(node)
         if not is_accepted:  # the node sends more than its credit allows
-            self._turn_away(item)
+            self._refuse(item)
 
     def _may_park(self, count: int, size: int) -> bool:
         """Return whether another message may be parked for a node that has these already."""
@@ -571,7 +573,7 @@ class BoundedMailbox(deque[Item]):
             return True
         if self.bounds.on_full == "wait":
             return self._wait((message, sender), 0, None)
-        self._turn_away((message, sender))
+        self._refuse((message, sender))
         return False
 
     def _overflow(self, item: Item, size: int) -> None:
@@ -583,7 +585,7 @@ class BoundedMailbox(deque[Item]):
         elif self.bounds.on_full == "wait":
             self._wait(item, size, self._push)
         else:
-            self._turn_away(item)
+            self._refuse(item)
 
     def _make_room(self, size: int) -> None:
         """Drop the oldest messages until one of this size fits."""
@@ -599,29 +601,29 @@ class BoundedMailbox(deque[Item]):
                 dropped.append(self[index])
                 del self[index]
         for item in dropped:
-            self._lose(item)
+            self._record_loss(item)
 
-    def _turn_away(self, item: Item) -> None:
+    def _refuse(self, item: Item) -> None:
         """Drop a message or refuse it; fail its ask in both cases."""
-        self._lose(item)
+        self._record_loss(item)
         sender = item[1]
         if self.bounds.on_full != "drop_newest" and not (sender is not None and sender.expects):
             raise self._error()
 
-    def _lose(self, item: Item) -> None:
+    def _record_loss(self, item: Item) -> None:
         """Count a dropped or refused message, and fail its ask."""
         sender = item[1]
         if sender is not None and sender.expects:
             sender.set_exception(self._error())
         self._cell.runtime.counters.overflows += 1
-        self._lost += 1
+        self._losses += 1
         if not self._reporting:
             self._reporting = True
             self._report()
 
     def _report(self) -> None:
         """Report the losses since the last event; repeat after a while if there are more."""
-        lost, self._lost = self._lost, 0
+        lost, self._losses = self._losses, 0
         if not lost:
             self._reporting = False
             return
@@ -647,7 +649,7 @@ class BoundedMailbox(deque[Item]):
             if fits and push is not None:
                 push(item, size)
         if not fits:
-            self._turn_away(item)
+            self._refuse(item)
             return False
         sender = current_cell.get()
         if sender is not None:
@@ -665,7 +667,7 @@ class BoundedMailbox(deque[Item]):
                         push(item, size)
                     return True
             if not self.pressure.wait(room, item[1], self._cell.runtime.now):
-                self._lose(item)
+                self._record_loss(item)
                 return False
 
 
@@ -759,11 +761,11 @@ def check_class(actor_class: type) -> None:
     for name, value in own.items():
         option = _OPTIONS.get(name.lower().replace("_", "").rstrip("s"), name)
         if option != name and not callable(value):
-            log.warning("%s.%s is not an option of actors; use %s", owner, name, option)
+            _log.warning("%s.%s is not an option of actors; use %s", owner, name, option)
         is_own = name.startswith("_") or not name.islower() or name == "remote_methods"
         if type(value) in _SHARED and not is_own:
             text = "%s.%s is one %s shared by all actors of the class; create it in __init__"
-            log.warning(text, owner, name, type(value).__name__)
+            _log.warning(text, owner, name, type(value).__name__)
 
 
 def refuse_abstract(actor_class: type) -> None:

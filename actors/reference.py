@@ -124,7 +124,7 @@ class Home(RetryHost, Protocol):
     #: The object that actors see as `self.node`.
     node: Any
 
-    def note_late_answer(self) -> None:
+    def record_late_answer(self) -> None:
         """Count an answer that no asker receives."""
 
 
@@ -788,7 +788,7 @@ class ReplyTarget(NoActor):
         if isinstance(message, Envelope):
             message = message.message
         if not self._asker.set_result(message):
-            self._runtime.note_late_answer()
+            self._runtime.record_late_answer()
 
 
 class MethodProxy:

@@ -52,7 +52,7 @@ from callboard.actors.waits.shutdown import Phase, Shutdown
 from callboard.support import after_fork
 from callboard.support.text import class_name, logged, safe_repr
 
-log = logging.getLogger("callboard.actors")
+_log = logging.getLogger("callboard.actors")
 
 A = TypeVar("A")
 C = TypeVar("C", bound=Cell)
@@ -144,7 +144,7 @@ class Runtime:
         #: Called with each dead letter: the ref, the message, and the sender.
         self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
         self._subscribers: list[Callable[[object], None]] = []
-        self.runner.times.on_slow = self._note_slow
+        self.runner.times.on_slow = self._record_slow
         #: Returns the monotonic time in seconds; all code of this node reads the time here.
         self.now = self.runner.now
         #: Calls `callback(*args)` soon on the node's thread; from any thread.
@@ -384,7 +384,7 @@ class Runtime:
         """Return the one-shot address of an asker."""
         return ReplyRef(self, self.node_id, next(self._reply_numbers), ReplyTarget(self, asker))
 
-    def note_late_answer(self) -> None:
+    def record_late_answer(self) -> None:
         """Count an answer that no asker receives: a second one, or one after the timeout."""
         self.counters.late_answers += 1
 
@@ -441,22 +441,22 @@ class Runtime:
         """Count, log and report an exception that ends an actor."""
         self.counters.failures += 1
         name = type(cell.actor).__name__
-        logged(log, "%s (%s) failed: %s", name, cell.ref, text, error=error)
+        logged(_log, "%s (%s) failed: %s", name, cell.ref, text, error=error)
         self.report(events.ActorFailed(cell.ref, text))
 
     def warn_once(self, key: object, text: str) -> None:
         """Log a mistake of the program the first time; ignore repetitions."""
         if key not in self._warned and len(self._warned) < WARNINGS:
             self._warned.add(key)
-            log.warning("%s", text)
+            _log.warning("%s", text)
 
-    def _note_slow(self, cell: Cell, handler: str, seconds: float) -> None:
+    def _record_slow(self, cell: Cell, handler: str, seconds: float) -> None:
         """Count, log and report a handler that holds its thread for long."""
         self.counters.slow_handlers += 1
         text = (
             "%s of %s (%s) has run for %.1f s; await instead of blocking, or detach the actor"
         )
-        log.warning(text, handler, type(cell.actor).__name__, cell.ref, seconds)
+        _log.warning(text, handler, type(cell.actor).__name__, cell.ref, seconds)
         self.report(events.SlowHandler(cell.ref, handler, seconds))
 
     def report(self, event: object) -> None:
@@ -465,7 +465,7 @@ class Runtime:
             try:
                 subscriber(event)
             except BaseException as error:  # noqa: BLE001  # must not fail the reporting code
-                logged(log, "a subscriber failed at %s", safe_repr(event), error=error)
+                logged(_log, "a subscriber failed at %s", safe_repr(event), error=error)
 
     def listen(self, subscriber: Callable[[object], None]) -> Callable[[], None]:
         """Call `subscriber(event)` for each event; return a function that stops this.

@@ -33,7 +33,7 @@ _EPOLLOUT: Final = 0x004
 
 
 @cache
-def _held_calls() -> Any:
+def _gil_syscalls() -> Any:
     """Return the module that makes the calls."""
     from callboard.actors.runner import gil_syscalls
 
@@ -50,7 +50,7 @@ class Contention:
     def record_delay(self, late: float) -> None:
         """Record the delay of a sleep of the watcher in seconds."""
         if late >= LATE_SHARE * sys.getswitchinterval():
-            _held_calls()
+            _gil_syscalls()
             self.is_seen = True
             self._calm = 0
         elif self.is_seen:
@@ -71,7 +71,7 @@ def receive(sock: Any, size: int) -> bytes:
     if not CONTENTION.is_seen or not isinstance(sock, socket.socket):
         data: bytes = sock.recv(size)
         return data
-    received: bytes = _held_calls().receive(sock.fileno(), size)
+    received: bytes = _gil_syscalls().receive(sock.fileno(), size)
     return received
 
 
@@ -89,7 +89,7 @@ def send(sock: Any, data: memoryview) -> int:
     ):
         count: int = sock.send(data)
         return count
-    written: int = _held_calls().send(sock.fileno(), bytes(data))
+    written: int = _gil_syscalls().send(sock.fileno(), bytes(data))
     return written
 
 
@@ -102,7 +102,7 @@ def read(descriptor: int, size: int) -> bytes:
     """
     if not CONTENTION.is_seen:
         return os.read(descriptor, size)
-    data: bytes = _held_calls().read(descriptor, size)
+    data: bytes = _gil_syscalls().read(descriptor, size)
     return data
 
 
@@ -115,7 +115,7 @@ def write(descriptor: int, data: bytes) -> int:
     """
     if not CONTENTION.is_seen:
         return os.write(descriptor, data)
-    count: int = _held_calls().write(descriptor, data)
+    count: int = _gil_syscalls().write(descriptor, data)
     return count
 
 
@@ -134,7 +134,7 @@ def _ready(selector: selectors.EpollSelector) -> list[tuple[selectors.SelectorKe
     """Return the ready events without releasing the lock."""
     keys = selector.get_map()
     ready = []
-    for events, descriptor in _held_calls().poll(selector.fileno()):
+    for events, descriptor in _gil_syscalls().poll(selector.fileno()):
         key = keys.get(descriptor)
         if key is not None:
             ready.append((key, mask_of(events) & key.events))

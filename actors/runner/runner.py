@@ -37,7 +37,7 @@ from callboard.actors.runner.watcher import WATCHER
 from callboard.support import after_fork
 from callboard.support.text import logged, safe_repr
 
-log = logging.getLogger("callboard.runner")
+_log = logging.getLogger("callboard.runner")
 
 #: Ready cells that run before the runner checks sockets and timers again.
 CELLS_A_TURN: Final = 64
@@ -322,7 +322,7 @@ class Runner:
             try:
                 runnable.run()
             except BaseException as error:  # noqa: BLE001  # even sys.exit() must not end the node
-                logged(log, "a turn of %s failed", safe_repr(runnable), error=error)
+                logged(_log, "a turn of %s failed", safe_repr(runnable), error=error)
             if self.holder != me:
                 return False
             left -= 1
@@ -351,13 +351,13 @@ class Runner:
 
     def failed(self, callback: Callable[..., object], error: BaseException) -> None:
         """Log the error of a callback, and close the connection that it belongs to."""
-        logged(log, "%s failed", safe_repr(callback), error=error)
+        logged(_log, "%s failed", safe_repr(callback), error=error)
         owner = getattr(callback, "__self__", None)
         if isinstance(owner, ConnectionOwner):
             try:
                 owner.broken(error)
             except BaseException as second:  # noqa: BLE001  # as in `_call`
-                logged(log, "%s could not be closed", safe_repr(owner), error=second)
+                logged(_log, "%s could not be closed", safe_repr(owner), error=second)
 
     def _poll(self, now: float) -> None:
         """Wait for events of sockets, and handle them.

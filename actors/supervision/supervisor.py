@@ -24,7 +24,7 @@ from callboard.actors.system_actor import CallBack
 from callboard.support.dataclass import dataclass
 from callboard.support.text import describe
 
-log = logging.getLogger("callboard.actors")
+_log = logging.getLogger("callboard.actors")
 
 #: Seconds between checks whether a lost node, on which a child may still run, is back.
 LOOK_INTERVAL: Final = 1.0
@@ -198,7 +198,7 @@ class Supervisor(Actor):
         if self._slots.get(ref) is slot and slot.phase is Phase.ENDING:
             del self._slots[ref]
             text = "%s did not end within %g s; it is killed and no longer waited for"
-            log.warning(text, slot.child.label, slot.child.shutdown)
+            _log.warning(text, slot.child.label, slot.child.shutdown)
             ref.kill()
             self._handle_end(slot, ExitReason.KILLED, "")
 
@@ -291,7 +291,7 @@ class Supervisor(Actor):
         runtime.counters.exhausted += 1
         runtime.report(RestartsExhausted(self.me, label, plan.limit, plan.period, is_top))
         detail = f"{label} ended too often; last reason: {reason}"
-        log.error("supervisor %s gives up: %s", self.me, detail)
+        _log.error("supervisor %s gives up: %s", self.me, detail)
         self._last_words = _Leave(ExitReason.SHUTDOWN, detail)
         plan.close()
 
@@ -347,7 +347,7 @@ class Supervisor(Actor):
             self._cell.runtime.counters.restarts += 1
             ended = f"{reason}: {detail}" if detail else reason
             text = "%s was restarted by %s (%s), restart %d"
-            log.warning(text, child.label, self.me, ended, slot.restarts)
+            _log.warning(text, child.label, self.me, ended, slot.restarts)
         if child.name is not None:
             self.node.register(child.name, ref)
 

@@ -25,7 +25,7 @@ from callboard.actors.signals import LinkExit, Stop, Urgent
 from callboard.support.dataclass import dataclass
 from callboard.support.text import logged, safe_repr, trace_of
 
-log = logging.getLogger("callboard.thespian")
+_log = logging.getLogger("callboard.thespian")
 
 #: Attempts to handle a message before it is returned as `PoisonMessage`.
 ATTEMPTS: Final = 2
@@ -109,7 +109,7 @@ class Watch:
                     lambda _, fileno=fileno: self._on_ready(fileno),
                 )
             except (OSError, ValueError, KeyError) as error:
-                log.warning("%r cannot watch file %r: %s", self._cell, fileno, error)
+                _log.warning("%r cannot watch file %r: %s", self._cell, fileno, error)
             else:
                 self._filenos.add(fileno)
 
@@ -227,7 +227,7 @@ class PlainCell(Cell):
         self, message: Any, address: ActorRef[Any] | None, error: Exception
     ) -> None:
         details = trace_of(error)
-        log.warning("%r could not handle %s twice:\n%s", self, safe_repr(message), details)
+        _log.warning("%r could not handle %s twice:\n%s", self, safe_repr(message), details)
         self.runtime.counters.failures += 1
         if address is not None and not isinstance(message, thespian.PoisonMessage):
             address.target.post(thespian.PoisonMessage(message, details), self)
@@ -241,7 +241,7 @@ class PlainCell(Cell):
             self.actor.receiveMessage(request, address or self.runtime.nobody)
         except BaseException as error:  # noqa: BLE001  # even sys.exit()
             text = "%r failed in its exit request; it ends nevertheless"
-            logged(log, text, self, error=error)
+            logged(_log, text, self, error=error)
         if request.isRecursive:
             self.awaited = {child.ref for child in self.children or ()} | self.abroad
             for child in self.awaited:

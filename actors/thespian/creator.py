@@ -19,7 +19,7 @@ from callboard.actors.thespian.sources import Sources
 from callboard.support.dataclass import dataclass
 from callboard.support.text import error_text, logged, safe_repr
 
-log = logging.getLogger("callboard.thespian")
+_log = logging.getLogger("callboard.thespian")
 
 #: Packages whose actors other systems may not create unless their module is listed.
 _LIBRARIES: Final = frozenset({"callboard", "thespian"})
@@ -86,7 +86,7 @@ class Creator:
             if parent is None:
                 raise
             reason = error_text(error)
-            log.warning("creating %s failed: %s", safe_repr(actor_class), reason)
+            _log.warning("creating %s failed: %s", safe_repr(actor_class), reason)
             failed = FailedChild(self.neighbors.runtime, reason).ref
             parent.post(thespian.ChildActorExited(failed), None)
             return failed
@@ -209,5 +209,5 @@ def is_compatible(
         return bool(check(capabilities, requirements or {}))
     except BaseException as error:  # noqa: BLE001  # a class of the user
         text = "%s could not check capabilities; it counts as incompatible"
-        logged(log, text, safe_repr(actor_class), error=error)
+        logged(_log, text, safe_repr(actor_class), error=error)
         return False

@@ -15,7 +15,7 @@ from callboard.actors.runtime import Runtime
 from callboard.actors.thespian.cell import Creation
 from callboard.support.dataclass import dataclass
 
-log = logging.getLogger("callboard.thespian")
+_log = logging.getLogger("callboard.thespian")
 
 
 class ConventionWays(Protocol):
@@ -100,7 +100,7 @@ class Neighbors:
     def invite(self, address: str, capabilities: dict[str, Any]) -> None:
         """Join a system that does not join this one."""
         if self.convention is None:
-            log.warning("%s is not invited: this system has no 'Admin Port'", address)
+            _log.warning("%s is not invited: this system has no 'Admin Port'", address)
         else:
             self.convention.invite(address, capabilities)
 

@@ -18,7 +18,7 @@ from thespian import actors as thespian
 from callboard import locks
 from callboard.actors.reference import ActorRef, Teller
 
-log = logging.getLogger("callboard.thespian")
+_log = logging.getLogger("callboard.thespian")
 
 #: Seconds that the creation of an actor waits for the authority's answer.
 VALIDATION_TIMEOUT: Final = 10.0
@@ -50,7 +50,7 @@ class Sources:
         source_hash = md5(data, usedforsecurity=False).hexdigest()
         authority = self.authority
         if authority is None:
-            log.warning("source %s is not loaded: no authority is registered", source_hash)
+            _log.warning("source %s is not loaded: no authority is registered", source_hash)
             return source_hash
         with self._changed:
             if source_hash in self._accepted:
@@ -85,7 +85,7 @@ class Sources:
             return
         with self._changed:
             if source_hash not in self._pending:
-                log.warning("source %s was accepted, but it is not being loaded", source_hash)
+                _log.warning("source %s was accepted, but it is not being loaded", source_hash)
                 return
             self._pending.discard(source_hash)
             self._accepted[source_hash] = content
@@ -96,7 +96,7 @@ class Sources:
             address.target.post(thespian.LoadedSource(source_hash, ""), self._system)
 
     def _refuse(self, source_hash: str, reason: str) -> None:
-        log.warning("source %s is not loaded: %s", source_hash, reason)
+        _log.warning("source %s is not loaded: %s", source_hash, reason)
         with self._changed:
             self._pending.discard(source_hash)
             self._changed.notify_all()

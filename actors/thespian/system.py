@@ -36,7 +36,7 @@ from callboard.actors.thespian.neighbors import ConventionWays, Neighbors
 from callboard.actors.thespian.sources import Sources
 from callboard.support.slots import OPENERS
 
-log = logging.getLogger("callboard.thespian")
+_log = logging.getLogger("callboard.thespian")
 
 #: The module that Thespian imports to find the base.
 MODULE: Final = "thespian.system.callboard"
@@ -374,7 +374,7 @@ class SystemBase(ExternalContext):
             if asker is not None:
                 asker.target.post(self.status(), self.cell)
         elif not self.sources.decided(message, asker):
-            log.debug("the system ignores %r", message)
+            _log.debug("the system ignores %r", message)
 
     def status(self) -> Any:
         """Return the status of the system for Thespian's tools."""
