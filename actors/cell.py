@@ -470,6 +470,8 @@ class Cell(MessageSender):
         mailbox = self._mailbox
         if mailbox is None:
             mailbox = self.open_mailbox()
+        # Append before reading the flag: a run that ends in between clears the flag first and
+        # then finds the message. In the other order neither would schedule the cell.
         mailbox.append((message, sender))
         if not self.scheduled:
             self.scheduled = True
@@ -635,7 +637,11 @@ class Cell(MessageSender):
             (self._context or self._open_context()).run(self._turn)
         if self.reason is not None:
             self.drain()
-        self.running = self.scheduled = False  # in this order
+        # In this order, and before the check for work. If `scheduled` were False first, a post
+        # could put the cell into the queue again, and another thread, as the role may move,
+        # would find `running` set and drop that turn: the message would wait forever. A post
+        # between these lines and the check is either seen by the check, or schedules the cell.
+        self.running = self.scheduled = False
         task = self.task
         if self.attention:
             has_work = self._has_work()
@@ -1370,6 +1376,9 @@ class Cell(MessageSender):
         if self.aside is not None and self.aside.on_end is not None:
             self._guard("in its on_end", self.aside.on_end, reason, detail)
         cancelled = self._cancel_tasks()
+        # One step for `monitor`: it either enters a watcher that is called below, or finds the
+        # reason. Without the lock a watcher could be entered after the table was taken, and
+        # would never be called.
         with MONITORS_LOCK:
             self.reason, self.detail = reason, detail
             watchers, self._watchers = self._watchers, None
