@@ -107,6 +107,11 @@ class Instrumentation:
     `used` becomes True with the first trace context, the first ask with a timeout, or the
     first actor with an outbox. Until then the fast path of sending skips all of this.
 
+    It is not a flag per node, because a handler may send through a ref of another node in the
+    same process, as programs with several nodes and tests do. Such a ref leads to the flag of
+    its own node. If that is False, the send would bypass the outbox of the handler's actor and
+    leave before its events are committed, and an ask would ignore the inherited deadline.
+
     Attributes:
         trace: trace context of the running code.
         current: returns the trace context for messages that the running code sends.
