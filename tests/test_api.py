@@ -201,7 +201,7 @@ def test_after_can_be_cancelled_and_self_knows_its_place():
         assert parent.ask(1).result(5) == [["comes"], None, parent, "n", parent]
 
 
-def test_options_can_be_given_at_the_spawn():
+def test_options_can_be_set_for_one_spawn():
     class Linked(Actor):
         @handler
         def link_to(self, msg: list) -> None:

@@ -24,15 +24,15 @@ from selectors import BaseSelector, SelectorKey
 from typing import Final
 
 #: Limit in seconds for a spin, and for the previous wait of a runner that spins.
-LONGEST: Final = 0.0001
+SPIN_SECONDS: Final = 0.0001
 
 #: The same after a message was sent, for which an answer may arrive.
 #:
 #: A round trip between threads of two sleeping nodes takes nearly as long.
-LONGEST_OF_ANSWER: Final = 0.0004
+ANSWER_SPIN_SECONDS: Final = 0.0004
 
 #: Limit in seconds for the turn before a spin: one message, not a flood.
-SHORT_TURN: Final = 0.0001
+TURN_SECONDS: Final = 0.0001
 
 #: Waits without spinning after the first spin without an event.
 FIRST_PAUSE: Final = 8
@@ -63,9 +63,9 @@ class AdaptivePoll:
         """Wait at most `timeout` seconds for events."""
         select, clock = selector.select, self._clock
         now = started = clock()
-        longest = LONGEST_OF_ANSWER if self.has_sent else LONGEST
+        longest = ANSWER_SPIN_SECONDS if self.has_sent else SPIN_SECONDS
         self.has_sent = False
-        if self._is_worth_it and timeout > longest and now - self._ended < SHORT_TURN:
+        if self._is_worth_it and timeout > longest and now - self._ended < TURN_SECONDS:
             events = select(0.0)
             if events:  # these arrived during the turn, so they say nothing about waits
                 self._ended = clock()

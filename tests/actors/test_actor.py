@@ -96,7 +96,7 @@ def test_a_promise_can_fail_the_ask(runtime):
         answer.result(5)
 
 
-def test_a_promise_to_nobody_is_kept_in_vain(runtime):
+def test_a_promise_without_an_asker_has_no_effect(runtime):
     ref = runtime.start_actor(Promising)
     ref.tell("x")
 
@@ -194,7 +194,7 @@ def test_a_timer_of_an_actor_that_ended_does_nothing(runtime):
 # --- options ---
 
 
-def test_options_can_be_given_at_the_spawn(runtime):
+def test_options_can_be_set_for_one_spawn(runtime):
     class Counter(Actor):
         def __init__(self, start, *, step):
             self.total = start + step
@@ -332,5 +332,5 @@ class Debtor(Actor):
         return CountedAsker.looks
 
 
-def test_an_actor_that_owes_many_answers_looks_at_each_a_few_times(runtime):
+def test_an_actor_with_many_promises_checks_each_a_few_times(runtime):
     assert runtime.start_actor(Debtor).ask(4000).result(10) < 4 * 4000

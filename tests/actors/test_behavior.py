@@ -95,7 +95,7 @@ def test_become_handles_the_next_message_with_another_class(runtime):
     assert instance(ref).coins == 5
 
 
-def test_what_the_other_handlers_do_not_take_is_unexpected(runtime):
+def test_a_message_without_a_handler_after_become_is_unexpected(runtime):
     ref = runtime.start_actor(Turnstile)
     ref.ask(1).result(5)
 
@@ -124,7 +124,7 @@ def test_become_takes_an_object_with_handlers(runtime):
 
 
 @pytest.mark.parametrize("nothing", [object(), {str: 1}, {"str": print}])
-def test_become_refuses_what_has_no_handlers(runtime, nothing):
+def test_become_refuses_an_object_without_handlers(runtime, nothing):
     ref = runtime.start_actor(Turnstile)
 
     with pytest.raises(RemoteError) as raised:
@@ -213,7 +213,7 @@ def test_an_urgent_message_to_an_ended_actor_is_a_dead_letter(runtime):
     assert runtime.counters.dead_letters == 2
 
 
-def test_a_failing_urgent_ask_is_told_why(runtime):
+def test_a_failing_urgent_ask_receives_the_error(runtime):
     class Failing(Actor):
         @handler
         def fail(self, msg: str) -> None:

@@ -94,7 +94,7 @@ def test_a_coroutine_handler_is_cancelled_when_its_time_is_over(ref, ask):
     eventually(lambda: set(actor.log) == {"cancelled"} or not actor.started.is_set())
 
 
-def test_a_handler_may_go_on_to_its_end(ref):
+def test_a_handler_that_is_not_cancellable_runs_to_its_end(ref):
     asked = ref.ask("to its end")
     actor = ref.target.actor
     assert actor.started.wait(20)
@@ -184,7 +184,7 @@ def test_a_waiting_coroutine_gets_asyncios(ref):
     asyncio.run(run())
 
 
-def test_exception_waits_as_long_as_it_is_told(ref):
+def test_exception_waits_for_its_timeout(ref):
     failing, pending = ref.ask(1, timeout=0.01), Future()
 
     assert isinstance(failing.exception(20), AskTimeout)

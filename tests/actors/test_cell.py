@@ -103,7 +103,7 @@ def test_no_message_is_handled_while_a_coroutine_handler_awaits(runtime):
     assert len(seen) == 10
 
 
-def test_an_actor_with_a_full_mailbox_lets_others_have_their_turn(runtime):
+def test_an_actor_with_many_messages_gives_others_their_turn(runtime):
     busy, other = runtime.start_actor(Collector), runtime.start_actor(Echo)
 
     class Feeder(Actor):
@@ -197,7 +197,7 @@ def test_an_unexpected_message_fails_the_ask_and_is_counted(runtime):
 # --- stop and kill ---
 
 
-def test_stop_comes_behind_earlier_messages(runtime):
+def test_stop_is_handled_after_earlier_messages(runtime):
     ref = runtime.start_actor(Gate)
     down = runtime.monitor(ref)
     first, second = ref.ask("first"), ref.ask("second")
@@ -386,7 +386,7 @@ def test_a_message_carries_its_sender_also_after_an_await(runtime):
     known.tell("x")
 
 
-def test_outside_of_actors_the_sender_is_nobody(runtime):
+def test_a_message_from_outside_of_actors_has_no_sender(runtime):
     collector = runtime.start_actor(Collector)
 
     class Told(Actor):
@@ -448,7 +448,7 @@ class Keeping(Actor):
         self.unstash_all()
 
 
-def test_what_is_put_aside_and_taken_up_again_is_counted_once(runtime):
+def test_a_stashed_message_is_counted_once(runtime):
     ref = runtime.start_actor(Keeping)
     for number in range(3):
         ref.tell(number)

@@ -19,7 +19,7 @@ class Caller(Actor):
         return await on_a_thread(lambda: (current_cell.get() is None, threading.get_ident()))
 
 
-def test_what_a_handler_calls_on_a_thread_is_not_its_turn(runtime):
+def test_a_function_on_another_thread_is_not_part_of_the_handler(runtime):
     is_outside, thread = runtime.start_actor(Caller).ask("look").result(10)
 
     assert is_outside

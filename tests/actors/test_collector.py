@@ -24,7 +24,7 @@ def test_a_node_raises_the_default_for_young_objects(default: int) -> None:
 
 
 @pytest.mark.parametrize("own", [0, 1_000, 50_000])
-def test_what_a_program_has_set_stays(own: int) -> None:
+def test_thresholds_set_by_a_program_remain(own: int) -> None:
     gc.set_threshold(own, 9, 8)
     relax()
     assert gc.get_threshold() == (own, 9, 8)

@@ -50,7 +50,7 @@ def computing():
         thread.join()
 
 
-def test_what_is_sent_is_received(contended, pair):
+def test_sent_data_is_received(contended, pair):
     one, other = pair
 
     assert contention.send(one, memoryview(b"a\0b" * 100)) == 300
@@ -104,7 +104,7 @@ def test_writing_to_a_closed_connection_raises_and_sends_no_signal(contended, pa
         contention.send(one, memoryview(b"x"))
 
 
-def test_what_is_ready_is_found_as_the_selector_finds_it(contended, pair):
+def test_ready_events_equal_those_of_the_selector(contended, pair):
     one, other = pair
     both = selectors.EVENT_READ | selectors.EVENT_WRITE
     with selectors.DefaultSelector() as selector:
@@ -171,7 +171,7 @@ def test_the_watcher_sees_that_a_thread_computes_and_that_it_ended(runtime):
     assert not asked_until(seen=False)
 
 
-def test_one_look_in_time_is_not_the_end_of_it():
+def test_one_check_without_delay_does_not_end_contention():
     contention_ = Contention()
     interval = sys.getswitchinterval()
     contention_.record_delay(interval / 2)

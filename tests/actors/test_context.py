@@ -31,7 +31,7 @@ def test_a_context_variable_set_in_a_handler_stays_with_its_actor(runtime):
     assert second.ask(str).result(5) is None
 
 
-def test_a_coroutine_handler_sees_what_its_actor_has_set(runtime):
+def test_a_coroutine_handler_sees_the_context_variables_of_its_actor(runtime):
     ref = runtime.start_actor(Secretive)
 
     ref.ask("mine").result(5)

@@ -22,7 +22,7 @@ def test_nothing_waits_for_nothing():
     assert Deadlines().sweep(0.0) == math.inf
 
 
-def test_what_is_overdue_fails_and_what_is_not_is_told():
+def test_overdue_asks_fail_and_the_next_deadline_is_returned():
     deadlines = Deadlines()
     early, late = pending(deadlines, 1.0), pending(deadlines, 2.0)
 
@@ -65,7 +65,7 @@ def test_answered_asks_are_forgotten():
 
 
 @pytest.mark.parametrize("is_first_longer", [False, True])
-def test_answered_asks_behind_one_that_waits_are_not_kept_for_ever(is_first_longer):
+def test_answered_asks_after_a_pending_one_are_freed(is_first_longer):
     deadlines = Deadlines()
     waits = pending(deadlines, 2000.0 if is_first_longer else 1000.0)
     for turn in range(10):
@@ -115,7 +115,7 @@ def test_one_ask_of_a_longer_time_does_not_keep_the_others_out_of_line():
     assert not deadlines.heap
 
 
-def test_closing_fails_what_waits():
+def test_closing_fails_pending_asks():
     deadlines = Deadlines()
     in_heap = pending(deadlines, 9.0)
     deadlines.sweep(1.0)

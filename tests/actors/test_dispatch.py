@@ -83,7 +83,7 @@ def test_coroutine_handlers_are_known():
     assert not table[int].is_coroutine
 
 
-def test_nothing_handles_what_nobody_declared():
+def test_a_message_type_that_is_not_declared_has_no_handler():
     class Few(Actor):
         @handler
         def text(self, msg: str) -> None: ...
@@ -176,7 +176,7 @@ def test_a_bad_declaration_is_refused_when_the_class_is_made(make, reason):
     assert isinstance(caught.value, CallboardError)
 
 
-def test_a_name_that_nobody_defines_is_refused_at_the_first_spawn(runtime):
+def test_an_undefined_name_is_refused_at_the_first_spawn(runtime):
     class Bad(Actor):
         @handler
         def go(self, msg: "NowhereToBeFound") -> None:  # noqa: F821

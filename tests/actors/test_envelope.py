@@ -81,7 +81,7 @@ def test_a_trace_context_goes_with_asks_over_several_actors(runtime):
     assert first.ask("x").result(5) is None
 
 
-def test_a_trace_context_goes_with_tells_and_ends_with_its_message(runtime):
+def test_a_trace_context_travels_with_tells_and_ends_with_its_message(runtime):
     hop, traces = runtime.start_actor(Hop), runtime.start_actor(Traces)
 
     with traced(TRACE):
@@ -103,7 +103,7 @@ def test_a_traced_answer_is_the_plain_answer(runtime):
         assert runtime.start_actor(Answering).ask("x").result(5) == "X"
 
 
-def test_a_traced_dead_letter_is_told_as_the_message(runtime):
+def test_a_traced_dead_letter_is_reported_without_its_envelope(runtime):
     ref = runtime.start_actor(Echo)
     down = runtime.monitor(ref)
     ref.kill()
@@ -118,7 +118,7 @@ def test_a_traced_dead_letter_is_told_as_the_message(runtime):
     assert [event.message for event in events] == ["x"]
 
 
-def test_a_traced_message_that_fails_tells_its_asker(runtime):
+def test_a_traced_message_that_fails_fails_its_ask(runtime):
     class Failing(Actor):
         @handler
         def fail(self, msg: str) -> None:
@@ -129,7 +129,7 @@ def test_a_traced_message_that_fails_tells_its_asker(runtime):
 
 
 @pytest.mark.parametrize("text", ["", "00-1-2-3", TRACE.upper(), TRACE + "é", 5, TRACE * 9])
-def test_what_is_no_trace_context_is_refused(text):
+def test_an_invalid_trace_context_is_refused(text):
     assert not is_traceparent(text)
     with pytest.raises(ValueError, match="traceparent"), traced(text):
         pass
@@ -145,7 +145,7 @@ def test_a_handler_knows_how_much_time_is_left(runtime):
     assert ref.ask(1.0, timeout=None).result(5) is None
 
 
-def test_asks_of_a_handler_take_no_longer_than_what_is_left(runtime):
+def test_asks_of_a_handler_inherit_the_rest_of_its_time(runtime):
     first = runtime.start_actor(Hop, (runtime.start_actor(Hop),))
 
     assert 0 < first.ask(1.0, timeout=7.0).result(5) <= 7
@@ -153,14 +153,14 @@ def test_asks_of_a_handler_take_no_longer_than_what_is_left(runtime):
     assert first.ask(1.0, timeout=None).result(5) <= 60
 
 
-def test_an_ask_that_is_given_a_timeout_takes_that(runtime):
+def test_an_ask_with_its_own_timeout_inherits_no_limit(runtime):
     first = runtime.start_actor(Hop, (runtime.start_actor(Hop),))
 
     assert 7 < first.ask(9, timeout=7.0).result(5) <= 9
 
 
 @pytest.mark.parametrize("question", ["text", 1.0, b""])
-def test_a_message_whose_time_is_over_is_not_handled_but_told(runtime, question):
+def test_an_expired_message_is_reported_instead_of_handled(runtime, question):
     class Late(Gate):
         def __init__(self):
             super().__init__()

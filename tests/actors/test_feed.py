@@ -64,7 +64,7 @@ def test_a_feed_that_is_dropped_or_closed_stops_its_source():
     assert asyncio.run(main([])) == 2
 
 
-def test_items_go_on_after_an_error_and_end_with_the_end():
+def test_iteration_continues_after_an_error_and_ends_with_the_source():
     numbers = iter([1, ValueError(), 2, EOFError(), 3])
     closed = []
 
@@ -85,7 +85,7 @@ def test_items_go_on_after_an_error_and_end_with_the_end():
     assert closed == [1]
 
 
-def test_watch_and_events_of_a_node_go_on_after_a_wait_that_ran_out():
+def test_watch_and_events_of_a_node_continue_after_a_timed_out_wait():
     async def main():
         async with Node() as node:
             changes, events = node.watch("echo"), node.events()
@@ -102,7 +102,7 @@ def test_watch_and_events_of_a_node_go_on_after_a_wait_that_ran_out():
     asyncio.run(main())
 
 
-def test_subscribers_go_on_and_lose_nothing_when_a_read_of_several_is_cancelled():
+def test_subscribers_lose_nothing_when_a_read_of_several_is_cancelled():
     async def main():
         async with Node() as node:
             endpoint, other = Endpoint(node=node), Endpoint(node=node)
@@ -123,7 +123,7 @@ def test_subscribers_go_on_and_lose_nothing_when_a_read_of_several_is_cancelled(
     asyncio.run(main())
 
 
-def test_answers_that_are_gathered_go_on_after_a_wait_that_ran_out():
+def test_gathered_answers_continue_after_a_timed_out_wait():
     async def main():
         async with Node() as node:
             group = node.group("echo")
@@ -140,7 +140,7 @@ def test_answers_that_are_gathered_go_on_after_a_wait_that_ran_out():
     asyncio.run(main())
 
 
-def test_a_follower_of_a_log_goes_on_after_a_wait_that_ran_out():
+def test_a_follower_of_a_log_continues_after_a_timed_out_wait():
     async def main():
         with CommitLog() as log:
             records = aiter(log.follow())

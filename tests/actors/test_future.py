@@ -81,7 +81,7 @@ def test_ask_timeout_comes_when_the_time_of_the_ask_is_over(gate):
     assert 0.1 <= time.monotonic() - started < 0.1 + TOLERANCE
 
 
-def test_ask_timeout_comes_also_to_those_who_await(gate, runtime):
+def test_ask_timeout_is_also_raised_by_an_await(gate, runtime):
     ref, _ = gate
 
     class Asking(Actor):
@@ -141,7 +141,7 @@ def test_a_late_answer_is_dropped_and_counted(gate, runtime):
     assert runtime.counters.late_answers == 1
 
 
-def test_exception_of_a_pending_future_says_so():
+def test_exception_of_a_pending_future_raises():
     with pytest.raises(ResultTimeout):
         Future().exception()
 
@@ -335,7 +335,7 @@ async def consume(future):
     return await future
 
 
-def test_an_answer_after_the_loop_was_closed_harms_nobody(gate, runtime):
+def test_an_answer_after_the_loop_was_closed_is_ignored(gate, runtime):
     ref, opened = gate
     future = ref.ask("x")
 

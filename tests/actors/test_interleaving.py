@@ -79,7 +79,7 @@ def test_other_messages_are_handled_while_a_concurrent_handler_awaits(runtime):
     assert first.result(5) == 10
 
 
-def test_while_another_coroutine_handler_awaits_no_concurrent_one_goes_on(runtime):
+def test_no_concurrent_handler_resumes_while_an_unmarked_one_awaits(runtime):
     ref = runtime.start_actor(Fetching)
     asked = [ref.ask(1), ref.ask(2)]
 

@@ -97,7 +97,7 @@ def test_subprocesses(run):
     assert run(go) == (b"hello\n", 0)
 
 
-def test_a_step_of_a_task_that_blocks_is_no_error(run, caplog):
+def test_a_blocking_step_of_a_task_is_not_an_error(run, caplog):
     async def blocking():
         entered.set()
         other_thread.wait(5)
@@ -142,7 +142,7 @@ def test_a_callback_waits_until_another_thread_has_left_its_context(run, caplog)
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_an_error_of_a_callback_is_told(run, caplog):
+def test_an_error_of_a_callback_is_logged(run, caplog):
     async def go():
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         loop.call_soon([].pop)
@@ -154,7 +154,7 @@ def test_an_error_of_a_callback_is_told(run, caplog):
     assert "pop from empty list" in caplog.text
 
 
-def test_who_watches_a_descriptor_is_called_by_the_poll_until_it_does_not(runtime, run):
+def test_a_reader_of_a_descriptor_is_called_until_it_is_removed(runtime, run):
     async def go():
         selector, told, polled = runtime.runner.selector, asyncio.Event(), asyncio.Event()
         reading, writing = os.pipe()

@@ -99,7 +99,7 @@ def test_fail_refuses_tells_and_asks_that_do_not_fit(runtime):
     assert runtime.counters.overflows == 2
 
 
-def test_drop_newest_drops_what_does_not_fit(runtime):
+def test_drop_newest_drops_messages_that_do_not_fit(runtime):
     ref, actor = spawn_held(runtime, limit=2, on_full="drop_newest")
 
     for number in range(5):
@@ -165,7 +165,7 @@ def test_an_ask_waits_for_room_no_longer_than_for_its_answer(runtime):
     assert runtime.counters.overflows == 1
 
 
-def test_who_waits_for_room_goes_on_when_the_actor_ends(runtime):
+def test_a_sender_that_waits_for_room_continues_when_the_actor_ends(runtime):
     ref, actor = spawn_held(runtime, limit=1)
     ref.tell(1)
     done = threading.Event()
@@ -254,7 +254,7 @@ def test_actors_that_fill_each_other_do_not_wait_in_a_circle(runtime):
         second.result(10)
 
 
-def test_an_actor_that_fills_its_own_mailbox_goes_on(runtime):
+def test_an_actor_that_fills_its_own_mailbox_continues(runtime):
     class Own(Actor):
         mailbox = Mailbox(limit=2)
 
@@ -321,7 +321,7 @@ def test_signals_of_the_runtime_always_fit(runtime):
     assert actor.seen == [1]
 
 
-def test_a_bound_in_bytes_counts_what_waits(runtime):
+def test_a_bound_in_bytes_counts_the_waiting_messages(runtime):
     ref, actor = spawn_held(runtime, bytes=100, on_full="drop_newest")
 
     for _ in range(5):
@@ -345,7 +345,7 @@ def test_one_message_larger_than_the_bound_fits_when_nothing_else_waits(runtime)
     assert actor.seen == [b"x" * 40, 1]
 
 
-def test_an_overflow_is_told_once_and_counted_in_the_next_event(runtime):
+def test_an_overflow_is_reported_once_and_counted_in_the_next_event(runtime):
     ref, actor = spawn_held(runtime, limit=1, on_full="drop_newest")
 
     events = overflows_of(runtime, lambda: [ref.tell(number) for number in range(10)])

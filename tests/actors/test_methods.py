@@ -91,7 +91,7 @@ def test_methods_run_in_the_actor(runtime):
     "name",
     ["send", "spawn", "number", "shown", "static", "of_class", "total", "createActor", "x"],
 )
-def test_anything_else_is_no_such_method_and_harms_nobody(runtime, name):
+def test_another_name_fails_with_no_such_method_and_has_no_effect(runtime, name):
     account = runtime.start_actor(Account)
 
     with pytest.raises(NoSuchMethod, match=f"Account has no callable method '{name}'"):
@@ -104,7 +104,7 @@ def test_a_private_name_is_refused_before_it_is_sent(runtime):
         runtime.start_actor(Account).proxy()._private()
 
 
-def test_a_narrowed_method_is_no_such_method(runtime):
+def test_a_method_that_remote_methods_excludes_cannot_be_called(runtime):
     with pytest.raises(NoSuchMethod):
         runtime.start_actor(Narrow).call(Narrow.slowly, 1).result(5)
 
@@ -122,7 +122,7 @@ def test_a_supervisor_can_be_asked_for_its_children(runtime):
     assert child.ask("x").result(5) == "x"
 
 
-def test_a_call_with_wrong_arguments_fails_and_harms_nobody(runtime):
+def test_a_call_with_wrong_arguments_fails_and_the_actor_continues(runtime):
     account = runtime.start_actor(Account, (1,))
 
     with pytest.raises(RemoteError, match="TypeError: .*unexpected keyword argument"):
@@ -132,6 +132,6 @@ def test_a_call_with_wrong_arguments_fails_and_harms_nobody(runtime):
     assert account.call(Account.add, 1).result(5) == 2
 
 
-def test_a_name_in_place_of_a_method_is_refused_with_what_to_write(runtime):
+def test_a_name_instead_of_a_method_is_refused_with_a_correction(runtime):
     with pytest.raises(TypeError, match=r"not 'add'; by its name: ref\.proxy\(\)\.add\(1\)"):
         runtime.start_actor(Account).call("add", 1)

@@ -136,7 +136,7 @@ def test_a_link_to_a_dead_actor_ends_the_linker(runtime):
     assert down.result(5).reason == "not_found"
 
 
-def test_a_link_to_a_dead_actor_is_an_exit_for_those_who_trap(runtime):
+def test_an_actor_that_traps_exits_receives_one_for_a_link_to_a_dead_actor(runtime):
     one, other = runtime.start_actor(Trapping), runtime.start_actor(Watching)
     gone = runtime.monitor(other)
     other.stop()

@@ -81,7 +81,7 @@ def test_a_wait_in_time_fetches_the_value_or_gives_it_back(returned, shield):
     assert sorted(got + returned) == list(range(300))
 
 
-def test_a_value_that_nobody_fetched_goes_back_when_its_future_is_dropped(returned):
+def test_an_unfetched_value_is_given_back_when_its_future_is_dropped(returned):
     future = OwnedFuture[str](None, returned.append)
     future.set_result("job")
     assert future.exception() is None
@@ -91,7 +91,7 @@ def test_a_value_that_nobody_fetched_goes_back_when_its_future_is_dropped(return
     assert returned == ["job"]
 
 
-def test_a_cancelled_gather_gives_back_what_has_arrived(returned):
+def test_a_cancelled_gather_gives_back_the_values_that_have_arrived(returned):
     futures = [OwnedFuture[str](None, returned.append) for _ in range(2)]
 
     async def main():

@@ -24,7 +24,7 @@ def pair():
         yield one, other
 
 
-def test_ready_files_are_told_with_their_keys_and_directions(poller, pair):
+def test_ready_files_are_returned_with_their_keys_and_directions(poller, pair):
     one, other = pair
     one_key = poller.register(one, BOTH, "one")
     other_key = poller.register(other, selectors.EVENT_READ, "other")
@@ -36,7 +36,7 @@ def test_ready_files_are_told_with_their_keys_and_directions(poller, pair):
     ]
 
 
-def test_what_was_modified_is_told_with_its_new_key(poller, pair):
+def test_a_modified_file_is_returned_with_its_new_key(poller, pair):
     one, other = pair
     poller.register(one, selectors.EVENT_WRITE, "before")
     other.send(b"x")
@@ -47,7 +47,7 @@ def test_what_was_modified_is_told_with_its_new_key(poller, pair):
     assert poller.get_key(one) == key
 
 
-def test_what_was_unregistered_is_not_told(poller, pair):
+def test_an_unregistered_file_is_not_returned(poller, pair):
     one, other = pair
     poller.register(one, selectors.EVENT_READ)
     other.send(b"x")

@@ -50,7 +50,7 @@ def stuck(runtime, request):
     getattr(actor, "opened", threading.Event()).set()
 
 
-def test_other_actors_go_on_while_one_is_stuck(runtime, stuck):
+def test_other_actors_continue_while_one_is_stuck(runtime, stuck):
     echo = runtime.start_actor(Echo)
     echo.ask("warm").result(WITHIN)
     started = time.monotonic()
@@ -59,7 +59,7 @@ def test_other_actors_go_on_while_one_is_stuck(runtime, stuck):
     assert time.monotonic() - started < WITHIN
 
 
-def test_timers_go_on_while_an_actor_is_stuck(runtime, stuck):
+def test_timers_fire_while_an_actor_is_stuck(runtime, stuck):
     fired, started = threading.Event(), time.monotonic()
     runtime.runner.call_later(0.05, fired.set)
 
@@ -90,7 +90,7 @@ def test_sockets_are_polled_while_an_actor_is_stuck(runtime, stuck):
     server.ask(b"").result(WITHIN)
 
 
-def test_coroutine_handlers_go_on_while_an_actor_is_stuck(runtime, stuck):
+def test_coroutine_handlers_continue_while_an_actor_is_stuck(runtime, stuck):
     class Sleeping(Actor):
         @handler
         async def go(self, msg: str) -> str:
@@ -128,7 +128,7 @@ def test_threads_are_not_added_without_end_by_one_that_computes(runtime):
     assert threads <= 8
 
 
-def test_a_coroutine_handler_that_blocks_goes_on_after_it(runtime):
+def test_a_coroutine_handler_continues_after_blocking(runtime):
     entered, opened = threading.Event(), threading.Event()
 
     class Blocking(Actor):
@@ -181,7 +181,7 @@ def test_a_thread_that_loses_the_role_between_two_cells_ends_nothing(no_thread_l
         runtime.close()
 
 
-def test_callbacks_behind_one_that_was_stuck_are_for_who_has_the_role(runtime):
+def test_callbacks_after_a_stuck_one_run_on_the_thread_with_the_role(runtime):
     threads: list[int] = []
     gate, entered = threading.Event(), threading.Event()
     loop, runner = runtime.runner.loop, runtime.runner

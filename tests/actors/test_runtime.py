@@ -26,7 +26,7 @@ def end(runtime, ref):
 # --- spawning ---
 
 
-def test_what_init_raises_comes_out_of_spawn(runtime):
+def test_an_exception_of_init_is_raised_by_spawn(runtime):
     class Bad(Actor):
         def __init__(self):
             raise OSError("no disk")

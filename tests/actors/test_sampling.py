@@ -37,7 +37,7 @@ def test_a_message_that_is_followed_is_counted_when_it_was_taken_out():
     assert found["_sum"] == 0.4
 
 
-def test_one_that_hangs_counts_as_long_and_one_that_has_ended_not_at_all():
+def test_a_stuck_actor_counts_as_a_long_wait_and_an_ended_one_is_ignored():
     sampler, hanging, ended = Sampler(), Line(depth=1), Line(depth=1)
     sampler.follow(hanging, 0.0)
     sampler.follow(ended, 0.0)
@@ -50,7 +50,7 @@ def test_one_that_hangs_counts_as_long_and_one_that_has_ended_not_at_all():
     assert sampler.waits.count == 1
 
 
-def test_every_few_looks_one_ask_is_to_be_timed_and_one_message_followed():
+def test_every_few_checks_one_ask_is_timed_and_one_message_followed():
     sampler, current, timed = Sampler(), Line(depth=1), []
     sampler.time_next_ask = lambda: timed.append(1)
     for _ in range(2 * EVERY):

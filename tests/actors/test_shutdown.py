@@ -122,7 +122,7 @@ def test_a_part_that_fails_at_its_end_does_not_keep_others_from_theirs(shutdown)
     ("drained", "left"),
     [(None, CLOSE_SECONDS), (100.0, CLOSE_SECONDS), (4.0, 1.0), (2.0, GRACE_SECONDS)],
 )
-def test_closing_has_what_a_drain_left_of_its_time(shutdown, clock, drained, left):
+def test_closing_has_the_rest_of_the_time_of_a_drain(shutdown, clock, drained, left):
     if drained is not None:
         asyncio.run(shutdown.drain(Deadline.after(clock.now, drained)))
     clock.advance(3.0)
@@ -162,7 +162,7 @@ def test_a_coroutine_that_was_done_is_left_alone(shutdown):
     assert asyncio.run(main()) == "done"
 
 
-def test_waits_of_a_node_leave_nothing_behind_while_it_runs():
+def test_finished_waits_leave_no_entries_while_the_node_runs():
     with Node() as node:
         before = node.runtime.shutdown.pending
         group = node.group("nobody")

@@ -94,7 +94,7 @@ def test_time_in_detached_actors_is_counted_with_that_of_the_others(runtime):
     assert event.seconds <= runtime.handler_seconds[name] <= time.monotonic() - began
 
 
-def test_a_slow_coroutine_handler_is_named_not_what_it_calls(runtime):
+def test_the_slow_coroutine_handler_is_named_instead_of_a_function_it_calls(runtime):
     ref = runtime.start_actor(Busy)
 
     [event] = slow_handler_of(runtime, ref, "x")
@@ -158,7 +158,7 @@ def test_a_turn_of_many_quick_messages_is_not_slow(next_message):
     assert told_of(Turn(depth=9), [(now / 2, next_message) for now in range(1, 9)]) == []
 
 
-def test_a_handler_that_stands_is_told_once_though_its_mailbox_grows():
+def test_a_stuck_handler_is_reported_once_while_its_mailbox_grows():
     def grow(turn):
         turn.depth += 1
 

@@ -5,14 +5,14 @@ import pytest
 from callboard.actors.runner import spinning
 from callboard.actors.runner.spinning import (
     FIRST_PAUSE,
-    LONGEST,
-    LONGEST_OF_ANSWER,
+    SPIN_SECONDS,
+    ANSWER_SPIN_SECONDS,
     LONGEST_PAUSE,
-    SHORT_TURN,
+    TURN_SECONDS,
     AdaptivePoll,
 )
 
-SHORT = LONGEST / 2
+SHORT = SPIN_SECONDS / 2
 LONG = 10.0
 FOUND = [("key", 1)]
 
@@ -60,38 +60,38 @@ def test_after_a_short_wait_the_next_one_is_spent_awake(world):
     assert set(world.wait(SHORT)) == {0.0}
 
 
-def test_what_comes_later_is_waited_for_asleep(world):
+def test_the_runner_sleeps_for_late_events(world):
     world.wait(SHORT)
 
     *awake, last = world.wait(0.001)
 
     assert set(awake) == {0.0}
     assert last == LONG
-    assert len(awake) * 1e-6 == pytest.approx(LONGEST, rel=0.1)
+    assert len(awake) * 1e-6 == pytest.approx(SPIN_SECONDS, rel=0.1)
     assert world.sleeps(0.001)
 
 
 def test_an_answer_is_waited_for_longer(world):
     for _ in range(2):
         world.patience.has_sent = True
-        awake = world.wait(LONGEST_OF_ANSWER / 2)
+        awake = world.wait(ANSWER_SPIN_SECONDS / 2)
 
     assert set(awake) == {0.0}
 
 
-def test_what_answers_nothing_is_not_waited_for_that_long(world):
-    assert all(world.sleeps(LONGEST_OF_ANSWER / 2) for _ in range(100))
+def test_the_runner_spins_longer_only_for_an_answer(world):
+    assert all(world.sleeps(ANSWER_SPIN_SECONDS / 2) for _ in range(100))
 
 
-def test_what_was_sent_lengthens_one_wait(world):
+def test_a_sent_message_lengthens_one_spin(world):
     world.wait(SHORT)
     world.patience.has_sent = True
     world.wait(SHORT)
 
-    assert world.wait(LONGEST_OF_ANSWER / 2)[-1] == LONG
+    assert world.wait(ANSWER_SPIN_SECONDS / 2)[-1] == LONG
 
 
-def test_polling_in_vain_is_tried_again_after_twice_as_many_short_waits(world):
+def test_each_spin_without_an_event_doubles_the_waits_without_spinning(world):
     world.wait(SHORT)
     pause = 0
     for _ in range(12):
@@ -117,7 +117,7 @@ def test_polling_that_pays_again_is_soon_done_each_time(world):
     assert not world.sleeps(SHORT)
 
 
-def test_what_is_there_at_the_first_look_says_nothing_of_waiting(world):
+def test_an_event_at_the_first_poll_does_not_count_as_a_short_wait(world):
     world.wait(SHORT)
     pause = 0
     for _ in range(12):
@@ -127,7 +127,7 @@ def test_what_is_there_at_the_first_look_says_nothing_of_waiting(world):
         assert all(world.sleeps(SHORT) for _ in range(pause + 1))
 
 
-def test_between_two_looks_other_threads_go_first(world, monkeypatch):
+def test_the_runner_yields_between_two_polls(world, monkeypatch):
     yielded_at = []
     monkeypatch.setattr(spinning, "_yield_processor", lambda: yielded_at.append(world.time))
     world.wait(SHORT)
@@ -141,8 +141,8 @@ def test_between_two_looks_other_threads_go_first(world, monkeypatch):
 def test_a_turn_that_took_long_is_followed_by_sleep(world):
     world.wait(SHORT)
 
-    assert not world.sleeps(SHORT, busy=SHORT_TURN / 2)
-    assert world.sleeps(SHORT, busy=2 * SHORT_TURN)
+    assert not world.sleeps(SHORT, busy=TURN_SECONDS / 2)
+    assert world.sleeps(SHORT, busy=2 * TURN_SECONDS)
 
 
 def test_a_poll_that_may_not_wait_is_one_poll(world):

@@ -208,7 +208,7 @@ TestAnyOrder = AnyOrder.TestCase
     longest=st.floats(0.0, 1000.0),
     seed=st.integers(0, 99),
 )
-def test_no_pause_lets_a_child_that_always_fails_escape_the_intensity(
+def test_a_child_that_always_fails_exceeds_the_intensity_despite_pauses(
     limit, period, first, longest, seed
 ):
     plan = make("one_for_one", (limit, period), ["permanent"], (first, longest), seed)

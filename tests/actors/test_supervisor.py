@@ -152,7 +152,7 @@ def test_a_start_that_fails_counts_and_is_tried_again_until_there_have_been_enou
     assert Breaking.starts == 4
 
 
-def test_a_supervisor_whose_first_start_fails_leaves_no_child_behind(runtime):
+def test_a_supervisor_whose_first_start_fails_ends_the_children_it_started(runtime):
     class Breaking(Fragile):
         broken = True
 
@@ -217,7 +217,7 @@ def test_an_asker_learns_of_the_failure_and_the_next_incarnation_answers(runtime
         ("rest_for_one", [False, True, True]),
     ],
 )
-def test_the_strategy_says_who_is_started_again(runtime, strategy, renewed):
+def test_the_strategy_selects_the_children_to_restart(runtime, strategy, renewed):
     supervisor = supervise(runtime, Child(Echo), Child(Echo), Child(Echo), strategy=strategy)
     before = running(supervisor)
 
@@ -248,7 +248,7 @@ class Told(Collector):
         self.kept.append(msg)
 
 
-def test_a_child_is_told_first_why_it_was_started_again_and_how_often(runtime):
+def test_a_restarted_child_first_receives_the_reason_and_the_count(runtime):
     supervisor = supervise(runtime, Child(Told), Child(Told), strategy="one_for_all")
 
     for _ in range(2):

@@ -216,7 +216,7 @@ def test_context_variables_are_kept_over_awaits_and_are_the_handlers_own(runtime
     assert [ask.result(5) for ask in asks] == [True] * 5
 
 
-def test_the_current_task_can_be_cancelled_and_says_who_it_is(run):
+def test_the_current_task_can_be_cancelled_and_names_its_actor(run):
     async def go(actor):
         task = asyncio.current_task()
         task.cancel()
@@ -227,7 +227,7 @@ def test_the_current_task_can_be_cancelled_and_says_who_it_is(run):
     assert run(go) == (1, 0, True)
 
 
-def test_what_no_loop_knows_cannot_be_awaited(run):
+def test_an_object_that_is_not_awaitable_fails_the_handler(run):
     class Odd:
         def __await__(self):
             yield 5

@@ -11,7 +11,7 @@ def fired(timers, now):
 
 
 @given(st.lists(st.floats(0, 100), max_size=30), st.data())
-def test_what_is_due_and_not_cancelled_fires_in_order(times, data):
+def test_due_timers_that_are_not_cancelled_fire_in_order(times, data):
     timers = Timers()
     added = [timers.add(when, print, (when,)) for when in times]
     cancelled = (

@@ -16,7 +16,7 @@ def test_a_burst_is_free_and_then_time_is_owed():
     assert not bucket.is_empty(0.75)
 
 
-def test_a_rate_of_0_is_no_limit():
+def test_a_rate_of_0_is_unlimited():
     bucket = TokenBucket(0)
 
     assert bucket.spend(10**9, 0.0) == 0.0
@@ -30,7 +30,7 @@ def test_a_slow_rate_allows_one_at_once():
     assert [bucket.allows(now) for now in (0.0, 1.9, 2.0, 3.0)] == [True, False, True, False]
 
 
-def test_a_burst_of_its_own_is_what_may_be_saved():
+def test_a_burst_is_the_capacity_of_the_bucket():
     bucket = TokenBucket(1, burst=3)
 
     assert [bucket.allows(100.0) for _ in range(4)] == [True, True, True, False]

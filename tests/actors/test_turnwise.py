@@ -46,7 +46,7 @@ def runner():
     made.stop()
 
 
-def test_nothing_runs_before_a_turn_is_given(runner):
+def test_nothing_runs_without_a_turn(runner):
     runtime = Runtime("given", runner=runner)
     future = runtime.start_actor(Echo).ask("hi")
 

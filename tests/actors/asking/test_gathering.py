@@ -127,14 +127,14 @@ def test_handlers_await_them(node):
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize("message", ["gather", b"wait", None])
-def test_a_plain_handler_that_would_wait_for_ever_is_told(node, message):
+def test_a_plain_handler_that_would_wait_forever_is_refused(node, message):
     asks = node.spawn(Asks, node.spawn(Doubles))
 
     with pytest.raises(errors.RemoteError, match=r"async def|await callboard\.wait"):
         asks.ask(message).result(5)
 
 
-def test_wait_returns_what_is_done_and_what_is_not():
+def test_wait_returns_completed_and_pending_futures():
     ours, theirs, pending = done(1), concurrent.futures.Future(), Future()
     theirs.set_result(2)
 
@@ -159,7 +159,7 @@ def test_wait_returns_early(when, left, pool):
     assert not_done == {pending}
 
 
-def test_a_wait_that_ended_leaves_nothing_behind():
+def test_a_wait_that_has_ended_leaves_no_callbacks():
     pending = Future()
     wait([pending], timeout=0)
 
@@ -209,12 +209,12 @@ async def coroutine():
         (lambda: Answers(Future, [], 0), errors.WrongValue, "at least 1"),
     ],
 )
-def test_what_cannot_be_waited_for_is_told(call, error, remedy):
+def test_an_argument_that_is_not_a_future_is_refused(call, error, remedy):
     with pytest.raises(error, match=remedy):
         call()
 
 
-def test_an_unawaited_wait_in_a_coroutine_is_told():
+def test_an_unawaited_wait_in_a_coroutine_is_refused():
     async def run():
         waited = wait([Future()], 0.01)
         with pytest.raises(errors.WouldBlock, match="await callboard.wait"):
@@ -256,7 +256,7 @@ def test_answers_come_in_order_with_so_many_under_way():
     assert all(future.done() for future in asked.futures)
 
 
-def test_answers_behind_a_slow_one_are_bounded():
+def test_answers_that_wait_for_a_slow_one_are_bounded():
     asked = Asked()
     answers = Answers(asked, iter(range(1000)), 2)
     answers._fill()

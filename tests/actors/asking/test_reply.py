@@ -57,7 +57,7 @@ def test_no_code_probes_a_sender_for_an_attribute():
     assert probes == []
 
 
-def test_whatever_takes_an_outcome_is_a_reply():
+def test_every_class_that_accepts_an_outcome_is_a_reply():
     """A class with `set_result` and `mark_handled` is the sender of a message."""
     known = {each.__name__ for each in senders()}
     wrong = [

@@ -53,7 +53,7 @@ def test_a_repeat_gets_the_kept_answer(answers):
     assert repeat.result(0) == "answer"
 
 
-def test_a_repeat_joins_what_is_under_way(answers):
+def test_a_repeat_joins_the_pending_reply(answers):
     first, second = asker(), asker()
     running = answers.admit(17, b"key", first)
 

@@ -89,7 +89,7 @@ def test_a_full_mailbox_is_asked_again(node):
     assert len(others) == 3
 
 
-def test_what_the_handler_raised_is_not_asked_again(node):
+def test_an_error_of_the_handler_is_not_retried(node):
     ref = node.spawn(Counts)
     actor = actor_of(ref)
 
@@ -133,6 +133,6 @@ def test_the_whole_ask_has_an_end():
         ({"retries": 1, "timeout": "1"}, errors.InvalidSeconds, "number of seconds"),
     ],
 )
-def test_options_that_cannot_be_meant_are_told(node, options, error, remedy):
+def test_invalid_options_are_refused(node, options, error, remedy):
     with pytest.raises(error, match=remedy):
         node.spawn(Counts).ask(1, **options)

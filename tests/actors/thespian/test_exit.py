@@ -124,13 +124,13 @@ def test_messages_to_a_child_that_failed_come_back_as_poison(system, base):
     assert base.runtime.counters.dead_letters == 1  # "late"
 
 
-def test_init_is_given_requirements_and_capabilities_that_it_names(system):
+def test_init_receives_the_requirements_and_capabilities_that_it_names(system):
     picky = system.createActor(Picky, {"size": 3})
 
     assert system.ask(picky, "told", 5) == ({"size": 3}, "blue")
 
 
-def test_what_waits_when_a_private_context_is_left_is_a_dead_letter(system, base):
+def test_messages_that_wait_at_the_end_of_a_private_context_are_dead_letters(system, base):
     with system.private() as context:
         address = context._systemBase._external.cell.ref
 

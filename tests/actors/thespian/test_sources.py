@@ -118,7 +118,7 @@ def test_modules_of_a_source_are_for_that_source_only(loading):
 
 
 @pytest.mark.parametrize("content", [b"no", b"fail", b"neither zip nor refused"])
-def test_what_is_not_accepted_has_no_actors(loading, content):
+def test_a_source_that_is_not_accepted_creates_no_actors(loading, content):
     source = load(loading, content)
 
     with pytest.raises(InvalidActorSourceHash):
@@ -132,7 +132,7 @@ def test_without_an_authority_nothing_is_loaded(system):
         system.createActor("callboard_greeter.Greeter", sourceHash=source)
 
 
-def test_what_was_unloaded_creates_no_actors_and_ends_none(loading):
+def test_an_unloaded_source_creates_no_actors_and_ends_none(loading):
     source = load(loading, archive("hello"))
     greeter = loading.createActor("callboard_greeter.Greeter", sourceHash=source)
     loading.unloadActorSource(source)
@@ -142,7 +142,7 @@ def test_what_was_unloaded_creates_no_actors_and_ends_none(loading):
     assert loading.ask(greeter, "import", 5) == "hello"
 
 
-def test_watchers_are_told_of_sources_and_of_those_that_are_loaded(loading):
+def test_watchers_are_notified_of_loaded_sources_and_of_changes(loading):
     first = load(loading, archive("hello"))
     greeter = loading.createActor("callboard_greeter.Greeter", sourceHash=first)
     watcher = loading.createActor(Watcher)

@@ -192,7 +192,7 @@ def test_dispatch_by_type_of_thespians_own(system):
 
 
 @pytest.mark.parametrize("timeout", [0.05, timedelta(seconds=0.05)])
-def test_ask_gives_up_after_its_time_and_the_handler_goes_on(system, timeout):
+def test_ask_gives_up_after_its_timeout_and_the_handler_continues(system, timeout):
     sleeper = system.createActor(Sleeper)
     started = time.monotonic()
 
@@ -395,12 +395,12 @@ def test_capabilities_and_no_name(system):
     assert system.ask(system.createActor(Told), "x", 5) == (None, "blue")
 
 
-def test_an_actor_that_needs_what_the_system_has_not_is_refused(system):
+def test_an_actor_that_needs_a_missing_capability_is_refused(system):
     with pytest.raises(NoCompatibleSystemForActor):
         system.createActor(Backup)
 
 
-def test_an_actor_ends_when_what_it_needs_is_taken_away(system, base):
+def test_an_actor_ends_when_a_capability_that_it_needs_is_removed(system, base):
     system.updateCapability("tape drive", True)
     backup = system.createActor(Backup)
     down = ended(base, backup)
@@ -420,7 +420,7 @@ def test_an_actor_ends_when_what_it_needs_is_taken_away(system, base):
         (Broken, OSError),
     ],
 )
-def test_what_cannot_be_created_raises_outside_of_actors(system, spec, error):
+def test_a_failed_creation_raises_outside_of_actors(system, spec, error):
     with pytest.raises(error):
         system.createActor(spec)
 
@@ -433,14 +433,14 @@ def test_an_unknown_source_hash_is_refused(system):
 # --- callboard's actors and futures among Thespian's ---
 
 
-def test_what_a_handler_returns_goes_out_as_an_ordinary_message(system):
+def test_the_result_of_a_handler_arrives_as_an_ordinary_message(system):
     ours = system.createActor(Ours)
 
     assert system.ask(ours, 21, 5) == 42
     assert system.ask(ours, "x", 5) == "x!"
 
 
-def test_what_a_handler_returns_to_a_tell_goes_nowhere(system):
+def test_the_result_of_a_handler_of_a_tell_is_dropped(system):
     ours = system.createActor(Ours)
 
     system.tell(ours, 21)
@@ -484,7 +484,7 @@ def test_an_ask_fails_when_the_thespian_actor_ends_without_an_answer(system):
         answer.result(5)
 
 
-def test_a_handler_that_blocks_holds_up_nobody_else(system):
+def test_a_handler_that_blocks_delays_no_other_actor(system):
     gate, upper = system.createActor(Gate), system.createActor(Upper)
     assert system.ask(gate, "open", 0) is None
     assert instance(gate).entered.wait(5)

@@ -54,7 +54,7 @@ def pipe():
         os.close(end)
 
 
-def test_a_watched_file_that_is_ready_is_told(system, pipe):
+def test_a_ready_file_is_reported_to_its_watcher(system, pipe):
     reader = system.createActor(Reader)
     assert system.ask(reader, [pipe[0]], 5) == "watching"
 
@@ -109,7 +109,7 @@ def test_actors_tell_their_status(system, base):
     assert system.ask(child, Thespian_StatusReq(), 5).parentAddress == idle
 
 
-def test_the_system_tells_its_status(system, capsys):
+def test_the_system_reports_its_status(system, capsys):
     named = system.createActor(Idle, globalName="me")
 
     status = system.ask(system.systemAddress, Thespian_StatusReq(), 5)
