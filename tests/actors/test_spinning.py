@@ -4,10 +4,10 @@ import pytest
 
 from callboard.actors.runner import spinning
 from callboard.actors.runner.spinning import (
-    FIRST_PAUSE,
-    SPIN_SECONDS,
     ANSWER_SPIN_SECONDS,
+    FIRST_PAUSE,
     LONGEST_PAUSE,
+    SPIN_SECONDS,
     TURN_SECONDS,
     AdaptivePoll,
 )
