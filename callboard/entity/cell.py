@@ -1,20 +1,22 @@
-"""One activation of an entity: stretches of its handlers, and what they emit.
+"""One activation of an entity: units of work of its handlers, commits, and emissions.
 
-A **stretch** is what a handler does between awaits. The events that it persisted are one batch;
-a batch is handed to the host when nothing of this entity is being committed, and holds all that
-was persisted meanwhile. So the database never has an event without those before it.
+A **unit of work** is what a handler does between two awaits. Its events are committed together.
+At most one batch of an entity is in flight; units that end during that commit are gathered in
+the next batch. So the database never stores an event without the earlier ones.
 
-What a handler **emits** (its answer, messages to others) was true when it said so, and leaves
-when the events that were persisted then are durable: it waits in `_Batch.emissions`. An answer
-that nothing was persisted for still shows the state, so it waits for proof that this node has
-the slot: the next commit of this entity, or else a look at the fence that began later.
+A handler **emits** its answer and its messages to other actors. They show the state, so they
+leave only after the events that the state held at that moment are durable; until then they wait
+in `EntityBatch.emissions`. Without that, a crash could undo a state that another actor has
+seen. An answer that follows no uncommitted event needs proof that this node still owns the
+slot, as a newer owner may have changed the state. The proof is the next commit of this entity,
+or a read of the slot's fence that starts after the answer.
 
-If a commit fails, whatever waits for it fails with the reason, and the entity is read again. If
-a handler raises, its stretch is forgotten and the entity is read again behind the commits under
-way. Messages wait in the mailbox meanwhile.
+If a commit fails, everything that waits for it fails with the same error, and the state is read
+again. If a handler raises, its unit of work is discarded, and the state is read again after the
+commits in flight. Messages wait in the mailbox until the state is read.
 
-Every sender is wrapped in a `DeferredReply`: to the cell it is an asker, so each handler ends
-with an answer to it, and there the stretch ends.
+Every sender is wrapped in a `DeferredReply`, which expects an answer even for a tell. So every
+handler ends with a call of `set_result` or `set_exception`, where its unit of work ends.
 """
 
 import math
@@ -55,26 +57,26 @@ from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 from callboard.support.dataclass import dataclass
 from callboard.support.text import class_name, error_text
 
-#: As `NewEvent`, in half of the time: each event is made so.
+#: Makes a `NewEvent` in half the time of its constructor; runs for each event.
 _new_event: Final[Callable[[tuple[str, int, str, int, str]], NewEvent]] = partial(
     tuple.__new__, NewEvent
 )
 
-#: Seconds until it is looked again whether a handler that blocks has returned.
-_LOOK: Final = 0.005
+#: Seconds between checks whether a blocking handler has returned.
+_BLOCKED_POLL_SECONDS: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Passivate:
-    """To an activation itself: end, behind what is in the mailbox."""
+    """Message of an activation to itself: end after the messages in the mailbox."""
 
 
-#: How something that was emitted goes on its way, and what becomes of it if that may not be.
+#: Sends what a handler emitted; and fails it if it may not leave.
 Emission = tuple[Callable[[], object], Callable[[BaseException], object]]
 
 
 class EntityBatch:
-    """What is committed together of one entity, and what waits for that."""
+    """One commit of an entity, and what waits for it."""
 
     __slots__ = ("answer", "emissions", "events", "number", "rows", "snapshot")
 
@@ -85,39 +87,39 @@ class EntityBatch:
         emissions: "list[Emission]",
         answer: "DeferredReply | None" = None,
     ) -> None:
-        #: Of the batches of one activation: 1, 2, 3 …
+        #: Position among the batches of one activation: 1, 2, 3 …
         self.number = number
         self.events = events
         self.snapshot: EntitySnapshot | None = None
-        #: Reminders and jobs; None while there are none.
+        #: Changes of reminders and jobs; None if there are none.
         self.rows: RowChanges | None = None
-        #: The answer of the handler that persisted this, which leaves before the emissions.
+        #: The answer of the handler that persisted this; it leaves before the emissions.
         self.answer = answer
         self.emissions = emissions
 
     def fail(self, error: BaseException) -> None:
-        """Fail what waited."""
+        """Fail the answer and the emissions."""
         if self.answer is not None:
             self.answer.fail_at_once(error)
         for _, fail in self.emissions:
             fail(error)
 
 
-#: Stands where no answer was given yet.
+#: Marks a sender that was not answered yet.
 _NONE: Final = object()
 
 
 def _nothing(_: BaseException) -> None:
-    """A message that is not sent: nobody was told of it."""
+    """Drop a message that is not sent; it has no sender to report to."""
 
 
 class DeferredReply(Reply):
-    """The sender of a message to an entity: what answers it waits for the state."""
+    """The reply to a message for an entity, held back until the state it shows is durable."""
 
     __slots__ = ("_answer", "cell", "_sends", "batch", "inner")
 
     expects: Literal[True] = True
-    #: The first answer as it was given, and what sends it if it was encoded then.
+    #: The first answer, and the call that sends it if it was encoded at that moment.
     _answer: Any
     _sends: Callable[[], object] | None
 
@@ -125,24 +127,24 @@ class DeferredReply(Reply):
         self.cell = cell
         self.inner = inner
         self._answer = _NONE
-        #: The first batch with something that the handler persisted; 0: there is none.
+        #: The first batch with events of this message's handler; 0 for none.
         self.batch = 0
 
     @property
     def wants_reply(self) -> bool:
-        """Whether a caller waits for the outcome."""
+        """Whether a caller waits for the answer."""
         inner = self.inner
         return inner is not None and inner.expects and inner.wants_reply
 
     @property
     def is_done(self) -> bool:
-        """Whether the ask is over."""
+        """Whether the ask has ended."""
         inner = self.inner
         return inner is None or not inner.expects or inner.is_done
 
     @property
     def deadline(self) -> float | None:
-        """When its time is over."""
+        """When the ask expires."""
         return None if self.inner is None else self.inner.deadline
 
     @deadline.setter
@@ -152,54 +154,54 @@ class DeferredReply(Reply):
 
     @property
     def origin(self) -> object:
-        """What names the ask to those that give it up."""
+        """Identifies the ask when its caller cancels it."""
         return None if self.inner is None else self.inner.origin
 
     @property
     def node(self) -> bytes:
-        """The node that asks; empty for this one."""
+        """The node of the sender; empty for this node."""
         return b"" if self.inner is None else self.inner.node
 
     def set_result(self, value: Any) -> bool:
-        """End the stretch; the answer leaves when it may."""
+        """End the unit of work; the answer leaves when the state it shows is durable."""
         inner, cell = self.inner, self.cell
         if inner is None or not inner.expects:
-            cell.close_stretch()
+            cell.close_unit()
             return True
         if cell.type_is_kept and not inner.is_done:
-            if self._answer is not _NONE:  # the first one counts
-                cell.close_stretch()
+            if self._answer is not _NONE:  # only the first answer counts
+                cell.close_unit()
                 return True
             self._answer, self._sends = value, None
             if value.__class__ not in IMMUTABLE:
                 try:
-                    self._keep(inner, value)
-                except BaseException as error:  # noqa: BLE001 - as if the handler had raised it
+                    self._preserve(inner, value)
+                except BaseException as error:  # noqa: BLE001 - handled as raised by the handler
                     cell.failed(error, self)
                     return True
-            cell.end_stretch(self)
+            cell.finish_unit(self)
             return True
-        cell.close_stretch()
+        cell.close_unit()
         return inner.set_result(value)
 
-    def _keep(self, inner: Any, value: Any) -> None:
-        """Keep an answer as it is now, whatever changes it later.
+    def _preserve(self, inner: Any, value: Any) -> None:
+        """Encode or copy an answer now: the handler may change the object before it leaves.
 
         Raises:
-            NotSerializable: it holds something that cannot travel.
+            NotSerializable: the answer cannot be sent.
         """
         if not isinstance(value, ActorRef):
             try:
                 self._sends = inner.encoded(value)
             except MessageTooLarge:
-                pass  # which the asker is told once the state may be shown
+                pass  # reported to the caller when the answer leaves
             else:
                 if self._sends is not None:
                     return
         self._answer = self.cell.host.form.copy(value)
 
-    def leave(self) -> None:
-        """Let the answer go."""
+    def release(self) -> None:
+        """Send the answer."""
         inner: Any = self.inner
         if self._sends is not None:
             self._sends()
@@ -207,7 +209,7 @@ class DeferredReply(Reply):
             inner.set_result(self._answer)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Let an error leave as an answer does."""
+        """Send an error when the state it may show is durable."""
         inner, cell = self.inner, self.cell
         if inner is None or not inner.expects:
             return True
@@ -219,47 +221,48 @@ class DeferredReply(Reply):
         return inner.set_exception(error)
 
     def _stopped(self) -> BaseException:
-        """Return what is told of a handler whose activation ended while it awaited."""
+        """Return the error of an ask whose activation ended while its handler awaited."""
         cell = self.cell
         text = f"{cell.ref} was stopped while it handled this ({cell.detail or cell.reason})"
         if cell.type_is_kept and not self.batch:
             return EntityUnavailable(f"{text}{_REPEAT}")
-        return OutcomeUnknown(f"{text}: perhaps a part of it took place")
+        return OutcomeUnknown(f"{text}: a part of it may have happened")
 
     def _refuse(self, error: BaseException) -> None:
-        """Fail the ask: what waited for the state may not leave."""
+        """Fail the ask because its answer may not leave."""
         if 0 < self.batch <= self.cell.durable and isinstance(error, EntityUnavailable):
-            why = error_text(error).removesuffix(_REPEAT)
-            error = OutcomeUnknown(f"{why}; a part of what its handler persisted is stored")
+            text = error_text(error).removesuffix(_REPEAT)
+            error = OutcomeUnknown(f"{text}; a part of what its handler persisted is stored")
         if self.inner is not None and self.inner.expects:
             self.inner.set_exception(error)
 
     def fail_at_once(self, error: BaseException) -> None:
-        """Let an error leave that shows nothing of the state."""
+        """Send an error that does not depend on the state."""
         self._refuse(error)
 
     def mark_handled(self) -> None:
-        """Take note that the message was handled."""
+        """Mark the message as handled."""
         if self.inner is not None and self.inner.expects:
             self.inner.mark_handled()
 
     def reference(self, runtime: Home) -> ActorRef[Any] | None:
-        """Return what `self.sender` is."""
+        """Return the ref that a handler sees as `self.sender`."""
         inner = self.inner
         if inner is not None and inner.expects and self.wants_reply:
             return runtime.reply_ref(self)
         return None if inner is None else inner.reference(runtime)
 
 
-class HeldCarried(DeferredReply):
-    """The sender of a message that came with others.
+class DeferredBatchReply(DeferredReply):
+    """The reply to a message that arrived in a batch.
 
-    It answers without the asker that a message alone has: that is made if it is needed.
+    It answers through the batch. The reply object of a single message is made only when it is
+    needed, for example for `self.sender`.
     """
 
     __slots__ = ("_asker", "_carrier", "_has_left", "_message_id", "deadline", "expects")
 
-    #: The asker that a message alone has, once it was made.
+    #: The reply of a single message, once it was made.
     _asker: Any
 
     wants_reply: Final = True
@@ -268,14 +271,14 @@ class HeldCarried(DeferredReply):
     expects: Literal[True]
 
     def __init__(self, carrier: Any, message_id: int, deadline: float | None) -> None:
-        """Make one that no cell has yet; `carrier` makes askers, and sends answers."""
+        """Create a reply without a cell yet; `carrier` is the batch that sends the answers."""
         self._carrier, self._message_id, self.deadline = carrier, message_id, deadline
         self._answer, self._asker = _NONE, None
         self.expects, self.batch, self._has_left = True, 0, False
 
     @property
     def inner(self) -> Any:  # type: ignore[override]
-        """The asker that a message alone has."""
+        """The reply of a single message, made on first use."""
         asker = self._asker
         if asker is None:
             asker = self._asker = self._carrier.carried(self._message_id)
@@ -285,17 +288,17 @@ class HeldCarried(DeferredReply):
 
     @property
     def is_done(self) -> bool:
-        """Whether the ask is over."""
+        """Whether the ask has ended."""
         return self._has_left or (self._asker is not None and self._asker.is_done)
 
     @property
     def node(self) -> bytes:
-        """The node that asks."""
+        """The node of the sender."""
         node: bytes = self._carrier.node
         return node
 
     def set_result(self, value: Any) -> bool:
-        """End the stretch; the answer leaves when it may."""
+        """End the unit of work; the answer leaves when the state it shows is durable."""
         cell = self.cell
         if (
             self._asker is not None
@@ -305,51 +308,55 @@ class HeldCarried(DeferredReply):
         ):
             return super().set_result(value)
         self._answer, self._sends = value, None
-        cell.end_stretch(self)
+        cell.finish_unit(self)
         return True
 
-    def leave(self) -> None:
-        """Let the answer go."""
+    def release(self) -> None:
+        """Send the answer."""
         if self._asker is not None or self._has_left:
-            super().leave()
+            super().release()
         else:
             self._has_left = True
             self._carrier.answer(self._message_id, self._answer)
 
 
-def emission_of(what: "Emission | DeferredReply") -> Emission:
-    """Return how an answer goes, and how it fails."""
-    return (what.leave, what.fail_at_once) if isinstance(what, DeferredReply) else what
+def emission_of(emission: "Emission | DeferredReply") -> Emission:
+    """Return the two calls of an emission, which may be an answer."""
+    return (
+        (emission.release, emission.fail_at_once)
+        if isinstance(emission, DeferredReply)
+        else emission
+    )
 
 
 class _HeldReminder(DeferredReply):
-    """The sender of a reminder: its row goes with the stretch that ends its handler."""
+    """The reply to a reminder: its row changes in the unit of work that ends the handler."""
 
     __slots__ = ()
 
     def set_result(self, value: Any) -> bool:
-        """End the stretch, and with it the reminder."""
+        """End the reminder and the unit of work."""
         cell, ticket = self.cell, self.inner
-        assert type(ticket) is ReminderTicket, "that is what it was made with"
-        cell.end_reminder(ticket)
+        assert type(ticket) is ReminderTicket, "post_reminder makes it so"
+        cell.finish_reminder(ticket)
         cell.emit_answer(lambda: ticket.set_result(None), ticket.set_exception)
-        cell.close_stretch()
+        cell.close_unit()
         return True
 
 
 class _HeldStart(DeferredReply):
-    """Stands where the sender of `activated` would: if that fails, nothing begins."""
+    """The reply to the `activated` hook; if the hook fails, the activation ends."""
 
     __slots__ = ()
 
     def set_result(self, value: Any) -> bool:
-        """Take note that all went well."""
-        self.cell.host.singletons.has_begun(self.cell.key)
+        """Report a singleton as started, and end the unit of work."""
+        self.cell.host.singletons.activation_succeeded(self.cell.key)
         return super().set_result(value)
 
 
 class _Steps(Coroutine[Any, Any, Any]):
-    """A coroutine handler: each of its steps is a stretch."""
+    """A coroutine handler; each of its steps is a unit of work."""
 
     __slots__ = ("_entity", "_coroutine", "_is_reading")
 
@@ -361,35 +368,37 @@ class _Steps(Coroutine[Any, Any, Any]):
         self._is_reading = is_reading
 
     def send(self, value: Any) -> Any:
-        """Run to the next await, where a stretch ends."""
+        """Run to the next await, which ends a unit of work."""
         return self._step(self._coroutine.send, value)
 
     def throw(self, *error: Any) -> Any:
-        """Run to the next await from an exception."""
+        """Raise an exception in the coroutine, and run to the next await."""
         return self._step(self._coroutine.throw, *error)
 
     def close(self) -> None:
-        """End the coroutine."""
+        """Close the coroutine."""
         self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._coroutine.__await__()
 
-    def _step(self, go_on: Callable[..., Any], *args: Any) -> Any:
+    def _step(self, resume: Callable[..., Any], *args: Any) -> Any:
         cell = self._entity
         cell.is_reading = self._is_reading
         try:
-            awaited = go_on(*args)
+            awaited = resume(*args)
         finally:
             cell.is_reading = False
-        cell.close_stretch()
+        cell.close_unit()
         if type(awaited) is Future and awaited.asked == cell.known_ref:
-            awaited.asked = cell.known_ref  # refs of a key are equal: it would await itself
+            # Refs of one key are equal, so `asked` is compared by identity later: here the
+            # entity awaits itself, which is a deadlock.
+            awaited.asked = cell.known_ref
         return awaited
 
 
 def read_only(function: Callable[[Any, Any], Any], *, awaits: bool) -> Callable[..., Any]:
-    """Return a handler that may persist nothing."""
+    """Return a handler that fails if it persists anything."""
     if awaits:
         return lambda actor, message: _Steps(
             actor.context, function(actor, message), is_reading=True
@@ -407,12 +416,12 @@ def read_only(function: Callable[[Any, Any], Any], *, awaits: bool) -> Callable[
 
 
 class EntityCell(Cell):
-    """The runtime's side of one activation."""
+    """The cell of one activation."""
 
     __slots__ = (
-        "_broken", "_events", "_has_begun", "_in_flight", "_is_leaving", "_next", "_outbox",
-        "_recovered", "_saved", "_since", "after_commits", "host", "is_put_away", "is_reading",
-        "_batches", "_half_made", "_reads", "_rows", "_writing", "durable", "home", "key",
+        "_broken", "_events", "_has_begun", "_in_flight", "_is_passivating", "_next", "_outbox",
+        "_recovered", "_saved", "_since", "after_commits", "host", "is_ending", "is_reading",
+        "_batches", "_partial", "_reads", "_rows", "_writing", "durable", "home", "key",
         "last_used", "slot", "type", "type_is_kept", "written",
     )  # fmt: skip
 
@@ -422,43 +431,43 @@ class EntityCell(Cell):
         super().__init__(runtime, host.runner, number, host.table, None, now)
         self.host = host
         self.type = host.type
-        #: Whether events are stored.
+        #: Whether the type has a state to store events in.
         self.type_is_kept = host.state is not None
         self.key, self.slot = key, slot
-        #: The slot with the name of its type.
+        #: The name of the type, and the slot.
         self.home: Slot = host.type.name, slot
         self.known_ref = host.ref(key)
-        #: The number of the last event that was persisted.
+        #: The number of the last event.
         self.written = 0
-        #: Whether the handler that runs may persist nothing.
+        #: Whether the running handler is read-only.
         self.is_reading = False
-        #: Batches that were made, and the number of the last one that was committed.
+        #: Number of the last batch, and of the last durable batch.
         self._batches = self.durable = 0
-        #: Whose handler has persisted something in the stretch that runs.
+        #: The sender whose handler persisted something in the current unit of work.
         self._writing: Sender | None = None
-        #: When it was last sent something.
+        #: When the last message arrived.
         self.last_used = now
-        #: Events of the stretch that runs; what waits to be committed; what is being committed.
+        #: The current unit of work: events, state of the simple form, rows.
         self._events: list[NewEvent] = []
         self._saved: EntitySnapshot | None = None
         self._rows: RowChanges | None = None
-        #: What the stretch that runs has emitted since it persisted something.
+        #: Emissions of the current unit of work since its first event.
         self._outbox: list[Emission] = []
-        #: Why nothing of the activation may be written or shown any more.
+        #: Why no event may be committed and no answer may leave until the state is read again.
         self._broken: BaseException | None = None
         self._next: EntityBatch | None = None
         self._in_flight: EntityBatch | None = None
-        #: The page of what it is made of that is applied next; None while that is read.
+        #: The recovered page to apply next; None while it is read.
         self._recovered: Recovered | None = None
-        #: What the pages before have made.
-        self._half_made: Entity | None = None
-        #: How often its state was read: a page of an earlier time is left out.
+        #: The entity after the pages before.
+        self._partial: Entity | None = None
+        #: Counts the reads of the state; a page of an earlier read is ignored.
         self._reads = 0
-        self._has_begun = self._is_leaving = False
-        #: Called when an activation that has ended has committed all.
+        self._has_begun = self._is_passivating = False
+        #: Called when an activation that has ended has no commit in flight.
         self.after_commits: Callable[[], object] | None = None
-        #: Whether what comes goes to the next activation.
-        self.is_put_away = False
+        #: Whether later messages go to the next activation.
+        self.is_ending = False
         #: Events since the last snapshot.
         self._since = 0
 
@@ -469,12 +478,12 @@ class EntityCell(Cell):
         self.post_held(message, DeferredReply(self, sender))
 
     def post_held(self, message: Any, held: DeferredReply) -> None:
-        """Append a message that has the sender which this cell's messages have."""
+        """Append a message whose reply is already wrapped."""
         self.last_used = self.runner.now()
         Cell.post(self, message, held)
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
-        """Take a message that goes before all normal ones, behind earlier urgent ones."""
+        """Append a message ahead of the normal ones, after earlier urgent ones."""
         if not self._has_begun:
             self.post(message, sender)
             return
@@ -482,12 +491,12 @@ class EntityCell(Cell):
         Cell.post_urgent(self, message, DeferredReply(self, sender))
 
     def post_reminder(self, ticket: ReminderTicket) -> None:
-        """Append a reminder that is due to the mailbox."""
+        """Append a due reminder to the mailbox."""
         self.last_used = self.runner.now()
         Cell.post(self, ticket, _HeldReminder(self, ticket))
 
     def offer(self, message: Any) -> Future[None] | None:
-        """Take a message without a sender."""
+        """Append a message without a sender."""
         self.post(message)
         return None
 
@@ -497,36 +506,36 @@ class EntityCell(Cell):
             self.post(message)
 
     @property
-    def chain_name(self) -> str:  # type: ignore[override]  # each has its own
-        """What names it in the chain of an ask."""
+    def chain_name(self) -> str:  # type: ignore[override]  # differs for each entity
+        """The name of this entity in the chain of an ask."""
         return f"{self.type.name}/{self.key}"
 
     @property
     def is_paused(self) -> bool:
-        """Whether no message may be handled: the state is being read."""
+        """Whether messages must wait: the state is being read."""
         if self.actor is None and self._recovered is None:
             return True
         return super().is_paused
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
-        """Handle what no `@handler` takes; each such message is a stretch too."""
+        """Handle a message without a `@handler`; it is a unit of work too."""
         if type(message) is Passivate:
-            self._leave()
+            self._passivate()
         elif isinstance(message, Stop):
-            self.host.put_away(self)
+            self.host.passivate(self)
         elif type(message) is _Begin:
             self._begin()
         elif type(message) is ReminderTicket:
-            self._take_reminder(message, sender)
+            self._handle_reminder(message, sender)
         elif type(message) is Envelope and message.key is not None:
             self._admit(message, message.key, sender)
         else:
             super().handle_other(message, sender)
         if self.task is None:
-            self.close_stretch()
+            self.close_unit()
 
     def _admit(self, envelope: Envelope, key: bytes, sender: Any) -> None:
-        """Handle an ask that may come again; its answer is kept once it has left."""
+        """Handle an ask with an idempotency key; its answer is cached when it has left."""
         inner = sender.inner
         if inner is not None and inner.expects:
             inner = self.runtime.kept.admit(self.number, key, inner, envelope.deadline)
@@ -537,15 +546,15 @@ class EntityCell(Cell):
         )
         super().handle_other(plain, DeferredReply(self, inner))
 
-    def _take_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
-        """Handle a reminder, unless it was forgotten or set anew while it waited."""
+    def _handle_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
+        """Handle a reminder, unless it was forgotten or replaced while it waited."""
         row = ticket.row
         if not ticket.is_current or self._changes_reminder(row.name):
-            ticket.set_exception(EntityUnavailable("it was forgotten, or set anew"))
+            ticket.set_exception(EntityUnavailable("the reminder was forgotten or replaced"))
             return
         try:
             message = self.host.form.read(row.body)
-        except (StateCorrupt, StateVersion) as error:  # it waits for a program that reads it
+        except (StateCorrupt, StateVersion) as error:  # waits for a program that can read it
             ticket.set_exception(error)
             return
         self.dispatch(message, sender)
@@ -559,87 +568,87 @@ class EntityCell(Cell):
         super().start_task(coroutine, sender, message)
 
     def promise(self) -> Any:
-        """Keep the current message unanswered; the stretch still ends with the handler."""
+        """Defer the answer of the current message; its unit of work still ends here."""
         self.put_first(Resume())
         return super().promise()
 
     def answer_meanwhile(self, envelope: Envelope, sender: Sender) -> bool:
-        """Answer an ask while a handler awaits, if that only reads; False if it does not."""
+        """Answer an ask by a read-only handler while another handler awaits, if possible."""
         return self.answer_by_reading(envelope, DeferredReply(self, sender))
 
     # --- the state ---
 
     def read_state(self) -> None:
-        """Forget the activation, and read what was stored; messages wait."""
+        """Discard the actor, and read the stored state; messages wait."""
         self.actor, self._recovered, self._broken = None, None, None
-        self._half_made, self._has_begun = None, False
+        self._partial, self._has_begun = None, False
         self.attention = True
         self._reads += 1
-        self.host.recover(self, partial(self._take_state, self._reads))
+        self.host.recover(self, partial(self._state_read, self._reads))
 
-    def _take_state(self, read: int, recovered: Recovered | BaseException) -> None:
-        """Take a page of what was read; on the node's thread."""
+    def _state_read(self, read: int, recovered: Recovered | BaseException) -> None:
+        """Queue a page that was read; on the node's thread."""
         if self.reason is not None or read != self._reads:
             return
         if isinstance(recovered, BaseException):
-            self._cannot_read(recovered)
+            self._recovery_failed(recovered)
             return
         self._recovered = recovered
         self.put_first(_BEGIN)
         self.attention = True
         self.schedule()
 
-    def _cannot_read(self, error: BaseException) -> None:
-        """Fail all that waits: the state cannot be read. The next message tries again."""
+    def _recovery_failed(self, error: BaseException) -> None:
+        """Fail the waiting messages: the state is unreadable. The next message tries again."""
         self.runtime.warn_once(("entity", self.type.name, type(error)), f"{self.ref}: {error}")
-        self._leave_unbegun(unavailable(error), error_text(error))
+        self._end_unrecovered(unavailable(error), error_text(error))
 
-    def _leave_unbegun(self, told: BaseException, why: str) -> None:
-        """Fail all that waits, and end."""
-        self.is_put_away = True
-        self.host.left(self)
-        self.host.singletons.could_not_begin(self.key)
+    def _end_unrecovered(self, failure: BaseException, detail: str) -> None:
+        """Fail the waiting messages, and end."""
+        self.is_ending = True
+        self.host.activation_ended(self)
+        self.host.singletons.activation_failed(self.key)
         for _, sender in self.take_mail():
             if isinstance(sender, DeferredReply):
-                sender.fail_at_once(told)
+                sender.fail_at_once(failure)
         self.attention = True
-        self.terminate(ExitReason.ERROR, why)
+        self.terminate(ExitReason.ERROR, detail)
 
     def _begin(self) -> None:
-        """Apply the page that was read, and begin behind the last one.
+        """Apply a page of events; after the last page, start handling messages.
 
-        Others have their turns between two pages, and none is kept: however many events there
-        are, they take the memory of a page.
+        Other actors run between two pages. A page is dropped when it was applied, so memory
+        stays bounded by one page for any number of events.
         """
         recovered, self._recovered = self._recovered, None
         if recovered is None:
             return
         try:
-            actor = self._half_made or self._made_of(recovered.snapshot)
+            actor = self._partial or self._restore(recovered.snapshot)
             self.host.apply(self, actor, recovered.events)
-        except BaseException as error:  # noqa: BLE001 - what was stored cannot be read by the class
+        except BaseException as error:  # noqa: BLE001 - user code cannot apply the stored events
             if isinstance(error, OTHER_RELEASE):
                 error = StateVersion(_unread(self, error))
             elif not isinstance(error, StateCorrupt | StateVersion):
                 error = StateCorrupt(_unread(self, error))
-            self._cannot_read(error)
+            self._recovery_failed(error)
             return
         self._since += len(recovered.events)
         if recovered.has_more:
-            self._half_made, self.attention = actor, True
-            self.host.recover_more(self, self.written, partial(self._take_state, self._reads))
+            self._partial, self.attention = actor, True
+            self.host.recover_more(self, self.written, partial(self._state_read, self._reads))
             return
-        self._half_made = None
+        self._partial = None
         self.actor = actor
-        self._has_begun = self.attention = True  # the turn goes on with the actor
-        self.host.begun(self)
+        self._has_begun = self.attention = True  # this turn continues with the new actor
+        self.host.activated()
         if type(actor).activated is not Entity.activated:
-            self.sender = _HeldStart(self, None)  # if it raises at once
+            self.sender = _HeldStart(self, None)  # for a hook that raises at once
             self.start_task(actor.activated(), self.sender, None)
             self._limit_hook("activated")
 
-    def _made_of(self, snapshot: EntitySnapshot | None) -> Entity:
-        """Return the entity of a snapshot, before the events behind it."""
+    def _restore(self, snapshot: EntitySnapshot | None) -> Entity:
+        """Return the entity of a snapshot, before the events after it."""
         actor: Entity = self.type.cls.attach(self, *self.host.arguments)
         self.written = 0 if snapshot is None else snapshot.number
         self._since = 0
@@ -648,14 +657,14 @@ class EntityCell(Cell):
         return actor
 
     def persist(self, event: object) -> None:
-        """Apply an event, and store it when the stretch ends."""
+        """Apply an event, and commit it with the unit of work."""
         if (
             self.is_reading
-            or self._is_leaving
+            or self._is_passivating
             or not (self.running and self._has_begun)
             or current_cell.get() is not self
         ):
-            self._check_writing("persist")  # which says why not
+            self._check_writing("persist")  # raises with the reason
         self._writing = self.sender
         host = self.host
         apply, kind, version = host.known_events.get(event.__class__) or host.learn(event)
@@ -667,14 +676,14 @@ class EntityCell(Cell):
         apply(self.actor, event)
 
     def save(self) -> None:
-        """Store `state` when the stretch ends."""
+        """Commit `state` with the unit of work."""
         self._check_writing("save")
-        where, state = self.type.cls.__qualname__, getattr(self.actor, "state", None)
+        name, state = self.type.cls.__qualname__, getattr(self.actor, "state", None)
         if self.type.appliers:
-            msg = f"{where} has @event methods: persist events instead of save()"
+            msg = f"{name} has @event methods: persist events instead of save()"
             raise NotPersistable(msg)
         if state is None:
-            msg = f"{where} saves self.state, and has none; make it in __init__"
+            msg = f"{name} calls save() and has no self.state; set it in __init__"
             raise NotPersistable(msg)
         kind = self.host.form.kind_of(state)
         body = self.host.form.write(state)
@@ -684,7 +693,7 @@ class EntityCell(Cell):
             self._saved = EntitySnapshot(self.key, self.written, version, body)
 
     def remind(self, name: str, message: object, after: float, every: float) -> None:
-        """Store a reminder when the stretch ends."""
+        """Store a reminder with the unit of work."""
         self._check_reminding("remind")
         body = self.host.form.write(message)
         due_ms = self.host.reminders.due_ms(after)
@@ -692,114 +701,120 @@ class EntityCell(Cell):
         self.open_rows().reminders[self.key, name] = row
 
     def forget(self, name: str) -> None:
-        """Delete a reminder when the stretch ends."""
+        """Delete a reminder with the unit of work."""
         self._check_reminding("forget")
         self.open_rows().reminders[self.key, name] = None
 
-    def end_reminder(self, ticket: ReminderTicket) -> None:
-        """Let a reminder that was handled go with the stretch."""
+    def finish_reminder(self, ticket: ReminderTicket) -> None:
+        """Delete or advance a handled reminder with the unit of work."""
         row = ticket.row
         if ticket.is_current and not self._changes_reminder(row.name):
             self.open_rows().reminders[self.key, row.name] = ticket.following()
 
     def _changes_reminder(self, name: str) -> bool:
-        """Return whether a handler set or forgot a reminder, and that is not yet durable."""
+        """Return whether an uncommitted unit of work changes a reminder."""
         place = self.key, name
-        found = [self._rows]
-        found += [each.rows for each in (self._next, self._in_flight) if each is not None]
-        return any(rows is not None and place in rows.reminders for rows in found)
+        changes = [self._rows]
+        batches = (self._next, self._in_flight)
+        changes += [batch.rows for batch in batches if batch is not None]
+        return any(rows is not None and place in rows.reminders for rows in changes)
 
     def open_rows(self) -> RowChanges:
-        """Return the rows that the stretch changes, made on first use."""
+        """Return the changed rows of the unit of work, made on first use."""
         if self._rows is None:
             self._rows = RowChanges()
         return self._rows
 
     def add_rows(self, changes: RowChanges) -> None:
-        """Let rows be written when the stretch ends."""
+        """Write rows with the unit of work."""
         if self._rows is None:
             self._rows = changes
         else:
             self._rows.include(changes)
 
-    def _check_reminding(self, what: str) -> None:
-        """Refuse reminders where they could not be written.
+    def _check_reminding(self, method: str) -> None:
+        """Raise unless the current handler may change reminders.
 
         Raises:
-            NotPersistable: they could not.
+            NotPersistable: it may not, or the type is hosted without state.
         """
-        self._check_writing(what)
+        self._check_writing(method)
         if not self.type_is_kept:
             name = self.type.cls.__qualname__
             msg = (
-                f"reminders are stored, and {name} is hosted without state: give "
-                f"node.host({name}, state=…) one, or use self.after(seconds, message)"
+                f"reminders are stored, and {name} is hosted without state: host it with "
+                f"node.host({name}, state=…), or use self.after(seconds, message)"
             )
             raise NotPersistable(msg)
 
-    def _check_writing(self, what: str) -> None:
-        """Refuse to write outside of a handler that may.
+    def _check_writing(self, method: str) -> None:
+        """Raise unless the current handler may write.
 
         Raises:
-            NotPersistable: it does.
+            NotPersistable: it is read-only, or no handler of this entity runs.
         """
         if self.is_reading:
-            msg = f"a read-only handler of {self.ref} called {what}(); take read_only=True away"
+            msg = f"{self.ref}: a read-only handler called {method}(); remove read_only=True"
             raise NotPersistable(msg)
         if current_cell.get() is not self or not self.running or not self._has_begun:
-            msg = f"{what}() of {self.ref} is for its handlers: only while one of them runs"
+            msg = f"{self.ref}: {method}() was called while none of its handlers was running"
             raise NotPersistable(msg)
-        if self._is_leaving:
-            msg = f"{self.ref} is being put away; {what}() in a handler instead"
+        if self._is_passivating:
+            msg = f"{self.ref} is being passivated; call {method}() in a handler"
             raise NotPersistable(msg)
         self._writing = self.sender
 
-    # --- stretches ---
+    # --- units of work ---
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything that was persisted is durable."""
+        """Whether every event is durable."""
         return self._next is None and self._in_flight is None and not self._has_written
 
     @property
     def _has_written(self) -> bool:
-        """Whether the stretch that runs has persisted anything."""
+        """Whether the current unit of work has persisted anything."""
         return bool(self._events) or self._saved is not None or self._rows is not None
 
     def _open_batch(self) -> EntityBatch:
-        """Return what is committed next."""
+        """Return the next batch to commit."""
         if self._next is None:
             self._batches += 1
             self._next = EntityBatch(self._batches, [], [])
         return self._next
 
     def emit_answer(
-        self, go: Callable[[], object], fail: Callable[[BaseException], object]
+        self, send: Callable[[], object], fail: Callable[[BaseException], object]
     ) -> None:
-        """Let an answer go when it may."""
+        """Send an answer when the state it shows is durable and the slot is still owned."""
         with self.host.lock:
             if self._broken is not None:
                 self.runner.post(fail, self._broken)
             elif self._has_written:
-                self._outbox.append((go, fail))
+                self._outbox.append((send, fail))
             elif not self.is_clean:
-                # The commit that takes it along begins later, and so proves what it shows.
-                self._open_batch().emissions.append((go, fail))
+                # That commit starts later than this answer, so it also proves the ownership.
+                self._open_batch().emissions.append((send, fail))
             else:
-                self.host.prove(self.slot, (go, fail))
+                self.host.prove(self.slot, (send, fail))
 
     def outbox(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
-        """Let a message go when it may; returns False if that is now."""
+        """Hold a message back until the state it shows is durable.
+
+        Returns:
+            False if the message may leave at once.
+        """
         if not self.type_is_kept:
             return False
         host = self.host
-        if host.handed or host.is_inside():  # between what is withheld and what is not
+        if host.handed or host.is_inside():
+            # An earlier message may wait in the same hand-over; this one must not overtake it.
             self._emit_later(post, message, sender)
             return True
         return self._emit(post, message, sender)
 
     def _emit_later(self, post: Callable[..., Any], message: Any, sender: Any) -> None:
-        """Hand a message over that is sent inside a call of the host, or behind such ones."""
+        """Hand over a message that is sent inside a call of the host, after earlier ones."""
         copied = self._copied(message)
 
         def emit() -> None:
@@ -814,14 +829,14 @@ class EntityCell(Cell):
         self.host.hand_over.add(emit, refuse)
 
     def _copied(self, message: Any) -> Any:
-        """Return a copy of a message, which its sender may change before it goes."""
+        """Return a copy of a message: its sender may change it before it leaves."""
         copy = self.host.form.copy
         if type(message) is Envelope:
             return replace(message, message=copy(message.message))
         return copy(message)
 
     def _emit(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
-        """Let a message go when it may; returns False if that is now."""
+        """Hold a message back if it must wait; returns whether it does."""
         if self.is_clean and self._broken is None:
             return False
         copied = self._copied(message)
@@ -838,11 +853,16 @@ class EntityCell(Cell):
             emissions.append((lambda: post(copied, sender), fail))
         return True
 
-    def end_stretch(self, answer: DeferredReply) -> None:
-        """Let an answer go when it may, and end the stretch behind it."""
+    def finish_unit(self, answer: DeferredReply) -> None:
+        """End the unit of work of a handler that answered; the answer leaves when it may.
+
+        The two branches at the top do what `emit_answer` and `close_unit` do together, for the
+        usual cases: a handler that only read, and one that only persisted events. They take the
+        lock once, which is a large part of the time of a read.
+        """
         host, every = self.host, self.type.snapshot_every
         lock = host.lock
-        lock.acquire()  # in half of the time that `with` takes: each answer comes here
+        lock.acquire()  # takes half the time of a `with` block, and every answer passes here
         try:
             if (
                 self._in_flight is None
@@ -852,11 +872,11 @@ class EntityCell(Cell):
                 and self._broken is None
             ):
                 events = self._events
-                if not events:  # as nearly always where a handler only reads
+                if not events:  # the handler only read
                     host.prove(self.slot, answer)
                     return
                 if not self._outbox and (self._since < every or not every):
-                    # As nearly always where a handler has persisted something.
+                    # The handler persisted events and sent no message.
                     self._events = []
                     self._batches = number = self._batches + 1
                     self._in_flight = EntityBatch(number, events, [], answer)
@@ -868,15 +888,15 @@ class EntityCell(Cell):
         finally:
             lock.release()
         self.emit_answer(*emission_of(answer))
-        self.close_stretch()
+        self.close_unit()
 
-    def close_stretch(self) -> None:
-        """End a stretch: what it persisted is committed as soon as that can be."""
+    def close_unit(self) -> None:
+        """End the unit of work: commit its events, now or after the commit in flight."""
         if not self._has_written and self._next is None:
             return
         every = self.type.snapshot_every
         is_due = bool(self._events and every and self._since >= every)
-        # Without the lock: it runs code of users, and only this thread changes the state.
+        # Without the lock: this runs user code, and only this thread changes the state.
         snapshot = self.host.snapshot(self) if is_due and self._broken is None else None
         with self.host.lock:
             events, saved, rows = self._events, self._saved, self._rows
@@ -904,10 +924,11 @@ class EntityCell(Cell):
                 self._commit()
 
     def write_snapshot(self, events: int) -> None:
-        """Write a snapshot if there were so many events since the last one; on the runner.
+        """Write a snapshot if enough events follow the last one; on the runner's thread.
 
-        Not while a handler runs, or waits: the state may be half of what it will be. And not
-        before a tenth of the events are there that the class has between snapshots.
+        A snapshot is skipped while a handler runs or awaits, as the state may be half changed,
+        and before a tenth of the class's `snapshot_every` events, so that moves back and forth
+        do not write one each time.
         """
         every = self.type.snapshot_every
         has_many = self.type_is_kept and every and self._since >= max(events, every // 10)
@@ -915,7 +936,7 @@ class EntityCell(Cell):
         if not (is_between and has_many) or self._broken is not None:
             return
         self._since = 0
-        snapshot = self.host.snapshot(self)  # without the lock: it runs code of users
+        snapshot = self.host.snapshot(self)  # without the lock: this runs user code
         if snapshot is not None:
             with self.host.lock:
                 self._open_batch().snapshot = snapshot
@@ -923,16 +944,16 @@ class EntityCell(Cell):
                     self._commit()
 
     def _commit(self) -> None:
-        """Hand over what waits; needs the lock."""
+        """Hand the next batch to the host; needs the lock."""
         batch, self._next = self._next, None
         assert batch is not None
         self._in_flight = batch
         self.host.commit(self, batch)
 
-    def take_outcome(self, outcome: Committed | BaseException) -> None:
-        """Take the outcome of a transaction that held a batch of this; on the node's thread."""
+    def handle_outcome(self, outcome: Committed | BaseException) -> None:
+        """Handle the outcome of the transaction with the batch; on the node's thread."""
         host = self.host
-        if outcome is not host.all_committed:  # which one look tells for a whole transaction
+        if outcome is not host.all_committed:  # checked once for each transaction
             error = host.error_of(self, outcome)
             if error is not None:
                 self._not_committed(error)
@@ -945,7 +966,7 @@ class EntityCell(Cell):
         counters.commits += 1
         counters.events += len(batch.events)
         lock = host.lock
-        lock.acquire()  # as in `end_stretch`
+        lock.acquire()  # as in `finish_unit`
         try:
             self._in_flight, later = None, self._next
             if later is not None:
@@ -958,104 +979,104 @@ class EntityCell(Cell):
         if batch.rows is not None:
             host.rows_committed(batch.rows)
         if batch.answer is not None:
-            batch.answer.leave()
-        for go, _ in batch.emissions:
-            go()
+            batch.answer.release()
+        for send, _ in batch.emissions:
+            send()
         if not self._has_begun and later is None and self.reason is None:
             self._read_if_clean()
 
     def _not_committed(self, error: BaseException) -> None:
-        """Fail what waits for a commit that failed, and read the state again."""
-        told = unavailable(error)
+        """Fail what waits for a failed commit, and read the state again."""
+        failure = unavailable(error)
         with self.host.lock:
             batch, later = self._in_flight, self._next
             self._in_flight = self._next = None
-            self._broken = told
+            self._broken = failure
             assert batch is not None
         if self.after_commits is not None and self.is_clean:
             self.runner.post(self.after_commits)
-        if batch.rows is not None:  # they may be there all the same
+        if batch.rows is not None:  # the outcome may be unknown, so they may be stored
             self.host.reminders.scan()
         for failed in (batch, later):
             if failed is not None:
-                failed.fail(told)
-        self._restart(told)
+                failed.fail(failure)
+        self._restart(failure)
 
     def _restart(self, error: BaseException) -> None:
-        """Read the state again behind a commit that failed; handlers under way fail too."""
+        """Read the state again after a failed commit; handlers that await fail too."""
         if self.reason is not None:
             return
-        if self.running:  # a handler that blocks: what it still does is not written
-            self.runner.call_later(_LOOK, self._restart, error)
+        if self.running:  # a blocking handler: its later events are not committed
+            self.runner.call_later(_BLOCKED_POLL_SECONDS, self._restart, error)
             return
         task, self.task = self.task, None
         if task is not None:
             task.abandon()
             if isinstance(task.sender, DeferredReply):
                 task.sender.fail_at_once(error)
-        self._forget_stretch(error)
+        self._discard_unit(error)
         self.read_state()
 
-    def _forget_stretch(self, error: BaseException) -> None:
-        """Forget what the stretch that runs has persisted and emitted."""
+    def _discard_unit(self, error: BaseException) -> None:
+        """Discard the events of the current unit of work, and fail its emissions."""
         self._events, self._saved, self._rows = [], None, None
         emitted, self._outbox = self._outbox, []
         for _, fail in emitted:
             fail(error)
 
     def _read_if_clean(self) -> None:
-        """Read the state once nothing is being committed."""
+        """Read the state if no commit is in flight."""
         if self._recovered is None and self.is_clean:
             self.read_state()
 
     def failed(self, error: BaseException, sender: Sender | None) -> None:
-        """A handler raised: forget its stretch and read the state again."""
-        self._forget_stretch(error)
-        if self._is_leaving:
+        """Handle an exception of a handler: discard its unit of work, and read the state."""
+        self._discard_unit(error)
+        if self._is_passivating:
             super().failed(error, sender)
             return
         if not isinstance(error, SystemExit):
             self.runtime.note_failure(self, f"{class_name(error)}: {error_text(error)}", error)
-        if type(sender) is _HeldStart:  # to read it again at once would go on for ever
-            self._leave_unbegun(errors.remote_error(error), error_text(error))
+        if type(sender) is _HeldStart:  # reading the state again would repeat the hook for ever
+            self._end_unrecovered(errors.remote_error(error), error_text(error))
             return
         if sender is not None and sender.expects:
             sender.set_exception(errors.remote_error(error))
         self.promised = None
         self.actor, self._recovered, self._has_begun = None, None, False
         self.attention = True
-        self.close_stretch()  # what waits may wait for nothing but this
+        self.close_unit()  # emissions may wait for this call alone
         self._read_if_clean()
 
     # --- the end ---
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing keeps this activation: no mail, no work, no timer, no child."""
+        """Whether nothing keeps this activation: no mail, work, timer or child."""
         return self.is_quiet and self.is_clean and self._has_begun
 
-    def leave(self) -> None:
-        """Be put away, behind what is in the mailbox."""
+    def passivate(self) -> None:
+        """End after the messages in the mailbox."""
         Cell.post(self, Passivate(), None)
 
-    def _leave(self) -> None:
-        """Let the entity say its last word, then end."""
-        self._is_leaving = True
+    def _passivate(self) -> None:
+        """Run the `passivated` hook, then end."""
+        self._is_passivating = True
         actor = self.actor
         if actor is not None and type(actor).passivated is not Entity.passivated:
-            self.start_task(self._say_goodbye(actor), DeferredReply(self, None), None)
+            self.start_task(self._run_passivated(actor), DeferredReply(self, None), None)
             self._limit_hook("passivated")
         else:
             self.end = (ExitReason.NORMAL, "")
 
     def _limit_hook(self, name: str) -> None:
-        """End a hook that awaits for longer than the class lets it."""
+        """Cancel a hook that awaits longer than the class's `hook_timeout`."""
         task, seconds = self.task, self.type.cls.hook_timeout
-        if task is not None and seconds is not None:  # else it is over
+        if task is not None and seconds is not None:  # otherwise the hook has returned
             self.runner.call_later(seconds, _end_hook, weak(self), task, name, seconds)
 
     def end_hook(self, task: HandlerTask, name: str, seconds: float) -> None:
-        """End a hook whose time is over: it would block its key for as long as it awaits."""
+        """Cancel a hook whose time is over; messages for its key wait for it."""
         if self.task is not task or self.reason is not None:
             return
         hook = f"{type(self.actor).__qualname__}.{name}"
@@ -1067,19 +1088,19 @@ class EntityCell(Cell):
             return
         self.task = None
         task.abandon()
-        self._forget_stretch(EntityUnavailable(text))
-        self._leave_unbegun(unavailable(EntityUnavailable(f"{text}{_REPEAT}")), text)
+        self._discard_unit(EntityUnavailable(text))
+        self._end_unrecovered(unavailable(EntityUnavailable(f"{text}{_REPEAT}")), text)
 
-    async def _say_goodbye(self, actor: Any) -> None:
+    async def _run_passivated(self, actor: Any) -> None:
         await actor.passivated()
         self.end = (ExitReason.NORMAL, "")
 
     def drain(self) -> None:
-        """Give back what waits in the mailbox of an activation that has ended."""
+        """Return the mail of an activation that has ended to the host."""
         mail = []
         for message, sender in () if self.runtime.is_closed else self.take_mail():
             if type(message) is ReminderTicket:
-                message.set_exception(EntityUnavailable(f"{self.ref} was put away"))
+                message.set_exception(EntityUnavailable(f"{self.ref} was passivated"))
             elif isinstance(sender, DeferredReply):
                 mail.append((message, sender.inner))
         if mail:
@@ -1087,24 +1108,25 @@ class EntityCell(Cell):
         super().drain()
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
-        """End this activation; what is being committed answers all the same."""
+        """End this activation; answers still wait for the commits in flight."""
         super().terminate(reason, detail)
         self.drain()
-        self.host.left(self)
+        self.host.activation_ended(self)
 
 
 class LeasedCell(EntityCell):
     """An activation that runs only while the lease of its node is valid.
 
-    It is one that another node may not doubt: without state no fence keeps a second one silent.
+    Used where another node may start the same entity without a fence that stops this one: for
+    types without state, and with `takeover="lease"`.
     """
 
     __slots__ = ()
 
     def run(self) -> None:
-        """Handle what waits; without the lease, wait until it is valid, or for the end."""
+        """Handle messages; without a valid lease, wait until it is valid or the cell ends."""
         if self.end is None and self.reason is None and not self.host.is_leased():
-            self.host.park(self)  # `scheduled` stays: nothing else puts it into the run queue
+            self.host.park(self)  # `scheduled` stays True, so only `unpark` schedules it again
         else:
             super().run()
 
@@ -1114,7 +1136,7 @@ class LeasedCell(EntityCell):
         self.host.unpark(self)
 
     def answer_meanwhile(self, envelope: Envelope, sender: Sender) -> bool:
-        """Answer an ask while a handler awaits, if that only reads; False if it does not."""
+        """Answer an ask by a read-only handler while another handler awaits, if possible."""
         if self.host.is_leased():
             return super().answer_meanwhile(envelope, sender)
         self.host.refuse_unleased(sender)
@@ -1122,32 +1144,32 @@ class LeasedCell(EntityCell):
 
 
 def _end_hook(cell: "weak[EntityCell]", task: HandlerTask, name: str, seconds: float) -> None:
-    """End a hook of an activation that is still there."""
-    found = cell()
-    if found is not None:
-        found.end_hook(task, name, seconds)
+    """Cancel a hook of an activation that still exists."""
+    live_cell = cell()
+    if live_cell is not None:
+        live_cell.end_hook(task, name, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    """To an activation itself: the state is there."""
+    """Message of an activation to itself: a page of the state was read."""
 
 
 _BEGIN: Final = _Begin()
 
 
 def unavailable(error: BaseException) -> BaseException:
-    """Return what an asker gets when the state could not be read or written."""
-    if type(error).__name__ in _TOLD:
+    """Return the error for a caller when the state could not be read or written."""
+    if type(error).__name__ in _REPORTED_AS_THEY_ARE:
         return error
     return EntityUnavailable(f"{error_text(error)}{_REPEAT}")
 
 
-#: How the text of an error ends behind which nothing has happened.
+#: End of an error text that promises that nothing happened.
 _REPEAT: Final = "; nothing was stored: repeat it"
 
-#: Errors that say more than that nothing happened.
-_TOLD: Final = frozenset(
+#: Errors that a caller gets unchanged, as they say more than that nothing was stored.
+_REPORTED_AS_THEY_ARE: Final = frozenset(
     (
         "OutcomeUnknown",
         "StateCorrupt",
@@ -1161,5 +1183,5 @@ _TOLD: Final = frozenset(
 
 
 def _unread(cell: EntityCell, error: BaseException) -> str:
-    """Return the text of an error in user code while an entity was recovered."""
+    """Return the error text of user code that failed during recovery."""
     return f"{cell.ref} cannot be recovered: {class_name(error)}: {error_text(error)}"

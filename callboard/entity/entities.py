@@ -1,4 +1,4 @@
-"""The entities of a node: the types that it hosts, and the way to those of other nodes."""
+"""The entities of a node: hosted types, routes to other nodes, inspection, journals."""
 
 import threading
 from collections import Counter, deque
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from callboard import locks
-from callboard.entity.cell import HeldCarried
+from callboard.entity.cell import DeferredBatchReply
 from callboard.entity.entity import (
     Entity,
     EntityType,
@@ -41,7 +41,7 @@ from callboard.entity.messages import (
     StopEntity,
 )
 from callboard.entity.ownership import (
-    LOOK,
+    POLL_SECONDS,
     MoveTurns,
     Ownership,
     OwnershipHooks,
@@ -51,7 +51,7 @@ from callboard.entity.ownership import (
 from callboard.entity.reentrancy import would_deadlock
 from callboard.entity.reference import EntityRef
 from callboard.entity.reminders import ParkedReminder
-from callboard.entity.sending import TypeSender, Waiting
+from callboard.entity.router import PendingMessage, TypeRouter
 from callboard.entity.state.backends import open_leases, open_state, open_view
 from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
@@ -110,21 +110,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Events of one entity that are shown to who looks.
+#: Latest events of one entity in the inspection table.
 ROWS_OF_EVENTS: Final = 1_000
 
-#: Seconds that other nodes have to tell which table they know, before this one hosts.
+#: Seconds that other nodes have to answer which table they know, before this node hosts a type.
 ASK_SECONDS: Final = 1.0
 
-#: Types that a node sends to for its leaves, which may name any that their rights match.
+#: Types that a node routes to for leaves; a leaf may name any type that its rights match.
 TYPES_LIMIT: Final = 1_000
 
-#: Opens state and leases of a URL for a writer: simulations have others.
+#: Opens the state or leases of a URL for a writer.
 Opener = Callable[[str, str], Any]
 
 
-class _Teller(MessageSender):
-    """An actor elsewhere that told an entity something."""
+class RemoteSender(MessageSender):
+    """An actor on another node that sent a message with `tell`."""
 
     __slots__ = ("_ref",)
 
@@ -135,7 +135,7 @@ class _Teller(MessageSender):
         self._ref = ref
 
     def reference(self, _: Home) -> ActorRef[Any] | None:
-        """Return its ref."""
+        """Return the ref of the actor."""
         return self._ref
 
 
@@ -149,18 +149,18 @@ class ArrivedMessage(NamedTuple):
     is_urgent: bool
 
 
-def _no_key(key: object) -> WrongValue:
-    """Return the error of a message to what is no key."""
-    what = f"a key has 1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
-    return WrongValue(f"{what}; {safe_repr(key):.80} has not")
+def _invalid_key(key: object) -> WrongValue:
+    """Return the error of a message with an invalid key."""
+    limits = f"1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
+    return WrongValue(f"a key must have {limits}, not {safe_repr(key):.80}")
 
 
 class EntityServer(SystemActor):
-    """Takes messages of other nodes for entities of this one.
+    """Receives messages of other nodes for entities of this node.
 
-    What comes may have been made by a program that is no callboard: each field is looked at.
-    A leaf may do what its rights `entities` and `host` name. It knows no other members, so to
-    it this node is the owner of all: what it sends goes on from here.
+    A message may come from a program that is not callboard, so each field is checked. A leaf
+    may do what its rights `entities` and `host` name. It knows no other members, so this node
+    acts as the owner of all slots to it, and routes its messages to the real owners.
     """
 
     def __init__(self, entities: "Entities") -> None:
@@ -169,29 +169,29 @@ class EntityServer(SystemActor):
 
     @handler
     def on_message(self, msg: EntityMessage) -> NotOwner | None:
-        """Give a message to its entity, or say who is not the owner."""
+        """Post a message to its entity, or refuse it if this node is not the owner."""
         cell: Any = self.context
         entities, key, asker = self._entities, msg.key, cell.sender
         is_leaf = entities.overlay.rights(cell.sender_node) is not None
-        # What lives here has a name and a key that can be meant.
+        # An active entity has a valid name and key, so the checks are skipped for it.
         if is_leaf or not entities.has_active(msg.type_name, key):
             if self._refuses(msg.type_name, ("entities",)):
                 return None
             if not is_key(key):
-                self._refuse(_no_key(key))
+                self._refuse(_invalid_key(key))
                 return None
         is_asked = msg.is_asked is True
         if is_asked:
             if asker is None or not asker.expects:
                 return None
-            # Not kept as a promise: who handles it answers, also when this actor has ended.
+            # Not kept as a promise: the entity answers, even if this actor has ended by then.
             cell.promised = asker
             asker.mark_handled()
         trace, chain = INSTRUMENTATION.current(), INSTRUMENTATION.chain.get()
         message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
         sender: Any = asker
         if not is_asked:
-            sender = _Teller(msg.sender if isinstance(msg.sender, ActorRef) else None)
+            sender = RemoteSender(msg.sender if isinstance(msg.sender, ActorRef) else None)
         arrived = ArrivedMessage(msg.type_name, key, message, sender, msg.is_urgent is True)
         if is_leaf:
             refusal = entities.bring(arrived)
@@ -204,7 +204,7 @@ class EntityServer(SystemActor):
 
     @handler
     def on_messages(self, msg: EntityMessages) -> None:
-        """Give messages that came together to their entities."""
+        """Post the messages of a batch to their entities."""
         cell: Any = self.context
         carrier = cell.sender
         if carrier is None or not carrier.expects:
@@ -221,28 +221,30 @@ class EntityServer(SystemActor):
             return
         count = getattr(carrier, "count", 1)
         if count != len(messages) or not hasattr(carrier, "carried"):
-            text = f"{len(messages):,} messages for entities came as {count:,}"
+            text = (
+                f"a batch of {len(messages):,} messages for entities was counted as {count:,}"
+            )
             self._refuse(MalformedPayload(text))
             return
-        cell.promised = carrier  # each message has an answer of its own
+        cell.promised = carrier  # each message is answered on its own
         carrier.mark_handled()
-        take, now = self._entities.carried(msg.type_name, carrier, cell), cell.runner.now()
+        post, now = self._entities.carried(msg.type_name, carrier, cell), cell.runner.now()
         for carried in messages:
             left, deadline = carried[4], None
             if left != NO_DEADLINE:
                 INSTRUMENTATION.used = True
                 deadline = now + left / 1000
-            held = HeldCarried(carrier, carried[0], deadline)
+            deferred = DeferredBatchReply(carrier, carried[0], deadline)
             try:
-                take(carried, held)
-            except Exception as error:  # noqa: BLE001 - the others are no part of it
-                held.inner.set_exception(remote_error(error))
+                post(carried, deferred)
+            except Exception as error:  # noqa: BLE001 - the other messages of the batch go on
+                deferred.inner.set_exception(remote_error(error))
                 text = f"{class_name(error)}: {error_text(error)}"
                 self._entities.runtime.note_failure(cell, text, error)
 
     @handler
     def on_ask(self, msg: AskEntityTable) -> EntityTable | None:
-        """Tell the table of a type."""
+        """Answer with the table of a type."""
         if self._refuses(msg.type_name, ("entities", "host")):
             return None
         rights = self._rights()
@@ -252,25 +254,25 @@ class EntityServer(SystemActor):
 
     @handler
     def on_table(self, msg: EntityTable) -> None:
-        """Take a newer table."""
+        """Handle a newer table."""
         if not self._refuses(msg.type_name, ("host",)):
-            self._entities.take(msg)
+            self._entities.receive_table(msg)
 
     @handler
     def on_vote(self, msg: AskVote) -> bool | None:
-        """Say whether a member is out of reach."""
+        """Vote whether a member is unreachable."""
         if self._refuses(msg.type_name, ("host",)) or type(msg.writer) is not str:
             return None
         return self._entities.vote(msg.type_name, msg.writer)
 
     @handler
     def on_marker(self, msg: EntityMarker) -> None:
-        """Answer when all that was sent before has been taken or refused."""
+        """Answer when everything that was sent before was accepted or refused."""
         if self._refuses(msg.type_name, ("entities",)):
             return
         if type(msg.slot) is not int or not 0 <= msg.slot < SLOTS:
-            what = f"a slot is a number below {SLOTS}, not {safe_repr(msg.slot):.80}"
-            self._refuse(WrongValue(what))
+            text = f"slot {safe_repr(msg.slot):.80} must be a number from 0 to {SLOTS - 1}"
+            self._refuse(WrongValue(text))
             return
         promise = self.promise()
         if msg.is_refused is True:
@@ -281,7 +283,7 @@ class EntityServer(SystemActor):
 
     @handler
     def on_follow(self, msg: FollowJournal) -> EntityTable | None:
-        """Tell the node that asks when the journal of a type grows."""
+        """Notify the asking node from now on when the journal of a type grows."""
         if self._refuses(msg.type_name, ("entities", "host")):
             return None
         rights = self._rights()
@@ -290,13 +292,13 @@ class EntityServer(SystemActor):
 
     @handler
     def on_grew(self, msg: JournalGrew) -> None:
-        """Let those go on that follow a journal."""
+        """Wake the followers of a journal."""
         if not self._refuses(msg.type_name, ("host",)):
             self._entities.growth.wake(msg.type_name)
 
     @handler
     def on_move(self, msg: MoveSlots) -> None:
-        """Let slots move to another host."""
+        """Move slots to another host."""
         if self._refuses(msg.type_name, ("host",)):
             return
         try:
@@ -306,9 +308,9 @@ class EntityServer(SystemActor):
 
     @handler
     def on_stop(self, msg: StopEntity) -> None:
-        """Put an entity away."""
+        """Passivate an entity."""
         if not self._refuses(msg.type_name, ("entities",)) and is_key(msg.key):
-            self._entities.put_away_here(msg.type_name, msg.key)
+            self._entities.passivate_here(msg.type_name, msg.key)
 
     def _rights(self) -> Rights | None:
         """Return the rights of the sender; None for a full member."""
@@ -319,16 +321,17 @@ class EntityServer(SystemActor):
         return self.context.sender_node
 
     def _refuses(self, type_name: object, rights: Sequence[NamedRight]) -> bool:
-        """Return whether a type cannot be meant, or its sender has none of some rights.
+        """Refuse a message with an invalid type name, or without any of some rights.
 
-        Then the message is answered.
+        Returns:
+            Whether the message was refused; it is answered then.
         """
         if not is_type_name(type_name):
-            text = f"{safe_repr(type_name):.80} is no name of a type of entities"
+            text = f"{safe_repr(type_name):.80} is not the name of an entity type"
             self._refuse(WrongValue(text))
             return True
-        name, given = str(type_name), self._rights()
-        if given is None or any(given.permit(right, name) for right in rights):
+        name, permitted = str(type_name), self._rights()
+        if permitted is None or any(permitted.permit(right, name) for right in rights):
             return False
         self._entities.overlay.refused(self._peer(), rights[0], name)
         text = f"no right {rights[0]!r} for {name!r} at {self.node.name}"
@@ -336,12 +339,12 @@ class EntityServer(SystemActor):
         return True
 
     def _refuse(self, error: BaseException) -> None:
-        """Answer with an error; raised, it would end this actor."""
+        """Answer with an error; an exception would end this actor."""
         self.promise().set_exception(error)
 
 
 class Entities:
-    """What a node has to do with entities."""
+    """The entity types of a node: hosting, routing, inspection, and shutdown."""
 
     def __init__(
         self,
@@ -352,56 +355,56 @@ class Entities:
         start: Callable[[Coroutine[Any, Any, Any]], Future[Any]],
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
-        """Make one without types.
+        """Create the registry of a node, with no types.
 
         Args:
             runtime: of the node.
             runner: of the node.
-            codec: how messages are written there.
-            overlay: tells which nodes are in reach.
+            codec: serializer of messages.
+            overlay: knows the reachable nodes.
             start: runs a coroutine on the node's loop.
-            wait: runs one to its end, for a thread that may block.
+            wait: runs a coroutine to its end, for a thread that may block.
         """
         self.start, self.wait = start, wait
-        #: Tells who follows journals.
+        #: Notifies followers of journals.
         self.growth = JournalGrowth(runtime, overlay.nodes)
         self.runtime: Any = runtime
         self._runner = runner
-        #: How events and jobs are written.
+        #: Serializer of events and jobs.
         self.form = EventSerializer(codec)
         self.overlay, self._start = overlay, start
         self._hosts: dict[str, EntityHost] = {}
         self._owned: dict[str, Ownership] = {}
         self.hosted: Container[str] = self._hosts.keys()
-        self._senders: dict[str, TypeSender] = {}
+        self._routers: dict[str, TypeRouter] = {}
         self._turns = MoveTurns()
         #: Nodes that asked for a table, by type.
         self._askers: dict[str, set[bytes]] = {}
-        #: States and leases by URL.
+        #: Clients of states and leases, by URL.
         self._states: dict[str, StateClient] = {}
         self._leases: dict[str, Any] = {}
-        #: States of which journals are read, by URL.
+        #: Read-only clients of states, for journals, by URL.
         self._views: dict[str, StateClient] = {}
-        #: Where the events of the types are that this node hosts.
+        #: By hosted type: the URL of its state.
         self._urls: dict[str, str | None] = {}
-        #: The leases of this node and the terms that are valid, by URL.
+        #: This node's leases, and their valid terms, by URL.
         self._held: dict[str, LeaseDriver] = {}
         self._terms: dict[str, int] = {}
-        #: Where the table of a type is, by its name.
+        #: By type: the URL of the register with its table.
         self._registers: dict[str, str] = {}
-        #: By node and type of messages that were refused: the latest attempt for each slot.
+        #: By node and type: the latest refused attempt for each slot.
         self._refused: dict[tuple[bytes, str], dict[int, int]] = {}
         self._stop_listening: Callable[[], object] | None = None
-        #: What is being opened: in which of these, of which URL.
+        #: Clients that are being opened, by their table and URL.
         self._opening: dict[tuple[int, str], Future[Any]] = {}
         self._joining: set[str] = set()
         self._queues: dict[str, WorkQueue] = {}
-        #: With what the types of singletons are hosted.
+        #: By type of a singleton: the arguments that it is hosted with.
         self._hosted_as: dict[str, Any] = {}
         self._lock = locks.lock("entities of a node", 510)
-        #: Names this life of the node in fences and in the table.
+        #: The name of this node's life in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
-        INSTRUMENTATION.used = True  # its actors have outboxes
+        INSTRUMENTATION.used = True  # cells of entities have outboxes
         overlay.add_table("entities", self._rows)
         overlay.add_table("entity_slots", self._slot_rows)
         overlay.add_table("entity_cells", self._cell_rows)
@@ -418,22 +421,22 @@ class Entities:
         state: str | None,
         leases: str | None,
     ) -> None:
-        """Let this node run entities of a class; returns when it is a member.
+        """Host entities of a class on this node; returns when the node is a member.
 
         Raises:
-            DuplicateEntityType: a class of that name is hosted here.
-            NeedsLeases: another node hosts it, and there are no leases.
+            DuplicateEntityType: this node hosts a class of that name already.
+            NeedsLeases: another node hosts the type, and there are no leases.
             StorageError: the state cannot be opened.
         """
         name, kind = type_name(cls), EntityType(cls)
-        for what, url in (("state", state), ("leases", leases)):
+        for argument, url in (("state", state), ("leases", leases)):
             is_url = isinstance(url, str | None)
-            require(is_url, f"{what} is a text such as 'sqlite:shop.db'", url)
+            require(is_url, f"{argument} is a text such as 'sqlite:shop.db'", url)
         with self._lock:
             if name in self._joining:
                 msg = (
                     f"{name} is hosted on {self.runtime.name} already; set `name` of the class "
-                    "for another type"
+                    "to host another type"
                 )
                 raise DuplicateEntityType(msg)
             self._joining.add(name)
@@ -455,50 +458,50 @@ class Entities:
         state: str | None,
         leases: str | None,
     ) -> EntityRef[Any]:
-        """Host a class, unless that is so, and let the entity of a key run for ever.
+        """Host a class unless it is hosted, and keep the entity of a key active.
 
         Raises:
-            DuplicateEntityType: another class of that name is hosted here, or with other
-                arguments.
-            NeedsLeases: another node hosts it, and there are no leases.
+            DuplicateEntityType: this node hosts another class of that name, or this one with
+                other arguments.
+            NeedsLeases: another node hosts the type, and there are no leases.
             StorageError: the state cannot be opened.
         """
         ref = self.entity(cls, checked_key(key))
-        name, asked = type_name(cls), (cls, args, kwargs, state, leases)
-        if self._hosted_as.get(name) != asked:
+        name, options = type_name(cls), (cls, args, kwargs, state, leases)
+        if self._hosted_as.get(name) != options:
             await self.host(cls, args, kwargs, state, leases)
-            self._hosted_as[name] = asked
+            self._hosted_as[name] = options
         self._hosts[name].singletons.add(key)
         return ref
 
     async def host_queue(
         self, name: str, state: str, leases: str | None, attempts: int, limit: int
     ) -> None:
-        """Let this node own a work queue.
+        """Host a work queue on this node.
 
         Raises:
-            DuplicateEntityType: it is hosted here with another state, or other limits.
+            DuplicateEntityType: this node hosts it with another state, or other limits.
             StorageError: the state cannot be opened.
-            WrongArgument: the name is no text.
+            WrongArgument: the name is not a text.
             WrongValue: the name is empty, too long, or has spaces or slashes.
         """
         from callboard.entity.queue.queue_entity import QueueDesk, checked_queue, queue_class
 
-        cls, asked = queue_class(checked_queue(name)), (state, leases, attempts, limit)
-        if self._hosted_as.get(cls.name) == asked:
+        cls, options = queue_class(checked_queue(name)), (state, leases, attempts, limit)
+        if self._hosted_as.get(cls.name) == options:
             return
         desk = QueueDesk(attempts, limit)
         await self.host(cls, (desk,), {}, state, leases)
-        self._hosted_as[cls.name] = asked
+        self._hosted_as[cls.name] = options
         host = self._hosts[cls.name]
-        host.when_left = desk.left
+        host.on_ended = desk.left
         host.singletons.add(name)
 
     def queue(self, name: str) -> "WorkQueue":
-        """Return a work queue, whoever owns it.
+        """Return a work queue of any owner.
 
         Raises:
-            WrongArgument: the name is no text.
+            WrongArgument: the name is not a text.
             WrongValue: the name is empty, too long, or has spaces or slashes.
         """
         from callboard.entity.queue.queue_entity import checked_queue
@@ -518,7 +521,7 @@ class Entities:
         state: str | None,
         leases: str | None,
     ) -> None:
-        """Make the host of a type and let it become a member."""
+        """Create the host of a type, and join its table."""
         client = await self._open(self._states, state, open_state)
         host = EntityHost(
             self.runtime,
@@ -531,16 +534,16 @@ class Entities:
         )
         host.runner = self._runner
         host.writer, host.send_back = self.writer, self._send_back
-        sender = self._sender(name)
-        host.send_by(sender)
-        host.grew = partial(self.growth.grew, name)
+        sender = self._router(name)
+        host.route_by(sender)
+        host.on_growth = partial(self.growth.grew, name)
         self._urls[name] = state
         register = await self._open(self._leases, leases, self._open_leases)
         if register is None:
             await self._refuse_second(name)
             host.serve(dict.fromkeys(range(SLOTS), 1))
             self._hosts[name] = host
-            self._sender(name).flush()
+            self._router(name).flush()
             return
         shared = SharedState()
         if client is not None:
@@ -556,7 +559,7 @@ class Entities:
         self._hosts[name], self._owned[name] = host, owned
         self._registers[name] = leases
         if self._stop_listening is None:
-            self._stop_listening = self.runtime.listen(self._happened)
+            self._stop_listening = self.runtime.listen(self._on_event)
         if leases in self._terms:
             owned.begin_term(self._terms[leases])
         try:
@@ -564,10 +567,10 @@ class Entities:
         except BaseException:
             owned.abandon()
             raise
-        self.runtime.call_later(LOOK, self._tend, owned)
+        self.runtime.call_later(POLL_SECONDS, self._poll, owned)
 
     async def _open(self, opened: dict[str, Any], url: str | None, opener: Opener) -> Any:
-        """Return what calls a state or a register of a URL, opened once for the node."""
+        """Return the client of a state or register, opened once for the node."""
         if url is None:
             return None
         if url not in opened and (model := self._runner.databases) is not None:
@@ -575,34 +578,34 @@ class Entities:
             if opened is self._leases:
                 self._hold_lease(url, LeaseLoop(opened[url], self.runtime))
         if url not in opened:
-            # Two of one life at a register would take each other's proof of life away.
-            way = id(opened), url
-            future = self._opening.get(way)
+            # Two connections of one life at a register would take over each other's lock.
+            place = id(opened), url
+            future = self._opening.get(place)
             if future is None:
-                future = self._opening[way] = self._opened_by_thread(opener, url)
+                future = self._opening[place] = self._open_on_thread(opener, url)
             try:
-                found = await future
+                target = await future
             finally:
-                self._opening.pop(way, None)
+                self._opening.pop(place, None)
             if url not in opened:
-                opened[url] = ThreadedStateClient(found, self.runtime.post)
+                opened[url] = ThreadedStateClient(target, self.runtime.post)
         return opened[url]
 
-    def _opened_by_thread(self, opener: Opener, url: str) -> Future[Any]:
-        """Have a state or a register opened on a thread."""
+    def _open_on_thread(self, opener: Opener, url: str) -> Future[Any]:
+        """Open a state or a register on a thread."""
         future: Future[Any] = Future()
 
         def run() -> None:
             try:
                 future.set_result(opener(url, self.writer))
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
+            except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
                 future.set_exception(error)
 
         threading.Thread(target=run, name="callboard-open", daemon=True).start()
         return future
 
     def _open_leases(self, url: str, writer: str) -> Any:
-        """Open a register, and begin to hold a lease there; may block."""
+        """Open a register, and start to hold a lease there; may block."""
         leases = open_leases(url, writer)
         try:
             self._hold_lease(url, LeaseThread(leases.again(), self.runtime.name))
@@ -612,141 +615,143 @@ class Entities:
         return leases
 
     def _hold_lease(self, url: str, place: LeasePlace) -> None:
-        """Hold this node's lease in a register from here on."""
+        """Start to hold this node's lease in a register."""
 
-        def tell(news: LeaseNews) -> None:
-            self.runtime.post(self._take_news, url, news)
+        def notify(news: LeaseNews) -> None:
+            self.runtime.post(self._handle_news, url, news)
 
         machine = LeaseMachine(self.writer)
-        self._held[url] = LeaseDriver(place, machine, tell, running=self._running)
+        self._held[url] = LeaseDriver(place, machine, notify, running=self._running)
         self._held[url].start()
 
     def _running(self) -> str:
-        """Return the handler that holds this node's thread; empty if none does."""
+        """Return the handler that blocks this node's thread; empty if none does."""
         frame = handler_frame(self._runner.holder or 0)
         return "" if frame is None else frame.f_code.co_qualname
 
     def _of_register(self, url: str) -> list[Ownership]:
         """Return the ownerships of types whose tables are in a register."""
-        return [each for name, each in self._owned.items() if self._registers[name] == url]
+        ownerships = self._owned.items()
+        return [owned for name, owned in ownerships if self._registers[name] == url]
 
-    def _take_news(self, url: str, news: LeaseNews) -> None:
-        """Take what became of this node's lease, and of those of others."""
-        owned = self._of_register(url)
+    def _handle_news(self, url: str, news: LeaseNews) -> None:
+        """Handle a change of this node's lease, or the end of another node's lease."""
+        ownerships = self._of_register(url)
         match news:
             case LeaseHeld(term):
                 self._terms[url] = term
-                for each in owned:
-                    each.begin_term(term)
+                for owned in ownerships:
+                    owned.begin_term(term)
             case LeaseKilled(by):
                 self._terms.pop(url, None)
-                for each in owned:
-                    each.end_term()
-                why = f"killed by {by}: it was silent" if by else "removed from its register"
-                text = f"the lease of {self.runtime.name} was {why}"
+                for owned in ownerships:
+                    owned.end_term()
+                cause = f"killed by {by}: it was silent" if by else "removed from its register"
+                text = f"the lease of {self.runtime.name} was {cause}"
                 self.runtime.warn_once(("lease killed", url), text)
                 self._held[url].begin_anew()
             case HolderGone(writer, number):
-                for each in owned:
-                    each.holder_gone(writer, number)
+                for owned in ownerships:
+                    owned.holder_gone(writer, number)
             case LeaseLost():
                 self.runtime.warn_once(("lease lost", url, news.handler), str(news))
 
-    def _happened(self, event: object) -> None:
-        """Take note of nodes that come and go; on any thread."""
+    def _on_event(self, event: object) -> None:
+        """Handle events of nodes; on any thread."""
         if isinstance(event, NodeDown | NodeUp):
             self.runtime.post(self._node_changed, event)
 
     def _node_changed(self, event: NodeDown | NodeUp) -> None:
-        """Let members that were on a lost node be looked for, and voted on."""
+        """Forget refusals of a lost node, and probe for the death of its members."""
         if isinstance(event, NodeDown):
-            lost = [way for way in self._refused if way[0] == event.node_id]
-            for way in lost:
-                del self._refused[way]
-        for each in list(self._owned.values()):
+            lost = [source for source in self._refused if source[0] == event.node_id]
+            for source in lost:
+                del self._refused[source]
+        for owned in list(self._owned.values()):
             if isinstance(event, NodeDown):
-                each.node_down(event.node_id)
+                owned.node_down(event.node_id)
             else:
-                each.node_up(event.node_id)
+                owned.node_up(event.node_id)
 
     def _ask_vote(self, name: str, node: bytes, writer: str) -> Future[Any]:
-        """Ask a node whether a member is out of its reach."""
+        """Ask a node whether it cannot reach a member."""
         answer: Future[Any] = self.runtime.ref_of(node, ENTITIES).ask(
             AskVote(name, writer), timeout=BALLOT_SECONDS
         )
         return answer
 
     def _settle(self, name: str, slots: Iterable[int], settled: Callable[[], object]) -> None:
-        """Call back when all that other members passed on for some slots has come here."""
+        """Call back when all messages that other members forwarded for some slots arrived."""
         nodes = {bytes.fromhex(node) for node in self._owned[name].table.nodes}
         nodes.discard(self.runtime.node_id)
-        reached = [node for node in nodes if self.runtime.is_reachable(node)]
-        self._sender(name).ask_markers(slots, reached, settled)
+        reachable = [node for node in nodes if self.runtime.is_reachable(node)]
+        self._router(name).ask_markers(slots, reachable, settled)
 
     def vote(self, name: str, writer: str) -> bool | None:
-        """Return whether a member of a type is out of reach; None where nobody can tell."""
+        """Return whether a member of a type is unreachable; None if this node is no member."""
         owned = self._owned.get(name)
         return None if owned is None else owned.vote(writer)
 
     async def _refuse_second(self, name: str) -> None:
-        """Refuse to host what another node hosts, without leases.
+        """Refuse to host a type without leases that another node hosts.
 
         Raises:
-            NeedsLeases: another node does.
+            NeedsLeases: another node hosts the type.
         """
         if await self._tables_elsewhere(name):
             msg = (
-                f"{name} is hosted by another node, and nothing decides between the two; "
-                'give both state="…", or leases="…"'
+                f"{name} is hosted by another node, and without leases both would own all its "
+                'slots; give both nodes state="…", or leases="…"'
             )
             raise NeedsLeases(msg)
 
     async def _refuse_other_state(self, name: str, own: SharedState) -> None:
-        """Refuse to host what nodes in reach host with another state, and another table.
+        """Refuse to host a type that reachable nodes host with another state.
 
         Raises:
-            WrongState: one does.
+            WrongState: a reachable node does.
         """
         for table in await self._tables_elsewhere(name):
             if table.members and table.state[::2] != own[::2]:  # the id and the boot id
                 raise wrong_state(name, own, table)
 
     async def _tables_elsewhere(self, name: str) -> list[Table]:
-        """Return the tables of a type that the nodes in reach have."""
+        """Return the tables of a type that reachable nodes know."""
         asks = [
             self.runtime.ref_of(node, ENTITIES).ask(AskEntityTable(name), timeout=ASK_SECONDS)
-            for node in self._tellers(name)()
+            for node in self._hosting_nodes(name)()
         ]
         tables = []
         for ask in asks:
             try:
-                found = await ask
-            except Exception:  # noqa: BLE001, S112 - it has no entities
+                table = await ask
+            except Exception:  # noqa: BLE001, S112 - the node has no entities
                 continue
-            if isinstance(found, EntityTable) and found.is_sound:
+            if isinstance(table, EntityTable) and table.is_sound:
                 with suppress(StateCorrupt, StateVersion):
-                    tables.append(Table.read(found.text))
+                    tables.append(Table.read(table.text))
         return tables
 
-    def _tend(self, owned: Ownership) -> None:
-        """Let a type's membership be looked after, again and again."""
+    def _poll(self, owned: Ownership) -> None:
+        """Poll the membership of a type, and schedule the next poll."""
         if owned.is_closed or self.runtime.is_closed:
             return
-        owned.tend()
-        self.runtime.call_later(LOOK, self._tend, owned)
+        owned.poll()
+        self.runtime.call_later(POLL_SECONDS, self._poll, owned)
 
     def _adopted(self, name: str, table: Table) -> None:
-        """Take a newer table, and tell the other members and those who asked."""
+        """Adopt a newer table, and send it to the other members and to nodes that asked."""
         url = self._registers[name]
-        owned = self._of_register(url)
-        self._held[url].watch({writer for each in owned for writer in each.table.members})
-        self._sender(name).adopt(table, is_certain=True)
-        told = EntityTable(name, table.version, table.text())
-        nodes = {bytes.fromhex(node) for node in table.nodes}
-        others = (nodes | self._askers.get(name, set())) - {self.runtime.node_id}
-        for node in sorted(others):  # in an order that a simulation finds again
+        ownerships = self._of_register(url)
+        self._held[url].watch(
+            {writer for owned in ownerships for writer in owned.table.members}
+        )
+        self._router(name).adopt(table, is_certain=True)
+        announcement = EntityTable(name, table.version, table.text())
+        nodes = {bytes.fromhex(node) for node in table.nodes} | self._askers.get(name, set())
+        for node in sorted(nodes - {self.runtime.node_id}):  # sorted for simulations
             if self.runtime.is_reachable(node):
-                self.runtime.ref_of(node, ENTITIES).tell(told)
+                self.runtime.ref_of(node, ENTITIES).tell(announcement)
 
     # --- messages ---
 
@@ -754,46 +759,47 @@ class Entities:
         """Return the ref of an entity.
 
         Raises:
-            WrongArgument: that is no entity class, or no key.
+            WrongArgument: `cls` is not an entity class, or `key` is not a text.
             WrongValue: the key is empty or too long.
         """
         name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
         return EntityRef(self.runtime, self, name, checked_key(key))
 
     def _ref(self, name: str, key: str) -> EntityRef[Any]:
-        """Return the ref of a key that is one."""
+        """Return the ref of a valid key."""
         return EntityRef(self.runtime, self, name, key)
 
     def route(
         self, type_name: str, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Bring a message to an entity; from any thread, never blocks."""
+        """Send a message to an entity; from any thread, never blocks."""
         is_long = message.__class__ is Envelope and len(message.chain) >= CHAIN_LIMIT
         if is_long and sender is not None and sender.expects:
             sender.set_exception(would_deadlock(message.chain, f"{type_name}/{key}"))
             return
         slot = slot_of(key)
         host = self._hosts.get(type_name)
-        sending = self._senders.get(type_name) or self._sender(type_name)
+        router = self._routers.get(type_name) or self._router(type_name)
         if (
             host is None
-            or sending.is_waiting(slot)
+            or router.is_waiting(slot)
             or not host.deliver(key, message, sender, is_urgent=is_urgent)
         ):
-            sending.send(key, slot, message, sender, is_urgent=is_urgent)
+            router.send(key, slot, message, sender, is_urgent=is_urgent)
 
-    def _sender(self, name: str) -> TypeSender:
-        """Return what sends to the owners of a type."""
-        found = self._senders.get(name)
-        if found is None:
-            here = partial(self._deliver_here, name)
+    def _router(self, name: str) -> TypeRouter:
+        """Return the router of a type, made on first use."""
+        router = self._routers.get(name)
+        if router is None:
+            deliver = partial(self._deliver_here, name)
             is_host = partial(self._hosts.__contains__, name)
-            made = TypeSender(self.runtime, name, here, self._tellers(name), is_host)
-            found = self._senders.setdefault(name, made)
-        return found
+            nodes = self._hosting_nodes(name)
+            router = TypeRouter(self.runtime, name, deliver, nodes, is_host)
+            router = self._routers.setdefault(name, router)
+        return router
 
-    def _tellers(self, name: str) -> Callable[[], Iterable[bytes]]:
-        """Return what gives the nodes in reach whose word on the owners of a type counts."""
+    def _hosting_nodes(self, name: str) -> Callable[[], Iterable[bytes]]:
+        """Return a function for the reachable nodes that may host a type by their rights."""
         overlay = self.overlay
 
         def nodes() -> Iterable[bytes]:
@@ -804,49 +810,49 @@ class Entities:
 
         return nodes
 
-    def _deliver_here(self, name: str, waiting: Waiting) -> bool:
-        """Give a message that waited to this node's host, if it serves the slot."""
+    def _deliver_here(self, name: str, waiting: PendingMessage) -> bool:
+        """Deliver a routed message to this node's host, if it serves the slot."""
         host = self._hosts.get(name)
-        if host is None or (waiting.is_passing and waiting.slot not in host.epochs):
-            return False  # the host would hold again what it has just let go
+        if host is None or (waiting.is_forwarded and waiting.slot not in host.epochs):
+            return False  # the host would hold the message that it has just forwarded
         if not waiting.key:
-            return host.take_marker(waiting.slot, waiting.message)
+            return host.accept_marker(waiting.slot, waiting.message)
         sender, is_urgent = waiting.sender, waiting.is_urgent
         return host.deliver(waiting.key, waiting.message, sender, is_urgent=is_urgent)
 
     def has_active(self, name: object, key: object) -> bool:
-        """Return whether an entity lives here, by what may be no names at all."""
+        """Return whether an entity is active here; the arguments may be of any type."""
         host = self._hosts.get(name) if isinstance(name, str) else None
         return host is not None and isinstance(key, str) and key in host.cells
 
     def bring(self, arrived: "ArrivedMessage") -> NotOwner | None:
-        """Let a message of a leaf go on to its owner."""
+        """Route a message of a leaf to its owner."""
         name, key, message, sender, is_urgent = arrived
-        if name not in self._senders and len(self._senders) >= TYPES_LIMIT:
+        if name not in self._routers and len(self._routers) >= TYPES_LIMIT:
             return NotOwner()
         self.route(name, key, message, sender, is_urgent=is_urgent)
         return None
 
     def deliver(self, arrived: "ArrivedMessage", node: bytes, attempt: int) -> NotOwner | None:
-        """Give a message of another node to its entity, or return why not."""
+        """Post a message of another node to its entity, or return a refusal."""
         name, key, message, sender, is_urgent = arrived
         host = self._hosts.get(name)
         if (
             host is not None
-            and not self._refused  # as nearly always
-            and not host.sending.has_lines
+            and not self._refused
+            and not host.router.has_forwarded
             and not host.is_closed
             and host.deliver(key, message, sender, is_urgent=is_urgent)
         ):
             return None
         slot, way = slot_of(key), (bytes(node), name)
         refused = self._refused.get(way, {})
-        is_late = attempt <= refused.get(slot, -1)  # one before it was refused
+        is_late = attempt <= refused.get(slot, -1)  # an earlier message of it was refused
         if (
             host is not None
             and not host.is_closed
             and not is_late
-            and self._take_or_hold(host, key, slot, message, sender, is_urgent=is_urgent)
+            and self._post_or_hold(host, key, slot, message, sender, is_urgent=is_urgent)
         ):
             refused.pop(slot, None)
             return None
@@ -857,62 +863,62 @@ class Entities:
 
     def carried(
         self, name: str, carrier: Any, server: Any
-    ) -> Callable[[Carried, HeldCarried], None]:
-        """Return what gives a message that came with others to its entity.
+    ) -> Callable[[Carried, DeferredBatchReply], None]:
+        """Return a function that posts a message of a batch to its entity.
 
-        It answers what cannot be read, and where this node is not the owner; `server` drops
-        what has no time left. `carrier` counted all as taken.
+        It answers messages that cannot be read, and those of slots that this node does not own.
+        `server` drops expired ones. `carrier` has counted all as received.
         """
         read, node, runtime = carrier.read, carrier.node, self.runtime
         host, way, ways = self._hosts.get(name), (node, name), self._refused
         cells = {} if host is None else host.cells
-        quick = None if host is None or host.sending.has_lines else host
+        fast_host = None if host is None or host.router.has_forwarded else host
         refused: Container[int] = ways.get(way, ())
 
-        def unread(held: HeldCarried, error: BaseException) -> None:
+        def unread(deferred: DeferredBatchReply, error: BaseException) -> None:
             runtime.counters.dead_letters += 1
             carrier.died()
-            held.inner.set_exception(error)
+            deferred.inner.set_exception(error)
 
-        def take(carried: Carried, held: HeldCarried) -> None:
-            nonlocal quick, refused
+        def post(carried: Carried, deferred: DeferredBatchReply) -> None:
+            nonlocal fast_host, refused
             _, flags, attempt, teller, left, key, body = carried
             if key not in cells and not is_key(key):
-                held.inner.set_exception(_no_key(key))
+                deferred.inner.set_exception(_invalid_key(key))
                 return
             try:
                 message = read(body)
             except RemoteProtocolError as error:
-                unread(held, error)
+                unread(deferred, error)
                 return
             except RunsUserCode:
                 message = Encoded(
-                    partial(carrier.read_whole, body), partial(unread, held), len(body)
+                    partial(carrier.read_whole, body), partial(unread, deferred), len(body)
                 )
             if not left:
                 carrier.died()
-                server.drop_expired(message, held.inner)
+                server.drop_expired(message, deferred.inner)
                 return
             if (
-                quick is not None
+                fast_host is not None
                 and flags == CARRIED_ASKED
-                and quick.deliver_carried(key, message, held, refused)
-            ):  # as nearly always
+                and fast_host.deliver_carried(key, message, deferred, refused)
+            ):
                 return
-            sender, is_asked = held.inner, flags & CARRIED_ASKED
+            sender, is_asked = deferred.inner, flags & CARRIED_ASKED
             if not is_asked:
-                sender = _Teller(runtime.ref_of(node, teller) if teller else None)
+                sender = RemoteSender(runtime.ref_of(node, teller) if teller else None)
             arrived = ArrivedMessage(name, key, message, sender, flags & CARRIED_URGENT != 0)
             refusal = self.deliver(arrived, node, attempt)
             if refusal is not None or not is_asked:
-                held.inner.set_result(refusal)
-            # It may have been refused, or wait in a line.
-            quick = None if host is None or host.sending.has_lines else host
+                deferred.inner.set_result(refusal)
+            # The message may have been refused, or may wait in a queue.
+            fast_host = None if host is None or host.router.has_forwarded else host
             refused = ways.get(way, ())
 
-        return take
+        return post
 
-    def _take_or_hold(
+    def _post_or_hold(
         self,
         host: EntityHost,
         key: str,
@@ -922,22 +928,22 @@ class Entities:
         *,
         is_urgent: bool,
     ) -> bool:
-        """Give a message to its entity, or let it wait for a slot that this node claims."""
-        sending = host.sending
-        if not sending.is_in_line(slot) and host.deliver(
+        """Post a message to its entity, or hold it for a slot that this node is claiming."""
+        router = host.router
+        if not router.has_forwarded_in(slot) and host.deliver(
             key, message, sender, is_urgent=is_urgent
         ):
             return True
-        return sending.hold(key, slot, message, sender, is_urgent=is_urgent)
+        return router.hold(key, slot, message, sender, is_urgent=is_urgent)
 
     def table_for_leaf(self, name: str) -> EntityTable:
-        """Return a table in which this node owns all: who asks knows no other one."""
+        """Return a table for a leaf, in which this node owns all slots."""
         members = {self.writer: TableMember(self.runtime.node_id.hex())}
         table = Table(1, members=members).filled()
         return EntityTable(name, table.version, table.text())
 
     def _send_back(self, name: str, sender: Any) -> bool:
-        """Tell a node that asked that this one is no owner; False if it was none that asked."""
+        """Answer an ask of another node with `NotOwner`; return False for other messages."""
         is_asked = sender is not None and sender.expects
         if not is_asked or not sender.node or not sender.wants_reply:
             return False
@@ -947,17 +953,17 @@ class Entities:
     def marker(
         self, msg: EntityMarker, passed: Callable[[], object], *, is_leaf: bool = False
     ) -> None:
-        """Call back once what was sent here before is taken, by this node or a newer owner."""
+        """Call back when earlier messages were accepted here or by a newer owner."""
         host = self._hosts.get(msg.type_name)
-        if is_leaf:  # its messages are among those that this node sends
-            self._sender(msg.type_name).send_marker(msg.slot, passed)
+        if is_leaf:  # this node's router has sent its messages
+            self._router(msg.type_name).send_marker(msg.slot, passed)
         elif host is None:
             passed()
-        elif host.sending.is_in_line(msg.slot) or not host.take_marker(msg.slot, passed):
-            host.sending.pass_marker(msg.slot, passed)
+        elif host.router.has_forwarded_in(msg.slot) or not host.accept_marker(msg.slot, passed):
+            host.router.forward_marker(msg.slot, passed)
 
     def table(self, name: str, asker: Any = None) -> EntityTable | None:
-        """Return the table of a type that this node hosts; who asks is told of newer ones."""
+        """Return the table of a hosted type; the asking node will receive newer ones."""
         host = self._hosts.get(name)
         if host is None:
             return None
@@ -965,50 +971,51 @@ class Entities:
         if node:
             self._askers.setdefault(name, set()).add(node)
         owned = self._owned.get(name)
-        if owned is None:  # without leases this node has all
+        if owned is None:  # without leases this node owns all slots
             members = {self.writer: TableMember(self.runtime.node_id.hex())}
             table = Table(1, members=members).filled()
         else:
             table = owned.table
         return EntityTable(name, table.version, table.text()) if table.version else None
 
-    def take(self, told: EntityTable) -> None:
-        """Take a table that another member tells."""
-        if not told.is_sound or told.type_name not in self._senders:
+    def receive_table(self, table: EntityTable) -> None:
+        """Handle a table that another member has announced."""
+        if not table.is_sound or table.type_name not in self._routers:
             return
-        owned = self._owned.get(told.type_name)
+        owned = self._owned.get(table.type_name)
         if owned is not None:
-            owned.told(told.version)
-        # Where messages go need not wait for the register: an owner looks for itself.
-        self._senders[told.type_name].take(told)
+            owned.table_announced(table.version)
+        # The router need not wait for the register: a wrong owner refuses the messages.
+        self._routers[table.type_name].receive_table(table)
 
     def move(self, order: MoveSlots) -> None:
-        """Let slots of a type move to another host.
+        """Move slots of a type to another host.
 
         Raises:
-            WrongValue: this node is no member, that node is none, or there are no such slots.
+            WrongValue: one of the two nodes is not a member, or a slot number is invalid.
         """
         owned = self._owned.get(order.type_name)
         if owned is None or owned.is_closed:
             msg = f"{self.runtime.name} does not share {order.type_name} with other nodes"
             raise WrongValue(msg)
-        given: tuple[Any, Any] = order.slots, order.node
-        is_list = type(given[0]) is list and 0 < len(given[0]) <= SLOTS
-        is_sound = is_list and all(type(s) is int and 0 <= s < SLOTS for s in given[0])
-        if not is_sound or type(given[1]) is not str:
-            msg = f"moves are of 1 to {SLOTS} slots, numbers below that, to the id of a node"
+        slots: Any = order.slots
+        is_list = type(slots) is list and 0 < len(slots) <= SLOTS
+        is_sound = is_list and all(type(s) is int and 0 <= s < SLOTS for s in slots)
+        node: Any = order.node
+        if not is_sound or type(node) is not str:
+            msg = f"a move needs 1 to {SLOTS} slots, as numbers below {SLOTS}, and a node id"
             raise WrongValue(msg)
         owned.move(order.slots, order.node)
 
-    # --- looked at ---
+    # --- inspection ---
 
     def stats(self) -> list[EntityStats]:
-        """Return what there is to say of the types that this node hosts; from any thread."""
+        """Return the figures of the hosted types; from any thread."""
         return [self._stats(name, host) for name, host in sorted(self._hosts.items())]
 
     def _stats(self, name: str, host: EntityHost) -> EntityStats:
-        """Return what there is to say of a type."""
-        counters, sender = host.counters, self._senders.get(name)
+        """Return the figures of a type."""
+        counters, sender = host.counters, self._routers.get(name)
         return EntityStats(
             type=name,
             state=place_of(self._urls.get(name)),
@@ -1025,8 +1032,8 @@ class Entities:
             commit_seconds=host.commit_seconds,
         )
 
-    def _rows(self, _which: str, permits: Rights | None) -> list[Row]:
-        """Tell of the types that this node hosts; on the node's thread."""
+    def _rows(self, _filter: str, permits: Rights | None) -> list[Row]:
+        """Return a row for each hosted type; on the node's thread."""
         return [
             {
                 name: getattr(stats, name)
@@ -1034,16 +1041,16 @@ class Entities:
                 if name != "commit_seconds"
             }
             for stats in self.stats()
-            if _may_look(permits, stats.type)
+            if _may_inspect(permits, stats.type)
         ]
 
-    def _slot_rows(self, which: str, permits: Rights | None) -> list[Row]:
-        """Tell of the slots of a type, or of all, that this node owns."""
-        found = []
+    def _slot_rows(self, type_filter: str, permits: Rights | None) -> list[Row]:
+        """Return a row for each slot of a type, or of all types, that this node owns."""
+        rows = []
         for name, host in sorted(self._hosts.items()):
-            if which in ("", name) and _may_look(permits, name):
+            if type_filter in ("", name) and _may_inspect(permits, name):
                 active = Counter(cell.slot for cell in list(host.cells.values()))
-                found += [
+                rows += [
                     {
                         "type": name,
                         "slot": slot,
@@ -1053,10 +1060,10 @@ class Entities:
                     }
                     for slot, epoch in sorted(host.epochs.items())
                 ]
-        return found
+        return rows
 
-    def _cell_rows(self, which: str, permits: Rights | None) -> list[Row]:
-        """Tell of the entities of a type, or of all, that live here."""
+    def _cell_rows(self, type_filter: str, permits: Rights | None) -> list[Row]:
+        """Return a row for each active entity of a type, or of all types."""
         now = self.runtime.now()
         return [
             {
@@ -1068,13 +1075,13 @@ class Entities:
                 "idle": round(max(0.0, now - cell.last_used), 1),
             }
             for name, host in sorted(self._hosts.items())
-            if which in ("", name) and _may_look(permits, name)
+            if type_filter in ("", name) and _may_inspect(permits, name)
             for cell in list(host.cells.values())
         ]
 
-    async def _event_rows(self, which: str, permits: Rights | None) -> list[Row]:
-        """Tell the latest events of one entity, by `TYPE/KEY`, if this node owns it."""
-        name, _, key = which.partition("/")
+    async def _event_rows(self, entity: str, permits: Rights | None) -> list[Row]:
+        """Return the latest events of an entity `TYPE/KEY`, if this node owns it."""
+        name, _, key = entity.partition("/")
         host = self._hosts.get(name)
         if host is None or host.state is None or permits is not None or not is_key(key):
             return []
@@ -1088,15 +1095,15 @@ class Entities:
             after = page[-1].number
         return [
             {
-                "number": each.number,
-                "time": Entry.moment(each.time_ms).isoformat(timespec="milliseconds"),
-                "kind": each.kind,
-                "version": each.version,
-                "epoch": each.epoch,
-                "position": each.position,
-                "fields": each.body,
+                "number": event.number,
+                "time": Entry.moment(event.time_ms).isoformat(timespec="milliseconds"),
+                "kind": event.kind,
+                "version": event.version,
+                "epoch": event.epoch,
+                "position": event.position,
+                "fields": event.body,
             }
-            for each in recent
+            for event in recent
         ]
 
     # --- journals ---
@@ -1114,51 +1121,53 @@ class Entities:
         """Return the journal of a type.
 
         Raises:
-            WrongArgument: that is no entity class, or an argument is of another kind.
-            WrongValue: this node does not know where the events of the type are.
+            WrongArgument: `cls` is not an entity class, or an argument has the wrong type.
+            WrongValue: this node does not know the state of the type.
         """
         name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
         require(state is None or isinstance(state, str), "state is a text", state)
-        for what, value in (("follow", follow), ("raw", raw)):
-            require(type(value) is bool, f"{what} is True or False", value)
+        for argument, value in (("follow", follow), ("raw", raw)):
+            require(type(value) is bool, f"{argument} is True or False", value)
         checked_count(after, "after")
         host = self._hosts.get(name)
         url = state if state is not None else self._urls.get(name)
         if url is None:
-            where = (
+            problem = (
                 "is hosted without a state" if host else f"is not hosted on {self.runtime.name}"
             )
             step = "host it with state=…" if host else "give its state: journal(…, state=…)"
-            msg = f"{name} {where}, so its journal is not known here; {step}"
+            msg = f"{name} {problem}, so this node has no journal of it; {step}"
             raise WrongValue(msg)
         kind = EntityType(cls) if isinstance(cls, type) else host.type if host else None
         decoder = EntryDecoder(self.form, name, kind, is_raw=raw)
-        named = checked_reader(reader)
-        return Journal(self, url, name, decoder, after=after, follow=follow, reader=named)
+        name_of_reader = checked_reader(reader)
+        return Journal(
+            self, url, name, decoder, after=after, follow=follow, reader=name_of_reader
+        )
 
     async def parked_reminders(self, cls: object, state: str | None) -> list[ParkedReminder]:
-        """Return the reminders of a type that no host delivers any more.
+        """Return the parked reminders of a type.
 
         Raises:
-            WrongArgument: that is no entity class, or the state is no text.
-            WrongValue: this node does not know where the reminders of the type are.
+            WrongArgument: `cls` is not an entity class, or the state is not a text.
+            WrongValue: this node does not know the state of the type.
         """
         name, url = self._place_of(cls, state)
-        found = await called(await self.state(url), EntityState.parked_reminders, name)
+        rows = await called(await self.state(url), EntityState.parked_reminders, name)
         read = self.form.read_or_show
         return [
-            ParkedReminder(each.key, each.name, Entry.moment(each.due_ms), read(each.body))
-            for each in found
+            ParkedReminder(row.key, row.name, Entry.moment(row.due_ms), read(row.body))
+            for row in rows
         ]
 
     async def start_reminders(
         self, cls: object, key: str, reminder: str | None, state: str | None
     ) -> int:
-        """Let parked reminders of an entity be due now; returns how many.
+        """Make parked reminders of an entity due now; returns how many.
 
         Raises:
-            WrongArgument: that is no entity class, key, name or state.
-            WrongValue: this node does not know where the reminders of the type are.
+            WrongArgument: an argument has the wrong type, or `cls` is not an entity class.
+            WrongValue: this node does not know the state of the type.
         """
         name, url = self._place_of(cls, state)
         key = checked_key(key)
@@ -1176,76 +1185,76 @@ class Entities:
         require(state is None or isinstance(state, str), "state is a text", state)
         url = state if state is not None else self._urls.get(name)
         if url is None:
-            msg = f"{name} has no state that is known on {self.runtime.name}; give its state=…"
+            msg = f"{self.runtime.name} does not know the state of {name}; give state=…"
             raise WrongValue(msg)
         return name, url
 
     async def view(self, url: str) -> StateClient:
-        """Return what reads a state, opened once for the node."""
+        """Return a read-only client of a state, opened once for the node."""
         client: StateClient = await self._open(self._views, url, open_view)
         return client
 
     async def state(self, url: str) -> StateClient:
-        """Return what reads and writes a state, opened once for the node."""
+        """Return a client of a state, opened once for the node."""
         client: StateClient = await self._open(self._states, url, open_state)
         return client
 
     def followed(self, name: str, node: bytes, *, is_leaf: bool) -> EntityTable | None:
-        """Tell a node when the journal of a type grows, if this one hosts it."""
+        """Notify a node from now on when the journal of a hosted type grows."""
         if node and name in self._hosts:
             self.growth.add(name, node)
         return self.table_for_leaf(name) if is_leaf else self.table(name)
 
     # --- owners ---
 
-    def put_away(self, type_name: str, key: str) -> None:
-        """Let an entity be put away by its owner."""
+    def passivate(self, type_name: str, key: str) -> None:
+        """Passivate an entity at its owner."""
         node = self.owner(type_name, key)
         if node == self.runtime.node_id:
-            self.put_away_here(type_name, key)
+            self.passivate_here(type_name, key)
         elif node:
             self.runtime.ref_of(node, ENTITIES).tell(StopEntity(type_name, key))
 
-    def put_away_here(self, type_name: str, key: str) -> None:
-        """Put an entity of this node away, behind what it was sent."""
+    def passivate_here(self, type_name: str, key: str) -> None:
+        """Passivate an entity of this node after its messages."""
         host = self._hosts.get(type_name)
         if host is not None and (cell := host.cells.get(key)) is not None:
-            host.put_away(cell)
+            host.passivate(cell)
 
     def error_of_unsent(self, type_name: str, key: str, asker: Any) -> BaseException | None:
-        """Return why an ask was never sent to an owner; None if it was."""
-        sender = self._senders.get(type_name)
+        """Return the error of an expired ask that was never sent; None if it was sent."""
+        sender = self._routers.get(type_name)
         return None if sender is None else sender.error_of_unsent(key, slot_of(key), asker)
 
     def owner(self, type_name: str, key: str) -> bytes:
-        """Return the node that owns an entity, as far as is known here."""
+        """Return the node that owns an entity; empty if this node does not know it."""
         host, slot = self._hosts.get(type_name), slot_of(key)
         if host is not None and host.serves(slot):
             own: bytes = self.runtime.node_id
             return own
-        sender = self._senders.get(type_name)
+        sender = self._routers.get(type_name)
         return b"" if sender is None else sender.table.node_of(slot)
 
     # --- the end ---
 
     async def drain(self, deadline: Deadline) -> None:
-        """Move all slots to the other members while there is time.
+        """Move all slots to the other members, within a deadline.
 
-        All types begin at once: they take turns (`MoveTurns`), and one whose entities do not
-        come to rest gives its turn back, so it does not use up the time of the others.
+        All types start together and take turns (`MoveTurns`). A type that cannot drain its
+        slots returns its turn, so it does not use up the time of the others.
         """
         moves = [(name, owned.start_drain()) for name, owned in list(self._owned.items())]
         for name, move in moves:
             await self._in_time(move, deadline)
-            passed_on: Future[None] = Future()
-            self._sender(name).when_idle(partial(passed_on.set_result, None))
-            await self._in_time(passed_on, deadline)
+            forwarded: Future[None] = Future()
+            self._router(name).when_idle(partial(forwarded.set_result, None))
+            await self._in_time(forwarded, deadline)
 
     async def close(self, deadline: Deadline) -> None:
-        """Commit what is under way, and give all slots to the other members.
+        """Commit what is in flight, and give all slots to the other members.
 
-        Activations that have not ended when half of the time is over are killed, so that those
-        slots are given away as well.
+        Activations that have not ended after half of the time are killed, so that their slots
+        are given away in the other half.
         """
         hosts = list(self._hosts.items())
         half = Deadline.after(self.runtime.now, deadline.left() / 2)
@@ -1257,14 +1266,14 @@ class Entities:
         for future, (_, host) in zip(emptied, hosts, strict=True):
             await self._in_time(future, half)
             if not future.done():
-                host.kill_all("its node was closed while it did not come to rest")
+                host.kill_all("its node was closed before the entity had ended")
         for name, _ in hosts:
             owned = self._owned.get(name)
             if owned is not None:
                 await self._in_time(owned.start_leaving(), deadline)
 
     async def _in_time(self, change: Future[None], deadline: Deadline) -> None:
-        """Await a change as long as there is time; what is left goes when the node ends."""
+        """Await a change until a deadline; slots that are left end with the node's lease."""
         waiter: Future[None] = Future()
         change.on_done(lambda done: waiter.set_result(None))
         late = OutcomeUnknown("slots are left")
@@ -1275,21 +1284,21 @@ class Entities:
         """Close states and leases; on a thread that may block."""
         if self._stop_listening is not None:
             self._stop_listening()
-        for held in self._held.values():
-            held.close()
+        for lease in self._held.values():
+            lease.close()
         for opened in (self._states, self._leases, self._views):
             for client in opened.values():
                 client.close()
             opened.clear()
 
 
-def _may_look(permits: Rights | None, type_name: str) -> bool:
-    """Return whether rights include looking at a type."""
+def _may_inspect(permits: Rights | None, type_name: str) -> bool:
+    """Return whether rights permit to inspect a type."""
     return permits is None or permits.permit("entities", type_name)
 
 
 def place_of(url: str | None) -> str:
-    """Return where a state is, without a password; "" for nowhere."""
+    """Return the place of a state without a password; "" for no state."""
     if url is None or "://" not in url:
         return url or ""
     parts = urlsplit(url)

@@ -1,8 +1,8 @@
-"""The class of entities: actors by key whose state outlives every process.
+"""The base class of entities: actors by key whose state outlives every process.
 
-A handler persists events; functions marked with `@event` apply them, at once and again whenever
-the entity is recovered. What an entity is in the database, and how old events are read, is its
-`EntityType`.
+A handler persists events. Methods marked with `@event` apply them: when they are persisted, and
+again whenever the entity is recovered. `EntityType` holds what a host needs of a class: its
+stored name, its events, and how to read older versions.
 """
 
 import inspect
@@ -39,44 +39,44 @@ F = TypeVar("F", bound=Callable[..., Any])
 _EVENT: Final = "__callboard_event__"
 _UPCAST: Final = "__callboard_upcast__"
 
-#: Seconds without a message after which a durable entity is put away.
+#: Seconds without a message after which a durable entity is passivated.
 DEFAULT_IDLE: Final = 60.0
 
-#: By the present name of an entity type that was renamed, the former one.
+#: By the current name of a renamed entity type: its former name.
 _RENAMED: Final[dict[str, str]] = {}
 
-#: What subclasses may not redefine, besides the names of every actor.
+#: Names that subclasses may not redefine, besides those of every actor.
 _RESERVED: Final = frozenset({"key", "fence", "persist", "save", "remind", "forget", "context"})
 
 
 def event(function: F) -> F:
-    """Mark a method that applies events of the type that its parameter is annotated with.
+    """Mark a method that applies the events of its parameter's annotated type.
 
-    It changes the entity and nothing else: it is called again for each stored event when the
-    entity is recovered, so it sends nothing, asks nobody and looks at no clock.
+    It may only change the entity. It runs again for each stored event when the entity is
+    recovered, so it must not send, ask, or read a clock.
     """
     given: object = function
     if not inspect.isfunction(given):
         msg = "@event takes no arguments: write it above def on_added(self, event: Added)"
         raise InvalidHandler(msg)
     if inspect.iscoroutinefunction(function):
-        msg = f"{function.__qualname__} applies events, and may not await; write `def`"
+        msg = f"{function.__qualname__} applies events, so it may not await; write `def`"
         raise InvalidHandler(msg)
     setattr(function, _EVENT, True)
     return function
 
 
 def upcast(kind: str, version: int) -> Callable[[F], F]:
-    """Mark a method that turns the fields of an old version of an event into the next one's.
+    """Mark a method that converts fields of an old version of an event to the next version.
 
-    The same for a state that `save()` stores: `kind` is the name of the class of the state.
+    It also converts a state that `save()` stored; `kind` is then the name of the state's class.
 
     `@upcast("shop.ItemAdded", 1)` above `def older(self, fields: dict[str, Any])` returns the
     fields of version 2; events are stored as version 2 from then on.
 
     Args:
-        kind: the name under which the event or the state is registered.
-        version: the one that is read; the first one is 1.
+        kind: the registered name of the event or the state.
+        version: the version to convert from; the first one is 1.
     """
     given: tuple[object, object] = kind, version
     if type(given[0]) is not str or type(given[1]) is not int or version < 1:
@@ -94,43 +94,43 @@ def upcast(kind: str, version: int) -> Callable[[F], F]:
 class Entity(Actor):
     """An actor by key whose state outlives every process.
 
-    `node.host(Cart, state="sqlite:shop.db")` lets a node run entities of a class, and
-    `node.entity(Cart, "u-17")` is the ref of one, on any node. It is made when a message comes,
-    from what was stored; its handlers `persist` events, and answers leave once these are
-    durable. A handler that raises has written nothing, and the entity is read again.
+    `node.host(Cart, state="sqlite:shop.db")` hosts the entities of a class on a node, and
+    `node.entity(Cart, "u-17")` is the ref of one, on any node. A message activates an entity
+    from its stored state. Its handlers `persist` events, and their answers leave after these
+    are durable. If a handler raises, its events are discarded and the entity is recovered.
     """
 
-    #: On disk and on the wire; the name of the class unless it is set.
+    #: The name on disk and on the wire; by default the name of the class.
     name: ClassVar[str] = ""
-    #: The former name of a type that was renamed: it stays that on disk and on the wire.
+    #: The former name of a renamed type, which stays its name on disk and on the wire.
     was: ClassVar[str] = ""
-    #: Of the form of snapshots: those of another version are not used.
+    #: Version of the snapshots; a snapshot of another version is not used.
     version: ClassVar[int] = 1
-    #: Seconds without a message after which it is put away; None is 60, or never without state.
+    #: Seconds without a message until it is passivated; None: 60, or never without state.
     idle: ClassVar[float | None] = None
     #: Events after which a snapshot is stored; 0 for none.
     snapshot_every: ClassVar[int] = 1000
-    #: How many events of a key are kept behind its snapshot: "all", or a number.
+    #: How many events of a key are kept before its snapshot: "all", or a number.
     keep: ClassVar[int | Literal["all"]] = "all"
-    #: How another node takes over: "fast", or "lease", which waits for the lease to end.
+    #: How another node takes over: "fast" by votes, or "lease" after the lease has ended.
     takeover: ClassVar[Literal["fast", "lease"]] = "fast"
 
     #: Seconds that `activated` and `passivated` may await; None for no limit.
     hook_timeout: ClassVar[float | None] = 30.0
 
-    #: Handlers of entities may be marked as such.
+    #: Allows `@handler(read_only=True)`.
     may_read_only: ClassVar[bool] = True
-    #: The names that it defines are not its users'.
+    #: Names defined by this class do not count as its users' names.
     _is_framework: ClassVar[bool] = True
 
-    #: This entity as the runtime sees it.
+    #: The cell of this entity.
     context: Any
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        taken = sorted(_RESERVED & vars(cls).keys())
-        if taken:
-            msg = f"{cls.__qualname__} redefines {', '.join(taken)}, which every entity has"
+        reserved = sorted(_RESERVED & vars(cls).keys())
+        if reserved:
+            msg = f"{cls.__qualname__} redefines {', '.join(reserved)}, which every entity has"
             raise ReservedName(msg)
         _check_options(cls)
         if vars(cls).get("was"):
@@ -138,10 +138,10 @@ class Entity(Actor):
 
     @classmethod
     def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
-        """Make the activation of a cell; only hosts do.
+        """Make the actor of a cell; only hosts call this.
 
         Raises:
-            NotSpawnable: it was spawned.
+            NotSpawnable: the class was spawned like other actors.
         """
         context: Any = cell
         if not hasattr(context, "persist"):
@@ -159,17 +159,17 @@ class Entity(Actor):
         keep: int | Literal["all"] | None = None,
         takeover: Literal["fast", "lease"] | None = None,
     ) -> type[Self]:
-        """Return this class with options for one `host`; what is left out is its own."""
-        given: dict[str, Any] = {
+        """Return this class with options for one `host`; others keep their values."""
+        options: dict[str, Any] = {
             "idle": idle,
             "snapshot_every": snapshot_every,
             "keep": keep,
             "takeover": takeover,
         }
-        changed = {name: value for name, value in given.items() if value is not None}
+        changed = {name: value for name, value in options.items() if value is not None}
         own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-        made: Any = type(cls.__name__, (cls,), {"name": type_name(cls), **own, **changed})
-        return made  # type: ignore[no-any-return]
+        variant: Any = type(cls.__name__, (cls,), {"name": type_name(cls), **own, **changed})
+        return variant  # type: ignore[no-any-return]
 
     @property
     def key(self) -> str:
@@ -179,10 +179,10 @@ class Entity(Actor):
 
     @property
     def fence(self) -> str:
-        """Names the next event of this entity: an idempotency key for effects outside.
+        """An idempotency key for effects outside: names the next event of this entity.
 
-        The same until something is persisted, wherever the entity runs, so that an effect
-        which is repeated after a crash can be told from a new one.
+        It stays the same until an event is persisted, on any node, so that an effect repeated
+        after a crash has the key of the first attempt.
         """
         return f"{self.context.type.name}/{self.key}/{self.context.written + 1}"
 
@@ -190,8 +190,8 @@ class Entity(Actor):
         """Apply an event, and store it when the handler returns or awaits.
 
         Raises:
-            NotPersistable: no `@event` takes it, or this is no handler that may write.
-            NotSerializable: it holds something that cannot be stored.
+            NotPersistable: no `@event` method applies it, or no handler that may write runs.
+            NotSerializable: it holds a value that cannot be stored.
         """
         self.context.persist(event)
 
@@ -199,8 +199,8 @@ class Entity(Actor):
         """Store `self.state`, a registered dataclass, when the handler returns or awaits.
 
         Raises:
-            NotPersistable: there is no such `state`, or this is no handler that may write.
-            NotSerializable: it holds something that cannot be stored.
+            NotPersistable: there is no such `state`, or no handler that may write runs.
+            NotSerializable: it holds a value that cannot be stored.
         """
         self.context.save()
 
@@ -212,66 +212,67 @@ class Entity(Actor):
         after: float | None = None,
         every: float | None = None,
     ) -> None:
-        """Let a message come to this entity after a time, whatever ends or moves meanwhile.
+        """Send a message to this entity later, even if its process has ended or it has moved.
 
-        It is stored when the handler returns or awaits, as events are, and goes in the
-        transaction of the handler that it comes to: it comes at least once, and again, later
-        each time, while that handler raises. One of the same name is replaced.
+        The reminder is stored when the handler returns or awaits, as events are. It is deleted
+        in the transaction of the handler that receives it. So it arrives at least once; while
+        that handler raises, it arrives again after longer and longer pauses. It replaces a
+        reminder of the same name.
 
         Args:
             name: of the reminder, a text of 1 to 256 bytes.
-            message: what comes, as if it was told.
-            after: seconds until then, by the database's clock; `every` unless it is given.
-            every: seconds after which it comes again, until it is forgotten; what was missed
-                meanwhile comes once.
+            message: for the entity, as if sent with `tell`.
+            after: seconds until then, by the database's clock; `every` by default.
+            every: seconds between repetitions, until it is forgotten; repetitions that were
+                missed arrive as one.
 
         Raises:
-            InvalidSeconds: that is no time.
-            NotPersistable: the entity has no state, or this is no handler that may write.
+            InvalidSeconds: a time is invalid.
+            NotPersistable: the entity has no state, or no handler that may write runs.
             NotSerializable: the message cannot be stored.
-            WrongArgument: neither `after` nor `every` is given, or the name is no text.
+            WrongArgument: neither `after` nor `every` is given, or the name is not a text.
             WrongValue: the name is empty or too long.
         """
         name = checked_key(name, "reminder's name")
         period = None if every is None else checked_period(every, "every")
         delay = period if after is None else checked_seconds(after, "after")
         if delay is None:
-            msg = f"remind({name!r}, …) says when: after=3600.0, or every=60.0"
+            msg = f"remind({name!r}, …) needs a time: after=3600.0, or every=60.0"
             raise WrongArgument(msg)
         self.context.remind(name, message, delay, period or 0.0)
 
     def forget(self, name: str) -> None:
-        """Take a reminder back when the handler returns or awaits; none of that name is fine.
+        """Delete a reminder when the handler returns or awaits; a missing one is ignored.
 
         Raises:
-            NotPersistable: the entity has no state, or this is no handler that may write.
-            WrongArgument: the name is no text.
+            NotPersistable: the entity has no state, or no handler that may write runs.
+            WrongArgument: the name is not a text.
             WrongValue: the name is empty or too long.
         """
         self.context.forget(checked_key(name, "reminder's name"))
 
     async def activated(self) -> None:
-        """Called when the entity was made or recovered, before its first message.
+        """Called after the entity was created or recovered, before its first message.
 
-        Awaiting longer than `hook_timeout` ends the activation: what waits for it fails with
-        `EntityUnavailable`, and the next message tries again.
+        If it awaits longer than `hook_timeout`, the activation ends: waiting messages fail with
+        `EntityUnavailable`, and the next message activates the entity again.
         """
 
     async def passivated(self) -> None:
-        """Called before the entity is put away; it may persist nothing more.
+        """Called before the entity is passivated; it cannot persist events.
 
-        Awaiting longer than `hook_timeout` cancels it; the entity is put away all the same.
+        If it awaits longer than `hook_timeout`, it is cancelled and the entity is passivated.
         """
 
 
 class EntityType:
-    """What an entity class is to its host: its name, its events, how old ones are read."""
+    """An entity class as its host sees it: name, events, versions."""
 
     def __init__(self, cls: type[Entity]) -> None:
-        """Read a class.
+        """Inspect a class.
 
         Raises:
-            InvalidHandler: an `@event` does not say which events it takes, or two take one.
+            InvalidHandler: an `@event` method lacks an event type, or two apply the same one.
         """
         self.cls = cls
         self.name = type_name(cls)
@@ -283,58 +284,62 @@ class EntityType:
             own: dict[type, str] = {}
             for name, function in vars(kind).items():
                 if getattr(function, _EVENT, False):
-                    for taken in _event_types(cls, function):
-                        if own.setdefault(taken, name) != name:
-                            msg = f"{cls.__qualname__}: {own[taken]} and {name} both apply "
-                            msg_0 = f"{msg}{taken.__qualname__}; only one would be called"
-                            raise InvalidHandler(msg_0)
-                        self.appliers[taken] = getattr(cls, name)
+                    for event_type in _event_types(cls, function):
+                        if own.setdefault(event_type, name) != name:
+                            msg = (
+                                f"{cls.__qualname__}: {own[event_type]} and {name} both apply "
+                                f"{event_type.__qualname__}; only one of them may"
+                            )
+                            raise InvalidHandler(msg)
+                        self.appliers[event_type] = getattr(cls, name)
                 elif hasattr(function, _UPCAST):
-                    named, version = getattr(function, _UPCAST)
-                    self._upcasts[named, version] = getattr(cls, name)
-                    self._latest[named] = max(version, self._latest.get(named, 0))
-        #: By kind, the latest version, and what makes an event of its fields; filled by use.
+                    event_name, version = getattr(function, _UPCAST)
+                    self._upcasts[event_name, version] = getattr(cls, name)
+                    self._latest[event_name] = max(version, self._latest.get(event_name, 0))
+        #: By kind: the latest version, and a function from fields to an event; filled by use.
         self.builders: dict[str, tuple[int, Callable[[Any, NoteDropped], object]]] = {}
         self.snapshot_every = cls.snapshot_every
-        #: Of snapshots that are read; None for all: `@upcast` changes what `save` stored.
+        #: The version of usable snapshots; None for all: `@upcast` converts a saved state.
         self.snapshot_version = cls.version if self.appliers else None
 
     def idle(self, *, is_kept: bool) -> float | None:
-        """Return the seconds without a message until one is put away; None for never."""
+        """Return the seconds without a message until passivation; None for never."""
         return DEFAULT_IDLE if self.cls.idle is None and is_kept else self.cls.idle
 
     def applier(self, event: object) -> Callable[[Any, Any], object]:
         """Return the function that applies an event.
 
         Raises:
-            NotPersistable: there is none.
+            NotPersistable: there is none for its type.
         """
-        found = self.appliers.get(type(event))
-        if found is not None:
-            return found
+        applier = self.appliers.get(type(event))
+        if applier is not None:
+            return applier
         for kind in type(event).__mro__:
             if kind in self.appliers:
                 return self.appliers[kind]
-        what = safe_repr(event).split("(", 1)[0]
-        msg = f"{self.cls.__qualname__} has no @event that takes {what:.80}; add "
-        msg_0 = f"{msg}@event above def on_it(self, event: {type(event).__name__})"
-        raise NotPersistable(msg_0)
+        label = safe_repr(event).split("(", 1)[0]
+        msg = (
+            f"{self.cls.__qualname__} has no @event method for {label:.80}; add "
+            f"@event above def on_it(self, event: {type(event).__name__})"
+        )
+        raise NotPersistable(msg)
 
     def version_of(self, *names: str) -> int:
-        """Return the version of an event or state that is written: one above the last upcast.
+        """Return the version in which an event or state is written: the last upcast plus one.
 
         Args:
-            names: all those of its type.
+            names: all names of its type.
         """
         return 1 + max(self._latest.get(name, 0) for name in names)
 
     def saved_version(self, names: tuple[str, ...]) -> int:
-        """Return the version of a state that `save` stores; 0 for the first one."""
+        """Return the version of a state that `save` stores; 0 for the first version."""
         version = self.version_of(*names)
         return 0 if version == 1 else version
 
     def upcast(self, actor: Entity, names: tuple[str, ...], version: int, fields: Any) -> Any:
-        """Return the fields of an old event or state as the present class has them."""
+        """Convert the fields of an old event or state to the current version."""
         for step in range(version, self.version_of(*names)):
             for name in names:
                 change = self._upcasts.get((name, step))
@@ -348,61 +353,61 @@ def type_name(cls: object) -> str:
     """Return the name of an entity type.
 
     Raises:
-        WrongArgument: it is no class of entities.
+        WrongArgument: `cls` is not a class of entities.
     """
     if not isinstance(cls, type) or not issubclass(cls, Entity) or cls is Entity:
-        msg = f"{safe_repr(cls):.100} is no entity class; derive one from callboard.Entity"
+        msg = f"{safe_repr(cls):.100} is not an entity class; derive one from callboard.Entity"
         raise WrongArgument(msg)
     own = vars(cls).get("was") or vars(cls).get("name")
     return own if isinstance(own, str) and own else cls.__name__
 
 
 def stored_name(name: str) -> str:
-    """Return the name of an entity type on disk and on the wire: the former one."""
+    """Return the name of an entity type on disk and on the wire: its former name, if any."""
     return _RENAMED.get(name, name)
 
 
-def checked_key(key: object, what: str = "key") -> str:
-    """Return what was given as a key, or as another name of 1 to 256 bytes.
+def checked_key(key: object, label: str = "key") -> str:
+    """Return a valid key, or another name of 1 to 256 bytes.
 
     Raises:
-        WrongArgument: it is no text.
-        WrongValue: it is empty, too long, or no text that UTF-8 can express.
+        WrongArgument: it is not a text.
+        WrongValue: it is empty, too long, or not valid in UTF-8.
     """
     if type(key) is not str:
-        msg = f"a {what} is a text, such as 'u-17', not {safe_repr(key):.80}"
+        msg = f"a {label} is a text, such as 'u-17', not {safe_repr(key):.80}"
         raise WrongArgument(msg)
     if not is_key(key):
         limits = f"1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
-        msg = f"a {what} has {limits}; {safe_repr(key):.80} has not"
+        msg = f"a {label} must have {limits}, not {safe_repr(key):.80}"
         raise WrongValue(msg)
     return key
 
 
 def _event_types(cls: type, function: Callable[..., Any]) -> list[type]:
-    """Return the classes of events that a function applies."""
-    where = f"{cls.__qualname__}.{function.__name__}"
+    """Return the event classes that a method applies."""
+    qualname = f"{cls.__qualname__}.{function.__name__}"
     names = list(inspect.signature(function).parameters)
     if len(names) != 2 or names[1] not in getattr(function, "__annotations__", {}):
-        msg = f"{where} applies events; declare it as (self, event: Type)"
+        msg = f"{qualname} applies events; declare it as (self, event: Type)"
         raise InvalidHandler(msg)
-    return list(types_of(hints_of(function, names[1])[names[1]], where))
+    return list(types_of(hints_of(function, names[1])[names[1]], qualname))
 
 
 def _check_options(cls: type[Entity]) -> None:
-    """Look whether what an entity class sets can be meant.
+    """Check the options of an entity class.
 
     Raises:
-        WrongArgument: an option is of another kind.
-        WrongValue: an option has a value that means nothing.
+        WrongArgument: an option has a value of the wrong type.
+        WrongValue: an option has an invalid value.
     """
-    own, where = vars(cls), cls.__qualname__
+    own, qualname = vars(cls), cls.__qualname__
     for option in ("name", "was"):
         name = own.get(option, "x")
         if name and not is_type_name(name):
             msg = (
-                f"{where}.{option} is a text of up to {TYPE_NAME_LIMIT} characters without / "
-                f"and spaces, as it is a part of addresses, not {safe_repr(name):.80}"
+                f"{qualname}.{option} is a text of up to {TYPE_NAME_LIMIT} characters without "
+                f"/ and spaces, as it is a part of addresses, not {safe_repr(name):.80}"
             )
             raise WrongValue(msg)
     for option in ("idle", "hook_timeout"):
@@ -411,15 +416,15 @@ def _check_options(cls: type[Entity]) -> None:
     for option, least in (("version", 1), ("snapshot_every", 0)):
         value = own.get(option, least)
         if type(value) is not int or value < least:
-            msg = f"{where}.{option} is a number from {least} on, not {safe_repr(value):.80}"
+            msg = f"{qualname}.{option} is a number from {least} on, not {safe_repr(value):.80}"
             raise WrongValue(msg)
     keep = own.get("keep", "all")
     if keep != "all" and (type(keep) is not int or keep < 0):
-        msg = f'{where}.keep is "all" or a number of events, not {safe_repr(keep):.80}'
+        msg = f'{qualname}.keep is "all" or a number of events, not {safe_repr(keep):.80}'
         raise WrongValue(msg)
     if own.get("takeover", "fast") not in ("fast", "lease"):
-        msg = f'{where}.takeover is "fast" or "lease", not {safe_repr(own["takeover"]):.80}'
+        msg = f'{qualname}.takeover is "fast" or "lease", not {safe_repr(own["takeover"]):.80}'
         raise WrongValue(msg)
     if own.get("detached") or own.get("mailbox") is not None:
-        msg = f"{where} is an entity, which has neither detached nor mailbox; take them away"
+        msg = f"{qualname} is an entity, so it has neither detached nor mailbox; remove them"
         raise WrongValue(msg)

@@ -1,4 +1,4 @@
-"""What can go wrong with entities; what databases raise is in `callboard.lease.errors`.
+"""Errors of entities; errors of databases are in `callboard.lease.errors`.
 
 ::
 
@@ -6,11 +6,11 @@
     ├── EntityUnavailable         nothing happened, repeat it           (ConnectionError)
     ├── NotPersistable            an event that cannot be persisted here (TypeError)
     ├── StateNotPersisted         a change of the state that would be lost
-    ├── NotAnActor                an entity has no end that could be watched (TypeError)
-    ├── JobLost                   a job of a queue is another taker's by now
-    ├── QueueFull                 a work queue has all the jobs, or takers, it may have
-    ├── NeedsLeases               two nodes host a type, and nothing decides between them
-    └── DuplicateEntityType       two classes of one name are hosted by a node
+    ├── NotAnActor                an entity cannot be monitored or killed (TypeError)
+    ├── JobLost                   another taker has the job by now
+    ├── QueueFull                 a work queue has reached its limit of jobs or takers
+    ├── NeedsLeases               two nodes host a type without leases
+    └── DuplicateEntityType       a node hosts two classes of one name
 """
 
 from typing import ClassVar
@@ -19,18 +19,18 @@ from callboard.kernel.errors import CallboardError
 
 
 class EntityUnavailable(CallboardError, ConnectionError):
-    """No owner could take the message, or its events were not stored; repeat it."""
+    """No owner accepted the message, or its events were not stored; repeat it."""
 
-    #: An ask that comes again is handled.
+    #: A repeated ask is handled.
     nothing_happened: ClassVar[bool] = True
 
 
 class NotPersistable(CallboardError, TypeError):
-    """An event that no `@event` takes, or a `persist` outside of a handler that may write."""
+    """The event has no `@event` method, or no handler that may write runs."""
 
 
 class StateNotPersisted(CallboardError):
-    """A handler changed the state and persisted nothing; found in tests and development."""
+    """A handler changed the state without persisting; raised in tests and development."""
 
 
 class NotAnActor(CallboardError, TypeError):
@@ -38,16 +38,16 @@ class NotAnActor(CallboardError, TypeError):
 
 
 class JobLost(CallboardError):
-    """The taker's time was over, or its node out of reach: another one does the job, or did."""
+    """The taker's time ended, or its node was lost; another taker has the job."""
 
 
 class QueueFull(CallboardError):
-    """A work queue has all the jobs that it may have, or too many takers wait: slow down."""
+    """A work queue has reached its limit of jobs, or of waiting takers; slow down."""
 
 
 class NeedsLeases(CallboardError):
-    """A second node wants to host a type, and there are no leases that would decide."""
+    """A second node wants to host a type, and no leases decide which node owns a slot."""
 
 
 class DuplicateEntityType(CallboardError, TypeError):
-    """Another class of that name is hosted on this node; set `name` of one of them."""
+    """This node hosts another class of that name; set `name` of one of them."""

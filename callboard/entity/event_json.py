@@ -1,7 +1,8 @@
-"""Events and states as JSON, so that what is stored can be read by SQL without callboard.
+"""Events and states as JSON, so that SQL can read the stored data without callboard.
 
-What JSON has is written as it is. A registered message inside is an object with its name under
-`$type`; everything else that can travel is `{"$cbor": "…"}`, base64 of its form on the wire.
+JSON values are written as they are. A registered message inside is an object with its name
+under `$type`. Any other serializable value is `{"$cbor": "…"}`, the base64 of its form on the
+wire.
 """
 
 import base64
@@ -35,19 +36,19 @@ V = TypeVar("V")
 
 _log: Final = logging.getLogger("callboard.entity")
 
-#: Dropped fields that are logged at most, each once.
-_TOLD_LIMIT: Final = 1000
+#: Dropped fields that are logged, each once.
+_LOGGED_FIELDS_LIMIT: Final = 1000
 
-#: What is never changed by anybody, so that it needs no copy.
+#: Types of immutable values, which need no copy.
 IMMUTABLE: Final = frozenset({int, str, bytes, bool, float, type(None)})
 
-#: What other software has as well, where JSON does not.
+#: Types that other software knows too, although JSON lacks them.
 _ANYWHERE: Final = frozenset({int, float, bytes, datetime, Decimal, UUID})
 
-#: Integers that every reader of JSON takes: those between are exact as a double.
+#: Bound of the integers that every JSON reader keeps: a double holds them exactly.
 _EXACT: Final = 2**53
 
-#: What other values are in.
+#: Types of values with values inside.
 _NESTING: Final[frozenset[type]] = frozenset({dict, list})
 
 
@@ -59,30 +60,30 @@ class _Missing(UnknownMessageType):
         self.name = name if isinstance(name, str) else ""
 
 
-#: What a value raises that cannot be written; a `ValueError` is a text without a form in UTF-8.
+#: Errors of a value that cannot be written; `ValueError`: a text that UTF-8 cannot express.
 _CANNOT_WRITE: Final = (CannotTravel, ValueError, RecursionError)
 
-#: What a text raises that is well-formed, and of which this program has no or another class.
+#: Errors of a well-formed text whose class is missing here, or differs.
 OTHER_RELEASE: Final = (UnknownMessageType, MessageVersion, MessageRefused)
 
-#: What a text raises that is no value.
+#: Errors of a text that is not a stored value.
 _NO_VALUE: Final = (
     ValueError, TypeError, KeyError, RecursionError, RemoteProtocolError
 )  # fmt: skip
 
 
-def _why(error: BaseException) -> str:
-    """Return the text of an error; that of the interpreter's stack says nothing of values."""
+def _reason(error: BaseException) -> str:
+    """Return the text of an error; for a recursion error, a text about the value."""
     return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def _encoder() -> Callable[[Any], str]:
-    """Return what writes JSON; each event goes there, so nothing is made anew for one."""
+    """Return a fast JSON encoder; it runs for each event, so it reuses one C encoder."""
     make, join = vars(json.encoder)["c_make_encoder"], "".join
-    if make is None:  # another Python
+    if make is None:  # a Python without the C encoder
         return json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     escaped = vars(json.encoder)["encode_basestring"]
-    # No look for cycles: what is written was made of the value, and has none.
+    # No check for cycles: the value was built by `_plain` and has none.
     parts = make(None, None, escaped, None, ":", ",", False, False, True)  # noqa: FBT003
     return lambda value: join(parts(value, 0))
 
@@ -94,23 +95,23 @@ _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = vars(_DECODER)["scan_once"
 
 
 def _decoded(text: str) -> Any:
-    """Return what a text holds; a replay reads a million of them.
+    """Return the value of a JSON text; a replay decodes a million of them.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: the text is not JSON.
     """
     try:
         value, end = _SCAN(text, 0)
     except StopIteration:
-        return _DECODER.decode(text)  # which says where it is wrong
+        return _DECODER.decode(text)  # raises with the position of the error
     return value if end == len(text) else _DECODER.decode(text)
 
 
 def _has_plain_keys(value: dict[Any, Any]) -> bool:
-    """Return whether all keys are texts that JSON objects have.
+    """Return whether all keys are plain texts, as JSON objects have.
 
     Raises:
-        UnicodeEncodeError: UTF-8 cannot express one.
+        UnicodeEncodeError: UTF-8 cannot express a key.
     """
     for key in value:
         if type(key) is not str or key[:1] == "$":
@@ -122,13 +123,13 @@ def _has_plain_keys(value: dict[Any, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableValue:
-    """A stored value that this program cannot read, with what is stored of it.
+    """A stored value that this program cannot read, with its stored text.
 
-    It stands where the value would, in lists for people such as `queue.dead()`.
+    It takes the place of the value in lists for people, such as `queue.dead()`.
 
     Attributes:
-        type_name: the name under which its class is registered; "" where it has none.
-        body: the value as it is stored, JSON.
+        type_name: the registered name of its class; "" if it has none.
+        body: the stored value, as JSON.
         why: why this program cannot read it.
     """
 
@@ -138,7 +139,7 @@ class UnreadableValue:
 
 
 def type_of_body(body: str) -> str:
-    """Return the name of the registered type of a stored value; "" where it has none."""
+    """Return the registered name of a stored value's type; "" if it has none."""
     try:
         plain = _decoded(body)
     except (ValueError, RecursionError):
@@ -148,76 +149,77 @@ def type_of_body(body: str) -> str:
 
 
 class EventSerializer:
-    """Writes and reads values with the message types of a node."""
+    """Serializes values as JSON, with the message types of a node."""
 
     def __init__(self, codec: PayloadCodec) -> None:
-        """Make one on the codec of a node."""
+        """Create a serializer on the codec of a node."""
         self._codec = codec
-        #: Fields that were dropped and are in the log, with their types.
-        self._told_fields: set[tuple[str, str]] = set()
-        #: By registered type, its fields, each with the text that stands before its value.
+        #: Dropped fields that were logged, with their types.
+        self._logged_fields: set[tuple[str, str]] = set()
+        #: By registered type: its fields, each with the JSON text before its value.
         self._fields: dict[RecordType, list[tuple[str, str]]] = {}
 
     def kind_of(self, event: object) -> RecordType:
         """Return the registered type of an event.
 
         Raises:
-            NotSerializable: its class is no registered dataclass or named tuple.
+            NotSerializable: its class is not a registered dataclass or named tuple.
         """
         cls = type(event)
         kind = self._codec.registry.type_of(cls)
         if not isinstance(kind, RecordType):
             advice = self._codec.registry.advice(cls)
-            msg = f"an event is a registered message, and {cls.__qualname__} is none; {advice}"
+            msg = f"an event must be a registered message; {cls.__qualname__} is not: {advice}"
             raise NotSerializable(msg)
         return kind
 
     def kind_named(self, name: str) -> MessageType | None:
-        """Return the registered type of a name; None for one that this program lacks."""
+        """Return the registered type of a name; None if this program lacks it."""
         registry = self._codec.registry
         return registry.by_name.get(name) or registry.type_named(name)
 
     def note_dropped(self, name: str, fields: Collection[str]) -> None:
-        """Count fields that are stored and that the class lacks; log each one once.
+        """Count stored fields that the class lacks; log each field once.
 
-        What is stored next of the value has them no more.
+        The next stored version of the value lacks them too.
         """
         self._codec.dropped_fields += len(fields)
         for field in fields:
-            if (name, field) not in self._told_fields and len(self._told_fields) < _TOLD_LIMIT:
-                self._told_fields.add((name, field))
+            is_logged = (name, field) in self._logged_fields
+            if not is_logged and len(self._logged_fields) < _LOGGED_FIELDS_LIMIT:
+                self._logged_fields.add((name, field))
                 _log.warning(
-                    "field %r of %s is stored, and the class in this program lacks it: its "
-                    "value is dropped. If it was renamed, write @upcast(%r, 1)",
+                    "field %r of %s is stored, but the class in this program lacks it: its "
+                    "value is dropped. If the field was renamed, write @upcast(%r, 1)",
                     field,
                     name,
                     name,
                 )
 
     def kinds_below(self, classes: Iterable[type]) -> list[MessageType]:
-        """Return the registered types whose values are of some classes."""
+        """Return the registered types of some classes and their subclasses."""
         bases = tuple(classes)
         registry = self._codec.registry
-        found = {registry.type_of(cls) for cls in bases}
-        found |= {kind for cls, kind in registry.by_class.items() if issubclass(cls, bases)}
-        return sorted((kind for kind in found if kind is not None), key=attrgetter("name"))
+        kinds = {registry.type_of(cls) for cls in bases}
+        kinds |= {kind for cls, kind in registry.by_class.items() if issubclass(cls, bases)}
+        return sorted((kind for kind in kinds if kind is not None), key=attrgetter("name"))
 
     def write(self, value: object) -> str:
         """Return a value as JSON.
 
         Raises:
-            NotSerializable: it has no form on the wire.
+            NotSerializable: it has no wire format.
         """
         try:
             return _Encode(self._plain(value))
         except _CANNOT_WRITE as error:
-            msg = f"{safe_repr(value):.80} cannot be stored: {_why(error)}"
+            msg = f"{safe_repr(value):.80} cannot be stored: {_reason(error)}"
             raise NotSerializable(msg) from None
 
     def write_fields(self, kind: RecordType, value: object) -> str:
         """Return the fields of a registered record as a JSON object.
 
-        Texts and numbers, which most fields are, are written without a general encoder.
+        Texts and integers, the most frequent fields, skip the general encoder.
         """
         fields = self._fields.get(kind)
         if fields is None:
@@ -230,27 +232,27 @@ class EventSerializer:
             self._fields[kind] = fields
         text = ""
         try:
-            for before, name in fields:
+            for prefix, name in fields:
                 field = getattr(value, name)
                 if field.__class__ is str:
                     if not field.isascii():
                         field.encode()
-                    text += before + _Escaped(field)
+                    text += prefix + _Escaped(field)
                 elif field.__class__ is int and -_EXACT <= field <= _EXACT:
-                    text += before + repr(field)
+                    text += prefix + repr(field)
                 else:
-                    text += before + _Encode(self._plain(field))
+                    text += prefix + _Encode(self._plain(field))
             return text + "}" if text else "{}"
         except _CANNOT_WRITE as error:
-            msg = f"{kind.name} cannot be stored: {_why(error)}"
+            msg = f"{kind.name} cannot be stored: {_reason(error)}"
             raise NotSerializable(msg) from None
 
     def read(self, text: str) -> Any:
-        """Return the value of a text that `write` made.
+        """Return the value of a text written by `write`.
 
         Raises:
-            StateCorrupt: it is none.
-            StateVersion: this program lacks one of its types, or has another release of it.
+            StateCorrupt: the text is not a stored value.
+            StateVersion: this program lacks one of its types, or has another version of it.
         """
         try:
             value: Any = _decoded(text)
@@ -259,36 +261,36 @@ class EventSerializer:
                     if field.__class__ in _NESTING:
                         break
                 else:
-                    return value  # nearly every event
+                    return value  # usual for an event
         except (ValueError, RecursionError) as error:
-            msg = f"what is stored cannot be read: {text[:200]!r} ({_why(error)})"
+            msg = f"the stored text cannot be read: {text[:200]!r} ({_reason(error)})"
             raise StateCorrupt(msg) from None
         return self._reading(text, lambda: self._value(value))
 
     @staticmethod
     def _reading(text: str, make: Callable[[], V]) -> V:
-        """Return what is made of a text.
+        """Call a function that reads a text, and convert its errors.
 
         Raises:
-            StateCorrupt: it is no value.
-            StateVersion: this program lacks one of its types, or has another release of it.
+            StateCorrupt: the text is not a stored value.
+            StateVersion: this program lacks one of its types, or has another version of it.
         """
         try:
             return make()
         except OTHER_RELEASE as error:
-            msg = f"this program cannot read what is stored: {text[:200]!r} ({error})"
+            msg = f"this program cannot read the stored text {text[:200]!r} ({error})"
             other = StateVersion(msg)
             other.missing = getattr(error, "name", "")
             raise other from None
         except _NO_VALUE as error:
-            msg = f"what is stored cannot be read: {text[:200]!r} ({_why(error)})"
+            msg = f"the stored text cannot be read: {text[:200]!r} ({_reason(error)})"
             raise StateCorrupt(msg) from None
 
     def read_record(self, text: str) -> tuple[RecordType, dict[str, Any]]:
-        """Return the registered type of a stored record, and its fields before it is made.
+        """Return the registered type and the fields of a stored record.
 
         Raises:
-            StateCorrupt: it is no record.
+            StateCorrupt: the text is not a record.
             StateVersion: this program lacks its type.
         """
         plain = self._reading(text, lambda: _decoded(text))
@@ -297,43 +299,43 @@ class EventSerializer:
         if isinstance(kind, RecordType):
             fields = self._reading(text, lambda: {k: self._value(v) for k, v in plain.items()})
             return kind, fields
-        value = self.read(text)  # which says why not
-        msg = f"a record has to be stored, and it is a {type(value).__name__}: {text[:200]!r}"
+        value = self.read(text)  # raises with a better reason, if it can
+        msg = f"the stored value must be a record, not a {type(value).__name__}: {text[:200]!r}"
         raise StateCorrupt(msg)
 
     def build(self, kind: MessageType, fields: Any) -> Any:
-        """Return the record of a registered type that has these fields.
+        """Return a record of a registered type with these fields.
 
         Raises:
-            StateCorrupt: they are no fields.
-            StateVersion: the class in this program has other ones, or refuses them.
+            StateCorrupt: the fields are malformed.
+            StateVersion: the class in this program has other fields, or refuses these.
         """
         return self._reading(str(kind.name), lambda: kind.build(fields, self.note_dropped))
 
     def read_or_show(self, text: str) -> Any:
-        """Return the value of a text, or an `UnreadableValue` that shows the text."""
+        """Return the value of a text, or an `UnreadableValue` with the text."""
         try:
             return self.read(text)
         except (StateCorrupt, StateVersion) as error:
             return UnreadableValue(type_of_body(text), text, str(error))
 
     def read_loosely(self, text: str) -> Any:
-        """Return what a text holds without any class: for logs.
+        """Return the content of a text without any class, for logs.
 
-        Numbers, bytes, times and the like that JSON lacks are themselves; records stay objects
-        with `$type`, and what else has a form of ours only stays as it is written.
+        Numbers, bytes, times and similar values are restored. Records stay objects with
+        `$type`, and values that only callboard can read stay as they are written.
 
         Raises:
-            StateCorrupt: it is no JSON.
+            StateCorrupt: the text is not JSON.
         """
         try:
             return self._loose(_decoded(text))
         except (ValueError, RecursionError) as error:
-            msg = f"what is stored cannot be read: {text[:200]!r} ({_why(error)})"
+            msg = f"the stored text cannot be read: {text[:200]!r} ({_reason(error)})"
             raise StateCorrupt(msg) from None
 
     def _loose(self, plain: Any) -> Any:
-        """Return a part of that."""
+        """Return a part of the content without any class."""
         if isinstance(plain, list):
             return [self._loose(item) for item in plain]
         if not isinstance(plain, dict):
@@ -347,10 +349,10 @@ class EventSerializer:
         return {key: self._loose(item) for key, item in plain.items()}
 
     def copy(self, value: Any) -> Any:
-        """Return a value that later changes of the original do not reach.
+        """Return a copy of a value, independent of later changes.
 
         Raises:
-            NotSerializable: it has no form on the wire.
+            NotSerializable: it has no wire format.
         """
         if type(value) in IMMUTABLE:
             return value
@@ -360,7 +362,7 @@ class EventSerializer:
             raise NotSerializable(str(error)) from None
 
     def _plain(self, value: Any) -> Any:
-        """Return what JSON has for a value."""
+        """Return the JSON form of a value."""
         kind = type(value)
         if kind is str:
             if not value.isascii():
@@ -384,7 +386,7 @@ class EventSerializer:
         return {"$cbor": base64.b64encode(self._codec.encode(value)).decode()}
 
     def _value(self, plain: Any) -> Any:
-        """Return the value that `_plain` made this of."""
+        """Return the value of a JSON form made by `_plain`."""
         if isinstance(plain, list):
             return [self._value(item) for item in plain]
         if not isinstance(plain, dict):
@@ -392,7 +394,7 @@ class EventSerializer:
         if "$cbor" in plain:
             return self._codec.decode_whole(base64.b64decode(plain["$cbor"]))
         if "$type" not in plain and _NESTING.isdisjoint(map(type, plain.values())):
-            return plain  # nearly every event
+            return plain  # usual for an event
         fields = {key: self._value(item) for key, item in plain.items() if key != "$type"}
         if "$type" not in plain:
             return fields

@@ -1,7 +1,7 @@
-"""What runs the entities of one type on one node: activations, commits, reads, idle ones.
+"""Hosts the entities of one type on one node: activations, slots, commits, proofs, leases.
 
-The host hands everything that takes time to its state, and is called back on the node's thread.
-Its lock guards what handlers on other threads touch as well.
+The host submits everything that takes time to its state, and is called back on the node's
+thread. Its lock guards the fields that handlers on other threads use too.
 """
 
 from collections import Counter
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard import locks
 from callboard.entity.cell import (
+    DeferredBatchReply,
     DeferredReply,
     Emission,
     EntityBatch,
     EntityCell,
-    HeldCarried,
     LeasedCell,
     emission_of,
     read_only,
@@ -32,7 +32,7 @@ from callboard.entity.machine.table import slot_of
 from callboard.entity.reentrancy import comes_back, is_nested, would_deadlock
 from callboard.entity.reminders import Reminders, ReminderTicket
 from callboard.entity.replay import apply_all, public_state, restore
-from callboard.entity.sending import TypeSender
+from callboard.entity.router import TypeRouter
 from callboard.entity.singletons import Singletons
 from callboard.entity.state.client import StateClient
 from callboard.entity.state.interface import (
@@ -63,55 +63,56 @@ from callboard.support.text import error_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: As `SlotBatch`, in half of the time: each commit of an entity is made so.
+#: Makes a `SlotBatch` in half the time of its constructor; runs for each commit of an entity.
 _slot_batch: Final[Callable[[tuple[Any, ...]], SlotBatch]] = partial(tuple.__new__, SlotBatch)
 
-#: What applies an event, its registered type, and the version in which it is written.
+#: The function that applies an event, its registered type, and the version to write.
 KnownEvent = tuple[Callable[[Any, Any], object], RecordType, int]
 
-#: What waits for a look at the fence of a slot, with the epoch that this node had it in.
+#: An answer that waits for a check of its slot's fence, with the epoch that this node had.
 _Proof = tuple[int, int | None, Emission | DeferredReply]
 
-#: Of a batch that lets no events be forgotten.
+#: For a batch that forgets no events.
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 
-#: Seconds between looks for idle entities at most.
-_LOOK_AT_MOST: Final = 5.0
+#: Most seconds between checks for idle entities.
+_IDLE_POLL_SECONDS: Final = 5.0
 
-#: Events that an entity is read with at once; in between others have their turns.
+#: Events in one page of a recovery; other actors run between two pages.
 REPLAYED_AT_ONCE: Final = 2_000
 
-#: Entities that are put away at once for a move, as far as a slot has no more by itself.
-PUT_AWAY_AT_ONCE: Final = 500
+#: Entities that are passivated together in a move; a portion of slots holds about this many.
+PASSIVATED_AT_ONCE: Final = 500
 
-#: Events behind the last snapshot of an entity from which on it may get another before it
-#: moves: reading and applying as many takes the new owner about a millisecond.
+#: Events since the last snapshot that make a new snapshot worthwhile before a move: replaying
+#: this many takes the new owner about a millisecond.
 EVENTS_TO_MOVE: Final = 100
 
-#: Seconds between looks whether a handler that runs awaits something.
-LOOK: Final = 0.001
+#: Seconds between checks whether a running handler awaits or has returned.
+RUNNING_POLL_SECONDS: Final = 0.001
 
-#: Seconds that an ask of a handler is held for a slot that comes to rest.
+#: Seconds that an ask from a handler is held for a slot that is being drained.
 NESTED_SECONDS: Final = 0.02
 
-#: Seconds between looks whether a lease that has run out is valid again.
-_LOOK_AT_LEASE: Final = 0.02
+#: Seconds between checks whether an expired lease is valid again.
+_LEASE_POLL_SECONDS: Final = 0.02
 
 _NO_LEASE: Final = "the lease of its node had run out"
 
-#: Messages that may wait for one key while its former activation ends.
+#: Messages that may wait for one key while its last activation ends, or for one slot that
+#: moves.
 WAITING_LIMIT: Final = 1_000
 
 
 class EntityHost:
     """The entities of one type on one node."""
 
-    #: Passes on what was held for slots that others have.
-    sending: "TypeSender"
+    #: Forwards held messages of slots that other nodes own.
+    router: "TypeRouter"
     is_closed = False
-    #: Whether the node's lease is valid; None where fences are looked at instead.
+    #: Returns whether the node's lease is valid; None where fences are checked instead.
     is_leased: Callable[[], bool] | None = None
-    #: Whether a look at fences is under way, and whether what handlers ask is let in soon.
+    #: Whether a check of fences is under way, and whether `_let_in` is scheduled.
     _is_proving = False
     _lets_in = False
 
@@ -126,16 +127,16 @@ class EntityHost:
         *,
         is_checked: bool = False,
     ) -> None:
-        """Make a host that owns no slot yet.
+        """Create a host that owns no slot yet.
 
         Args:
             runtime: of the node.
-            form: how events are written.
+            form: serializer of events.
             kind: the class.
             arguments: for the class's `__init__`.
-            state: where events are kept; None for nowhere.
+            state: stores the events; None for a type without state.
             ref: makes the ref of a type's key.
-            is_checked: whether handlers that lose changes of the state are found.
+            is_checked: whether to find handlers that change the state without persisting.
         """
         self.runtime, self.form, self.type = runtime, form, kind
         self.arguments, self.state = arguments, state
@@ -147,66 +148,66 @@ class EntityHost:
         self.handed = self.hand_over.calls
         #: The activations, by key.
         self.cells: dict[str, EntityCell] = {}
-        #: How many there are in each slot.
+        #: Number of activations in each slot.
         self._live: Counter[int] = Counter()
         #: The epochs of the slots that this node owns.
         self.epochs: dict[int, int] = {}
-        #: The writer's name in fences.
+        #: The name of this node's life in fences.
         self.writer = ""
         #: Runs the activations.
         self.runner: Any = None
-        #: Told of the position that a commit of this node gave the type.
-        self.grew: Callable[[int], object] = lambda _: None
+        #: Called with the journal position of each local commit.
+        self.on_growth: Callable[[int], object] = lambda _: None
         self._position = 0
-        #: The outcome of the latest transaction of which no batch failed.
+        #: The outcome of the latest transaction without a failed batch.
         self.all_committed: Committed | None = None
-        #: By class, what is done with an event that is persisted; filled by use.
+        #: By class of events; filled by `learn`.
         self.known_events: dict[type, KnownEvent] = {}
-        #: What happened here, and how long commits took.
+        #: Counts of this host, and the times of its commits.
         self.counters = EntityCounters()
         self.commit_seconds = Histogram()
         self._make_ref = ref
-        #: Messages that wait until a former activation has ended.
+        #: By key: messages that wait until its last activation has ended.
         self._waiting: dict[str, list[tuple[Any, Sender | None]]] = {}
-        #: The reminders that are due soon in the slots of this node.
+        #: The reminders in the slots of this node.
         self.reminders = Reminders(self)
-        #: Told of each activation that has ended, if anybody is.
-        self.when_left: Callable[[EntityCell], object] = lambda _: None
+        #: Called with each activation that has ended.
+        self.on_ended: Callable[[EntityCell], object] = lambda _: None
         self.singletons = Singletons(self)
-        #: By slot, with the epoch that this node had it in.
+        #: Answers that wait for a check of fences.
         self._proofs: list[_Proof] = []
         self._when_empty: list[Callable[[], object]] = []
-        #: Slots that are being given away, what waits for that, and what came meanwhile.
+        #: Slots that are being drained, the callback for their end, and messages held for them.
         self._stopped: set[int] = set()
         self._when_stopped: Callable[[], object] | None = None
         self._held: list[tuple[str, Any, Sender | None, bool]] = []
-        #: How many of these there are, by slot.
+        #: By slot: the number of held messages.
         self._held_in: Counter[int] = Counter()
         self._markers: list[tuple[int, Callable[[], object]]] = []
-        #: Refuses a message of another node that was not handled; False for others.
+        #: Returns a message to the node that asked; returns False if no node asked.
         self.send_back: Callable[[str, Sender | None], bool] = lambda *_: False
         self._parked: list[EntityCell] = []
         self.on_kind: Callable[[tuple[str, int]], object] = lambda _: None
-        #: Told of a slot, and its epoch, whose fence another claim has; and of kinds written.
+        #: Called with a slot and its epoch when another node has raised its fence.
         self.on_lost: Callable[[int, int], object] = lambda *_: None
-        #: Seconds without a message after which an entity is put away; None for never.
+        #: Seconds without a message until an entity is passivated; None for never.
         self.idle = idle = kind.idle(is_kept=state is not None)
         if idle is not None:
-            self._look = min(max(idle / 4, 0.01), _LOOK_AT_MOST)
-            runtime.call_later(self._look, self._put_idle_away)
+            self._idle_poll = min(max(idle / 4, 0.01), _IDLE_POLL_SECONDS)
+            runtime.call_later(self._idle_poll, self._passivate_idle)
 
     def ref(self, key: str) -> ActorRef[Any]:
         """Return the ref of a key."""
         return self._make_ref(self.type.name, key)
 
-    def send_by(self, sending: "TypeSender") -> None:
-        """Send by the sender of the type; under its lock this host refuses nothing at once."""
-        self.sending = sending
-        self._lock.outer = sending.lock
+    def route_by(self, router: "TypeRouter") -> None:
+        """Set the router; callbacks wait for its lock too when it is held."""
+        self.router = router
+        self._lock.outer = router.lock
 
     @property
     def reads(self) -> tuple[tuple[str, int], ...]:
-        """The kinds of events that the class reads, with the highest version of each."""
+        """Kinds of events that the class can read, with the highest version of each."""
         return tuple(
             (name, self.type.version_of(*kind.names))
             for kind in self.form.kinds_below(self.type.appliers)
@@ -224,17 +225,17 @@ class EntityHost:
         is_urgent: bool = False,
         is_held: bool = False,
     ) -> bool:
-        """Give a message to the entity of a key, which is made if need be; from any thread.
+        """Post a message to the entity of a key, activated if needed; from any thread.
 
         `is_held`: the caller holds the lock.
 
         Returns:
-            False if this node does not serve the key's slot: nothing happened.
+            False if this node does not serve the key's slot; nothing happened then.
         """
         if is_nested(message) and self._comes_back(key, message, sender):
             return True
         if is_held:
-            return self._take(key, message, sender, is_urgent=is_urgent)
+            return self._post(key, message, sender, is_urgent=is_urgent)
         lock = self.lock
         if (
             self.handed or self.is_inside() or not (lock.acquire(False) or reentry.wait(lock))  # noqa: FBT003
@@ -245,7 +246,7 @@ class EntityHost:
             self.hand_over.add(give, lambda _: self.refuse(key, message, sender))
             return True
         try:
-            return self._take(key, message, sender, is_urgent=is_urgent)
+            return self._post(key, message, sender, is_urgent=is_urgent)
         finally:
             if self._lock.calls:
                 self._lock.release()
@@ -255,38 +256,41 @@ class EntityHost:
     def _give_late(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Give a message to an entity that was handed over from inside a call."""
+        """Post a message that was handed over by a call inside this one."""
         with self._lock:
-            is_taken = self._take(key, message, sender, is_urgent=is_urgent)
+            is_taken = self._post(key, message, sender, is_urgent=is_urgent)
         if not is_taken:
-            self.sending.send(key, slot_of(key), message, sender, is_urgent=is_urgent)
+            self.router.send(key, slot_of(key), message, sender, is_urgent=is_urgent)
 
     def deliver_carried(
-        self, key: str, message: Any, sender: HeldCarried, refused: Container[int]
+        self, key: str, message: Any, sender: DeferredBatchReply, refused: Container[int]
     ) -> bool:
-        """Give a message of another node to an entity that is awake, as `deliver` does.
+        """Post a message of a batch from another node to an active entity.
+
+        The fast form of `deliver`, for messages without an envelope and entities that are
+        active.
 
         Args:
             key: of the entity.
-            message: that came with others.
-            sender: of the message.
+            message: one of the batch.
+            sender: its reply.
             refused: slots whose messages were refused to that node.
 
         Returns:
-            False if there is anything else to it, and nothing has happened: `deliver` tells.
+            False if the message needs `deliver`; nothing happened then.
         """
         if message.__class__ is Envelope or self.is_leased is not None or self.is_closed:
             return False
-        if self.handed:  # an earlier message of this entity may be among them
+        if self.handed:  # an earlier message of this entity may be handed over
             return False
         lock = self.lock
-        lock.acquire()  # in half of the time that `with` takes: each message comes here
+        lock.acquire()  # takes half the time of a `with` block, and every message passes here
         try:
             cell = self.cells.get(key)
             if (
                 cell is None
                 or self._stopped
-                or cell.is_put_away
+                or cell.is_ending
                 or cell.reason is not None
                 or cell.slot in refused
             ):
@@ -298,7 +302,7 @@ class EntityHost:
         return True
 
     def _comes_back(self, key: str, message: Any, sender: Sender | None) -> bool:
-        """Look soon at an ask that comes back to an entity; False if it is none."""
+        """Schedule an ask whose chain includes this entity; return False for others."""
         if sender is None or not sender.expects or key not in self.cells:
             return False
         if not comes_back(message, f"{self.type.name}/{key}"):
@@ -307,17 +311,19 @@ class EntityHost:
         return True
 
     def _answer_or_refuse(self, key: str, message: Any, sender: Any) -> None:
-        """Answer an ask that came back by a handler that only reads, or refuse it."""
+        """Answer an ask that came back by a read-only handler, or fail it as a deadlock."""
         cell = self.cells.get(key)
-        if cell is not None and cell.running:  # whether it waits will be known soon
-            self.runtime.call_later(LOOK, self._answer_or_refuse, key, message, sender)
-        elif cell is None or cell.task is None:  # it does not wait any more
+        if cell is not None and cell.running:  # it will soon await or return
+            self.runtime.call_later(
+                RUNNING_POLL_SECONDS, self._answer_or_refuse, key, message, sender
+            )
+        elif cell is None or cell.task is None:  # the handler has returned
             self._give_late(key, message, sender, is_urgent=False)
         elif not cell.answer_meanwhile(message, sender):
             sender.set_exception(would_deadlock(message.chain, f"{self.type.name}/{key}"))
 
-    def _take(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
-        """Give a message to the entity of a key; False if the slot is not served here.
+    def _post(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
+        """Post a message to the entity of a key; return False if the slot is not served here.
 
         Needs the lock.
         """
@@ -334,7 +340,7 @@ class EntityHost:
                 return False
             if not self.is_closed:
                 cell = self._activate(key)
-        elif cell.is_put_away or cell.reason is not None:
+        elif cell.is_ending or cell.reason is not None:
             waiting = self._waiting.setdefault(key, [])
             if len(waiting) < WAITING_LIMIT:
                 waiting.append((message, sender))
@@ -347,10 +353,10 @@ class EntityHost:
         return True
 
     def _hold(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
-        """Let a message wait until it is known who owns its slot; needs the lock.
+        """Hold a message until it is known who owns its slot; needs the lock.
 
         Returns:
-            False if as many wait for the slot as may.
+            False if the limit of held messages is reached.
         """
         if self._held_in[slot_of(key)] >= WAITING_LIMIT:
             return False
@@ -362,25 +368,25 @@ class EntityHost:
     def _hold_on(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Let a message wait that may: it waits already, or there is room; needs the lock."""
+        """Hold a message without a check of the limit; needs the lock."""
         self._held.append((key, message, sender, is_urgent))
         self._held_in[slot_of(key)] += 1
 
-    def _take_held(self) -> list[tuple[str, Any, Sender | None, bool]]:
-        """Return all messages that wait so, which wait no more; needs the lock."""
-        held, self._held = self._held, []
+    def _pop_held(self) -> list[tuple[str, Any, Sender | None, bool]]:
+        """Return all held messages, and hold none; needs the lock."""
+        messages, self._held = self._held, []
         self._held_in.clear()
-        return held
+        return messages
 
     def post_reminder(self, ticket: ReminderTicket) -> bool:
-        """Post a reminder to its entity; False if that takes none just now. Needs the lock."""
+        """Post a reminder; return False if its entity accepts none now. Needs the lock."""
         key = ticket.row.key
         if self.is_closed or slot_of(key) in self._stopped:
             return False
         cell = self.cells.get(key)
         if cell is None:
             cell = self._activate(key)
-        elif cell.is_put_away:
+        elif cell.is_ending:
             return False
         cell.post_reminder(ticket)
         return True
@@ -389,20 +395,20 @@ class EntityHost:
 
     @property
     def portion(self) -> int:
-        """How many slots come to rest in a moment: fewer where many entities live in each."""
+        """How many slots to drain together: fewer if each slot has many entities."""
         in_each = len(self.cells) / max(1, len(self.epochs))
-        return max(1, min(MOVED_AT_ONCE, int(PUT_AWAY_AT_ONCE / max(1.0, in_each))))
+        return max(1, min(MOVED_AT_ONCE, int(PASSIVATED_AT_ONCE / max(1.0, in_each))))
 
     def serves(self, slot: int) -> bool:
-        """Return whether this node has a slot, and handles what comes for it."""
+        """Return whether this node accepts messages for a slot."""
         return slot in self.epochs or slot in self._stopped
 
     def gives_away(self, slot: int) -> bool:
-        """Return whether a slot is on its way to another host."""
+        """Return whether a slot is being drained for another host."""
         return slot in self._stopped
 
     def serve(self, epochs: Mapping[int, int]) -> None:
-        """Serve slots whose fences were raised."""
+        """Serve slots whose fences this node has raised."""
         with self.lock:
             gained = len(epochs.keys() - self.epochs.keys())
             self.epochs.update(epochs)
@@ -412,29 +418,31 @@ class EntityHost:
         self._moved(gained=gained)
 
     def activate_if_served(self, key: str) -> None:
-        """Make the activation of a key if its slot is here and it is not; needs the lock."""
+        """Activate an entity whose slot is here, unless it is active; needs the lock."""
         slot = slot_of(key)
         if slot in self.epochs and slot not in self._stopped and key not in self.cells:
             self._activate(key)
 
     def keep_only(self, owned: Mapping[int, int]) -> None:
-        """End what runs in slots that are others' by now."""
+        """End the activations in slots that this node no longer owns."""
         with self.lock:
             lost = [s for s, epoch in self.epochs.items() if owned.get(s) != epoch]
             for slot in lost:
                 del self.epochs[slot]
-            gone = self._cells_of(lost)
-        for cell in gone:
+            moved = self._cells_of(lost)
+        for cell in moved:
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
         self._moved(lost=len(lost))
 
     def _cells_of(self, slots: Iterable[int]) -> list[EntityCell]:
         """Return the activations in some slots; needs the lock."""
-        wanted = {slot for slot in slots if self._live[slot]}
-        return [cell for cell in self.cells.values() if cell.slot in wanted] if wanted else []
+        occupied = {slot for slot in slots if self._live[slot]}
+        return (
+            [cell for cell in self.cells.values() if cell.slot in occupied] if occupied else []
+        )
 
     def _moved(self, gained: int = 0, lost: int = 0) -> None:
-        """Count slots that came or went, and tell of them."""
+        """Count and report slots that were gained or lost."""
         if gained or lost:
             self.counters.gained += gained
             self.counters.lost += lost
@@ -443,38 +451,39 @@ class EntityHost:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait for entities here."""
+        """How many messages wait in this host and its mailboxes."""
         with self.lock:
             mail = sum(cell.depth for cell in self.cells.values())
             return mail + len(self._held) + sum(map(len, self._waiting.values()))
 
     def shorten_replay(self, slots: "Sequence[int]") -> None:
-        """Write snapshots of entities that move: the new owner has fewer events to replay."""
+        """Write snapshots before a move, so that the new owner has fewer events to replay."""
         with self.lock:
             cells = self._cells_of(slots)
         for cell in cells:
             cell.write_snapshot(EVENTS_TO_MOVE)
 
     def stop_slots(self, slots: "Sequence[int]", done: Callable[[], object]) -> None:
-        """Take no message for slots, and put their entities away; calls back after that."""
+        """Hold messages for slots, and passivate their entities; calls back after that."""
         with self.lock:
             self._stopped.update(slots)
             self._when_stopped = done
             for cell in self._cells_of(self._stopped):
-                self.put_away(cell)
-        self._tell_stopped()
+                self.passivate(cell)
+        self._notify_stopped()
 
     def _plan_to_let_in(self) -> None:
-        """Let in soon what handlers ask, unless all has come to rest; needs the lock."""
+        """Schedule `_let_in` while slots are being drained; needs the lock."""
         if self._when_stopped is not None and not self._lets_in:
             self._lets_in = True
             self.runtime.post(self.runtime.call_later, NESTED_SECONDS, self._let_in)
 
     def _let_in(self) -> None:
-        """Let entities handle what handlers ask of them, and put them away again.
+        """Let entities in drained slots handle asks of handlers, and passivate them again.
 
-        A handler that the slots wait for may wait for one of these answers, also by way of
-        others. All that is held for such a key goes in, so that it keeps its order.
+        A handler in these slots may wait for such an answer, directly or through other
+        entities; holding the ask would block the move until its time is over. All held messages
+        of the key are let in, so they keep their order.
         """
         with self.lock:
             self._lets_in = False
@@ -484,70 +493,70 @@ class EntityHost:
             at_rest = {
                 key for key in nested if key not in self.cells and slot_of(key) in self.epochs
             }
-            held = self._take_held()
-            for key, message, sender, is_urgent in held:
+            messages = self._pop_held()
+            for key, message, sender, is_urgent in messages:
                 if key in at_rest:
                     cell = self.cells.get(key) or self._activate(key)
                     (cell.post_urgent if is_urgent else cell.post)(message, sender)
                 else:
                     self._hold_on(key, message, sender, is_urgent=is_urgent)
             for key in at_rest:
-                self.put_away(self.cells[key])
-            if nested - at_rest:  # their former activations have not ended yet
+                self.passivate(self.cells[key])
+            if nested - at_rest:  # their last activations have not ended yet
                 self._plan_to_let_in()
 
-    def _tell_stopped(self) -> None:
-        """Call back once nothing runs in the slots that are given away."""
+    def _notify_stopped(self) -> None:
+        """Call back if no activation is left in the drained slots."""
         with self.lock:
-            told = self._when_stopped
-            if told is None or any(self._live[slot] for slot in self._stopped):
+            callback = self._when_stopped
+            if callback is None or any(self._live[slot] for slot in self._stopped):
                 return
             self._when_stopped = None
-        told()
+        callback()
 
     def slots_moved(self, slots: "Sequence[int]") -> None:
-        """Send on what came for slots while they were given away, in its order."""
-        with self._lock:  # what could not be given away is served again
-            kept = {slot for slot in slots if slot in self.epochs}
-            self._stopped -= kept
-            held = self._take_held()
-            for key, message, sender, is_urgent in held:
-                if slot_of(key) in kept:
+        """Serve slots that stayed, and forward held messages of moved slots, in order."""
+        with self._lock:
+            stayed = {slot for slot in slots if slot in self.epochs}
+            self._stopped -= stayed
+            messages = self._pop_held()
+            for key, message, sender, is_urgent in messages:
+                if slot_of(key) in stayed:
                     self.deliver(key, message, sender, is_urgent=is_urgent, is_held=True)
                 else:
                     self._hold_on(key, message, sender, is_urgent=is_urgent)
         while True:
             with self.lock:
-                held = self._take_held()
+                messages = self._pop_held()
                 markers, self._markers = self._markers, []
-                if not held and not markers:
+                if not messages and not markers:
                     self._stopped.difference_update(slots)
                     break
-            for key, message, sender, is_urgent in held:
-                self.sending.pass_on(key, slot_of(key), message, sender, is_urgent=is_urgent)
+            for key, message, sender, is_urgent in messages:
+                self.router.forward(key, slot_of(key), message, sender, is_urgent=is_urgent)
             for slot, passed in markers:
-                self.sending.pass_marker(slot, passed)
-        self.sending.end_passing(slots)
+                self.router.forward_marker(slot, passed)
+        self.router.end_forwarding(slots)
 
-    def take_marker(self, slot: int, passed: Callable[[], object]) -> bool:
-        """Call back once what was sent for a slot before is taken here, or is passed on.
+    def accept_marker(self, slot: int, passed: Callable[[], object]) -> bool:
+        """Call back when earlier messages for a slot were accepted here or forwarded.
 
         Returns:
-            False if this node does not serve the slot: nothing will happen.
+            False if this node does not serve the slot; it will not call back then.
         """
-        if self.handed and self.serves(slot):  # messages before it were handed over
-            late = partial(self._take_marker_late, slot, passed)
+        if self.handed and self.serves(slot):  # earlier messages were handed over
+            late = partial(self._accept_marker_late, slot, passed)
             self.hand_over.add(late, reentry.nothing)
             return True
-        return self._take_marker(slot, passed)
+        return self._accept_marker(slot, passed)
 
-    def _take_marker_late(self, slot: int, passed: Callable[[], object]) -> None:
-        """Take a marker behind messages that were handed over; they may have been sent on."""
-        if not self._take_marker(slot, passed):
-            self.sending.send_marker(slot, passed)
+    def _accept_marker_late(self, slot: int, passed: Callable[[], object]) -> None:
+        """Accept a marker after handed-over messages, or send it after them to the owner."""
+        if not self._accept_marker(slot, passed):
+            self.router.send_marker(slot, passed)
 
-    def _take_marker(self, slot: int, passed: Callable[[], object]) -> bool:
-        """Take a marker, as `take_marker` says."""
+    def _accept_marker(self, slot: int, passed: Callable[[], object]) -> bool:
+        """Accept a marker, as `accept_marker` does."""
         with self.lock:
             if slot in self._stopped:
                 self._markers.append((slot, passed))
@@ -558,15 +567,15 @@ class EntityHost:
         return True
 
     def refuse(self, key: str, message: Any, sender: Sender | None) -> None:
-        """Refuse a message that no activation takes."""
+        """Refuse a message: its slot is here, and no activation can accept it now."""
         if sender is not None and sender.expects:
             name = self.runtime.name
-            text = f"{name} takes no messages for {self.ref(key)} just now; repeat it"
+            text = f"{name} accepts no messages for {self.ref(key)} now; repeat it"
             self._lock.after(sender.set_exception, EntityUnavailable(text))
         self._lock.after(self.runtime.dead_letter, self.ref(key), message, sender)
 
     def _activate(self, key: str) -> EntityCell:
-        """Make the activation of a key, which reads its state; needs the lock."""
+        """Create the activation of a key, and read its state; needs the lock."""
         slot = slot_of(key)
         cls = EntityCell if self.is_leased is None else LeasedCell
         cell = self.runtime.place(lambda number: cls(self, number, key, slot))
@@ -576,103 +585,103 @@ class EntityHost:
         cell.open(trap_exit=False)
         return cell
 
-    def left(self, cell: EntityCell) -> None:
-        """Take note that an activation has ended; what waited for that makes the next one."""
+    def activation_ended(self, cell: EntityCell) -> None:
+        """Remove an activation that has ended; its waiting messages start the next one."""
         with self._lock:
             if self.cells.get(cell.key) is not cell:
                 return
             self.runtime.succession.leave_to(cell.number, self.ref(cell.key))
-            self.when_left(cell)
-            if not cell.is_clean:  # what is being committed comes first
-                cell.after_commits = lambda: self.left(cell)
+            self.on_ended(cell)
+            if not cell.is_clean:  # its commits in flight must end first
+                cell.after_commits = lambda: self.activation_ended(cell)
                 return
             del self.cells[cell.key]
             self._live[cell.slot] -= 1
             waiting = self._waiting.pop(cell.key, ())
-            if cell.slot in self._stopped:  # they came before what is held
+            if cell.slot in self._stopped:  # these messages are older than the held ones
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
                 self._held_in[cell.slot] += len(waiting)
                 if any(is_nested(message) for message, _ in waiting):
                     self._plan_to_let_in()
                 waiting = ()
             elif self.serves(cell.slot) and not self.is_closed:
-                for message, sender in waiting:  # before anything that comes from now on
+                for message, sender in waiting:  # before any later message, as the lock is held
                     self.deliver(cell.key, message, sender, is_held=True)
                 waiting = ()
             is_empty = not self.cells
-        self._bring_elsewhere(cell, waiting)
-        self._tell_stopped()
+        self._return_or_forward(cell, waiting)
+        self._notify_stopped()
         if is_empty:
-            for told in self._when_empty:
-                told()
+            for callback in self._when_empty:
+                callback()
 
     def take_back(self, cell: EntityCell, mail: "list[tuple[Any, Sender | None]]") -> None:
-        """Let mail of an activation that has ended wait, before what came after its end."""
+        """Keep the mail of an activation that has ended, ahead of later messages."""
         with self.lock:
             if self.cells.get(cell.key) is cell:
                 self._waiting.setdefault(cell.key, [])[:0] = mail
                 return
-        self._bring_elsewhere(cell, mail)
+        self._return_or_forward(cell, mail)
 
-    def _bring_elsewhere(
+    def _return_or_forward(
         self, cell: EntityCell, mail: Iterable[tuple[Any, Sender | None]]
     ) -> None:
-        """Bring mail of a slot that was lost to its owner.
+        """Return mail of a lost slot to the nodes that asked, and forward the rest.
 
-        Nodes that asked are told, and ask again if they have not given up meanwhile: after a
-        pause, that may be so.
+        A node that asked sends its message again only if its caller still waits. After a pause
+        of this node, the caller may have given up; forwarding would then handle the ask anyway.
         """
         for message, sender in mail:
             if not self.send_back(self.type.name, sender):
-                self.sending.pass_on(cell.key, cell.slot, message, sender, is_urgent=False)
-                self.sending.end_passing((cell.slot,))
+                self.router.forward(cell.key, cell.slot, message, sender, is_urgent=False)
+                self.router.end_forwarding((cell.slot,))
 
-    def put_away(self, cell: EntityCell) -> None:
-        """Let an activation end behind its mail; what comes from here on goes to the next."""
+    def passivate(self, cell: EntityCell) -> None:
+        """Passivate an activation after its mail; later messages go to the next activation."""
         with self.lock:
-            if not cell.is_put_away:
-                cell.is_put_away = True
-                cell.leave()
+            if not cell.is_ending:
+                cell.is_ending = True
+                cell.passivate()
 
-    def _put_idle_away(self) -> None:
-        """Put away what nobody has used for long."""
+    def _passivate_idle(self) -> None:
+        """Passivate entities without a recent message, and schedule the next check."""
         if self.is_closed or self.idle is None:
             return
-        before = self.runtime.now() - self.idle
+        idle_since = self.runtime.now() - self.idle
         with self.lock:
             for cell in list(self.cells.values()):
                 is_kept = cell.key in self.singletons
-                if cell.last_used <= before and cell.is_idle and not is_kept:
-                    self.put_away(cell)
-        self.runtime.call_later(self._look, self._put_idle_away)
+                if cell.last_used <= idle_since and cell.is_idle and not is_kept:
+                    self.passivate(cell)
+        self.runtime.call_later(self._idle_poll, self._passivate_idle)
 
     def close(self, when_empty: Callable[[], object]) -> None:
-        """Take no message more, and put all away; calls back when nothing is left."""
+        """Refuse messages and passivate all entities; calls back when none is left."""
         with self.lock:
             self.is_closed = True
             self._when_empty.append(when_empty)
             cells = list(self.cells.values())
             for cell in cells:
-                self.put_away(cell)
+                self.passivate(cell)
             parked = list(self._parked)
         for cell in parked:
             cell.kill(ExitReason.SHUTDOWN, _NO_LEASE)
         if not cells:
             when_empty()
 
-    def kill_all(self, why: str) -> None:
+    def kill_all(self, reason: str) -> None:
         """End every activation before its next message."""
         with self.lock:
             cells = list(self.cells.values())
         for cell in cells:
-            cell.kill(ExitReason.SHUTDOWN, why)
+            cell.kill(ExitReason.SHUTDOWN, reason)
 
     # --- the state ---
 
     def recover(
         self, cell: EntityCell, done: Callable[[Recovered | BaseException], object]
     ) -> None:
-        """Read what an entity is made of: its snapshot, and the first page of events."""
+        """Read the snapshot of an entity and the first page of its events."""
         if self.state is None:
             self.runtime.post(done, Recovered(None, (), has_more=False))
             return
@@ -686,10 +695,10 @@ class EntityHost:
         after: int,
         done: Callable[[Recovered | BaseException], object],
     ) -> None:
-        """Read the page of an entity's events behind a number."""
+        """Read the next page of an entity's events, after an event number."""
         name, key = self.type.name, cell.key
 
-        def take(events: "Sequence[PastEvent] | BaseException") -> None:
+        def done_reading(events: "Sequence[PastEvent] | BaseException") -> None:
             if isinstance(events, BaseException):
                 done(events)
                 return
@@ -701,11 +710,13 @@ class EntityHost:
             else:
                 done(Recovered(None, events, has_more))
 
-        assert self.state is not None, "there is a page before it"
-        self.state.submit(take, EntityState.past_events, name, key, after, REPLAYED_AT_ONCE)
+        assert self.state is not None, "an earlier page was read from it"
+        self.state.submit(
+            done_reading, EntityState.past_events, name, key, after, REPLAYED_AT_ONCE
+        )
 
     def commit(self, cell: EntityCell, batch: EntityBatch) -> None:
-        """Commit a batch of an entity in the next transaction; the entity is told of it."""
+        """Commit a batch of an entity in the next transaction, and call it with the outcome."""
         if batch.snapshot is None and batch.rows is None:
             self.commit_events(cell, batch.events)
             return
@@ -718,12 +729,12 @@ class EntityHost:
                 forget = {cell.key: last} if last > 0 else _NOTHING
         assert self.state is not None
         epoch = self.epochs.get(cell.slot, 0)
-        made = SlotBatch(cell.home, epoch, batch.events, snapshots, forget, batch.rows)
-        self.state.commit(made, cell.take_outcome)
+        slot_batch = SlotBatch(cell.home, epoch, batch.events, snapshots, forget, batch.rows)
+        self.state.commit(slot_batch, cell.handle_outcome)
 
     def commit_events(self, cell: EntityCell, events: "Sequence[NewEvent]") -> None:
-        """Commit events of an entity, and nothing else."""
-        done: Callable[[Committed | BaseException], None] = cell.take_outcome
+        """Commit only events of an entity."""
+        done: Callable[[Committed | BaseException], None] = cell.handle_outcome
         if not self.counters.commits % TIMED:
             done = self._timed(done)
         epoch = self.epochs.get(cell.slot, 0)
@@ -733,7 +744,7 @@ class EntityHost:
     def _timed(
         self, done: Callable[[Committed | BaseException], None]
     ) -> Callable[[Committed | BaseException], None]:
-        """Return what takes an outcome, and notes how long it took."""
+        """Return a callback that also records how long the commit took."""
         began = self.runtime.now()
 
         def take(outcome: Committed | BaseException) -> None:
@@ -743,18 +754,18 @@ class EntityHost:
         return take
 
     def has_committed(self, outcome: Committed) -> None:
-        """Take note of a transaction that holds a batch which is durable."""
+        """Record a transaction with a durable batch, and report a new position."""
         if not (outcome.fenced or outcome.failed):
             self.all_committed = outcome
         position = outcome.positions.get(self.type.name, 0)
-        if position > self._position:  # each batch of a transaction is told the same
+        if position > self._position:  # all batches of a transaction report the same position
             self._position = position
-            self.grew(position)
+            self.on_growth(position)
 
     def error_of(
         self, cell: EntityCell, outcome: Committed | BaseException
     ) -> BaseException | None:
-        """Return why a batch of an entity was not committed; None if it was."""
+        """Return the error of an entity's batch; None if it was committed."""
         if isinstance(outcome, BaseException):
             return outcome
         fence = outcome.fenced.get(cell.home)
@@ -763,31 +774,30 @@ class EntityHost:
         return outcome.failed.get(cell.home)
 
     def not_committed(self, cell: EntityCell, outcome: Committed | BaseException) -> None:
-        """Take note of a batch that failed; the entity knows it."""
+        """Count a failed batch; give up its slot if another owner has raised the fence."""
         self.counters.failures += 1
         if not isinstance(outcome, BaseException) and cell.home in outcome.fenced:
             self.lost(cell.slot, outcome.fenced[cell.home])
 
     def rows_committed(self, rows: RowChanges) -> None:
-        """Take note of reminders that were set or went."""
+        """Apply committed changes of reminders."""
         if rows.reminders:
             with self.lock:
                 self.reminders.committed(rows.reminders)
 
     def _fenced(self, slot: int, fence: Fence) -> Fenced:
-        """Return the error of a slot that another owner has."""
+        """Return the error for a slot that another owner has claimed."""
         return Fenced(
-            f"slot {slot} of {self.type.name} was taken over by {fence.writer or 'nobody'}"
+            f"slot {slot} of {self.type.name} was claimed by {fence.writer or 'another owner'}"
         )
 
     def prove(self, slot: int, emission: "Emission | DeferredReply") -> None:
-        """Let an answer go once it is proven that this node has the slot; needs the lock."""
-        if (
-            self.is_leased is not None
-        ):  # it proves what answers show: nobody else has it while the lease is valid
-            go, fail = emission_of(emission)
+        """Send an answer after a proof that this node owns the slot; needs the lock."""
+        if self.is_leased is not None:
+            # While the lease is valid no other node can own the slot.
+            send, fail = emission_of(emission)
             post = self.runtime.post
-            post(go) if self.is_leased() else post(fail, self._unleased())
+            post(send) if self.is_leased() else post(fail, self._unleased())
             return
         self._proofs.append((slot, self.epochs.get(slot), emission))
         if not self._is_proving:
@@ -795,17 +805,17 @@ class EntityHost:
             self.runtime.post(self._prove_all)
 
     def _prove_all(self) -> None:
-        """Let go what shows slots that this node has for certain; look longer for the rest."""
+        """Send answers of slots that this node certainly owns; check fences for the rest."""
         assert self.state is not None
-        with self.lock:  # first: a look proves nothing of what comes behind it
+        with self.lock:  # first: a check proves nothing about later answers
             waiting, self._proofs = self._proofs, []
         own = self.state.own_fences(self.type.name) or {}
         unproven: list[_Proof] = []
         for proof in waiting:
             slot, epoch, emission = proof
             if epoch is not None and own.get(slot) == epoch:
-                if isinstance(emission, DeferredReply):  # as nearly always
-                    emission.leave()
+                if isinstance(emission, DeferredReply):
+                    emission.release()
                 else:
                     emission[0]()
             else:
@@ -819,7 +829,7 @@ class EntityHost:
                 self.runtime.post(self._prove_all)
 
     def _prove(self) -> None:
-        """Look at the fences of all that wait; needs the lock."""
+        """Read the fences of all waiting answers; needs the lock."""
         proofs, self._proofs = self._proofs, []
         self._is_proving = bool(proofs)
         if not proofs:
@@ -830,13 +840,15 @@ class EntityHost:
             with self.lock:
                 self._prove()
             for slot, epoch, emission in proofs:
-                go, fail = emission_of(emission)
+                send, fail = emission_of(emission)
                 if isinstance(fences, BaseException):
                     fail(unavailable(fences))
                     continue
                 fence = fences[name, slot]
-                if fence == (epoch, self.writer):  # also if it was given away since
-                    go()
+                # The fence was ours when it was read, so the answer was true while it waited,
+                # even if the slot was given away since.
+                if fence == (epoch, self.writer):
+                    send()
                 else:
                     fail(unavailable(self._fenced(slot, fence)))
                     self.lost(slot, fence)
@@ -846,120 +858,120 @@ class EntityHost:
         self.state.submit(take, EntityState.fences, slots)
 
     def lost(self, slot: int, fence: Fence) -> None:
-        """Have a slot no more whose fence another claim has, or a failover of the database."""
+        """Give up a slot whose fence was raised by another owner or lost with the database."""
         with self.lock:
             epoch = self.epochs.get(slot)
             if epoch is None or fence.epoch < epoch or fence == (epoch, self.writer):
-                return  # it is another epoch's
+                return  # the fence belongs to another epoch
             del self.epochs[slot]
             cells = self._cells_of([slot])
         self.counters.fenced += 1
         self.counters.lost += 1
         self.runtime.report(SlotFenced(self.type.name, slot, fence.epoch, fence.writer))
-        for cell in cells:  # each may show what is no longer so; their mail waits
+        for cell in cells:  # each may show an outdated state; their mail is stayed
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
         self.on_lost(slot, epoch)
 
-    # --- a lease that has run out ---
+    # --- an expired lease ---
 
     def _unleased(self) -> EntityUnavailable:
-        """Return the error of what may not be handled without the lease."""
-        where = f"the lease of {self.runtime.name} for {self.type.name}"
-        return EntityUnavailable(f"{where} has run out; repeat it")
+        """Return the error of an ask that is not handled without a valid lease."""
+        lease = f"the lease of {self.runtime.name} for {self.type.name}"
+        return EntityUnavailable(f"{lease} has run out; repeat it")
 
     def _is_unleased(self, key: str, sender: Sender | None) -> bool:
-        """Return whether this is an ask of a key of this node, whose lease has run out."""
+        """Return whether this is an ask for this node while its lease has run out."""
         is_ask = sender is not None and sender.expects
         is_over = self.is_leased is not None and not self.is_leased()
         return is_over and is_ask and self.serves(slot_of(key))
 
     def refuse_unleased(self, sender: Any) -> None:
-        """Refuse an ask because the lease has run out; what was told waits."""
+        """Refuse an ask because the lease has run out; messages without an answer wait."""
         self._lock.after(sender.set_exception, self._unleased())
 
     def park(self, cell: EntityCell) -> None:
-        """Keep an activation from its turn until the lease is valid, or it is to end."""
+        """Keep a cell from running until the lease is valid, or the cell must end."""
         with self.lock:
             self._parked.append(cell)
             is_first = len(self._parked) == 1
         if self.is_closed:
             cell.kill(ExitReason.SHUTDOWN, _NO_LEASE)
-        elif cell.end is not None:  # it was killed meanwhile
+        elif cell.end is not None:  # it was killed before it was parked
             self.unpark(cell)
         elif is_first:
-            self.runtime.post(self.runtime.call_later, _LOOK_AT_LEASE, self._look_at_lease)
+            self.runtime.post(self.runtime.call_later, _LEASE_POLL_SECONDS, self._poll_lease)
 
     def unpark(self, cell: EntityCell) -> None:
-        """Let an activation have its turn, which ends it."""
+        """Let a parked cell run, which ends it."""
         with self.lock:
             if cell not in self._parked:
                 return
             self._parked.remove(cell)
         cell.runner.schedule(cell)
 
-    def _look_at_lease(self) -> None:
-        """Let all go on if the lease is valid again; else look again soon."""
+    def _poll_lease(self) -> None:
+        """Let parked cells run if the lease is valid again, or check again soon."""
         with self.lock:
             if self.is_leased is not None and not self.is_leased():
                 if self._parked:
-                    self.runtime.call_later(_LOOK_AT_LEASE, self._look_at_lease)
+                    self.runtime.call_later(_LEASE_POLL_SECONDS, self._poll_lease)
                 return
             parked, self._parked = self._parked, []
         for cell in parked:
             cell.runner.schedule(cell)
 
-    def begun(self, cell: EntityCell) -> None:
-        """Take note that an activation begins."""
+    def activated(self) -> None:
+        """Count an activation."""
         self.counters.activations += 1
 
-    # --- forms ---
+    # --- events and snapshots ---
 
     def learn(self, event: object) -> KnownEvent:
-        """Return what is done with events of a class; the next one is looked up.
+        """Return how to apply and write events of a class, and remember it.
 
         Raises:
-            NotPersistable: no `@event` takes it.
-            NotSerializable: its class is no registered dataclass or named tuple.
+            NotPersistable: the class has no `@event` method for it.
+            NotSerializable: its class is not a registered dataclass or named tuple.
         """
         apply = self.type.applier(event)
         kind = self.form.kind_of(event)
         version = self.type.version_of(*kind.names)
         known = apply, kind, version
         with self.lock:
-            if self.state is not None:  # told before the first of them is stored
+            if self.state is not None:  # reported before the first one is stored
                 self.on_kind((kind.name, version))
             self.known_events[type(event)] = known
         return known
 
     def snapshot(self, cell: EntityCell) -> EntitySnapshot | None:
-        """Return the state of an entity as it is, if it can be written."""
+        """Return a snapshot of an entity's state; None if it cannot be written."""
         try:
             body = self.form.write(public_state(cell.actor))
-        except Exception as error:  # noqa: BLE001 - the events are there
-            where = self.type.cls.__qualname__
-            text = f"{where} has no snapshots, events are replayed: {error_text(error)}"
+        except Exception as error:  # noqa: BLE001 - its events are enough to recover it
+            name = self.type.cls.__qualname__
+            text = f"{name} has no snapshots, its events are replayed: {error_text(error)}"
             self.runtime.warn_once((self.type.cls, "snapshot"), text)
             return None
         version = self.type.snapshot_version or 0
         return EntitySnapshot(cell.key, cell.written, version, body)
 
     def restore(self, actor: Entity, snapshot: EntitySnapshot) -> None:
-        """Give an entity the state of a snapshot."""
+        """Set the state of an entity from a snapshot."""
         restore(self.form, self.type, actor, snapshot)
 
     def apply(self, cell: EntityCell, actor: Entity, events: "Iterable[PastEvent]") -> None:
         """Apply stored events to an entity.
 
         Raises:
-            StateVersion: a newer version of the class wrote one, or one that knew more events.
+            StateVersion: an event was written by a newer version of the class.
         """
         apply_all(self.form, self.type, cell, actor, events)
 
 
 def _table_of(cls: type[Entity], checked: EventSerializer | None) -> DispatchTable:
-    """Return the handlers of a class; those that are read-only may persist nothing.
+    """Return the handlers of a class, with read-only ones wrapped by `read_only`.
 
-    With a form, handlers that lose changes of the state are found.
+    With `checked`, handlers that change the state without persisting are found.
     """
     table = DispatchTable(cls)
     for entry in table.declared.values():

@@ -1,4 +1,4 @@
-"""What nodes tell each other about entities."""
+"""Messages between nodes about entities."""
 
 from typing import Any, ClassVar
 
@@ -29,11 +29,11 @@ errors_travel(
 
 
 @message("callboard.EntityMessage")
-@dataclass(slots=True)  # not frozen, for one is made for each message: see `Envelope`
+@dataclass(slots=True)  # not frozen, as frozen ones take longer to make: see `Envelope`
 class EntityMessage:
-    """To the owner of a key: a message for it. Answered, or refused with `NotOwner`.
+    """To the owner of a key: a message for its entity. Answered, or refused with `NotOwner`.
 
-    What was told and not asked is answered with None as soon as it waits for the entity.
+    A message sent with `tell` is answered with None as soon as it is in the mailbox.
     """
 
     type_name: str
@@ -42,25 +42,25 @@ class EntityMessage:
     is_asked: bool = True
     sender: ActorRef[Any] | None = None
     is_urgent: bool = False
-    #: How often its sender was refused messages of the slot before.
+    #: How often messages of this sender for the slot were refused before.
     attempt: int = 0
 
 
 @frozen_message("callboard.EntityMessages")
 class EntityMessages:
-    """To the owner of keys: the messages of one turn for entities of a type, in their order.
+    """To the owner of keys: a batch of one turn for entities of a type, in order.
 
-    Each is answered by itself, as an `EntityMessage` is, by `CarriedAnswers` where several are.
-    What carries them is answered only if it is refused as a whole.
+    Each message is answered as an `EntityMessage` is; several answers go in one
+    `CarriedAnswers`. The batch itself is answered only if it is refused as a whole.
 
     Attributes:
         type_name: of the entities.
-        heads: for each message 21 bytes: the id of the ask (4); 1 if it was asked, and 2 more
-            if it is urgent (1); the attempt (4); the number of the actor that told it, or 0
-            (4); the milliseconds that are left for it, or 2^32 - 1 (4); the bytes of its key
-            (2), and those of the message (2).
-        keys: in UTF-8, one behind the other.
-        bodies: the messages, one behind the other.
+        heads: for each message 21 bytes: the id of the ask (4); 1 for an ask, plus 2 if it is
+            urgent (1); the attempt (4); the number of the actor that sent it with `tell`, or 0
+            (4); the milliseconds until its deadline, or 2^32 - 1 (4); the bytes of its key (2),
+            and of the message (2).
+        keys: in UTF-8, without separators.
+        bodies: the messages, without separators.
     """
 
     type_name: str
@@ -72,7 +72,7 @@ class EntityMessages:
         """Return the messages.
 
         Raises:
-            MalformedPayload: the columns do not fit together, they are too large, a key is no
+            MalformedPayload: the columns do not match, they are too large, a key is not a
                 text, or a message has no id.
         """
         return read_asks(self.heads, self.keys, self.bodies)
@@ -80,7 +80,7 @@ class EntityMessages:
 
 @frozen_message("callboard.EntityTable")
 class EntityTable:
-    """The table of a type: who owns which slots, as its register has it."""
+    """The table of a type: which node owns which slots, as stored in its register."""
 
     type_name: str
     version: int
@@ -88,7 +88,7 @@ class EntityTable:
 
     @property
     def is_sound(self) -> bool:
-        """False when a field cannot be meant: it came from another node."""
+        """Whether the fields have valid types; they come from another node."""
         return (
             type(self.type_name) is str
             and type(self.version) is int
@@ -101,10 +101,10 @@ class EntityTable:
 class NotOwner:
     """The answer of a node that does not own a key: nothing was handled.
 
-    With the table that it knows, if it hosts the type.
+    Holds the newest table that the node knows, if it hosts the type.
     """
 
-    #: An ask that comes again may find the owner here.
+    #: A repeated ask may find the owner here.
     nothing_happened: ClassVar[bool] = True
 
     table: EntityTable | None = None
@@ -112,16 +112,16 @@ class NotOwner:
 
 @frozen_message("callboard.AskEntityTable")
 class AskEntityTable:
-    """To the entities of a node: what is the table of a type? None if it hosts none."""
+    """To the entities of a node: request for the table of a type; None if it hosts none."""
 
     type_name: str
 
 
 @frozen_message("callboard.FollowJournal")
 class FollowJournal:
-    """To the entities of a node: tell when the journal of a type grows, for some seconds.
+    """To the entities of a node: notify when the journal of a type grows, for some seconds.
 
-    Answered with the table, or None if it hosts none.
+    Answered with the table, or with None if the node does not host the type.
     """
 
     type_name: str
@@ -129,7 +129,7 @@ class FollowJournal:
 
 @frozen_message("callboard.JournalGrew")
 class JournalGrew:
-    """To a node that follows a journal: there are events up to a position."""
+    """To a node that follows a journal: events up to a position are stored."""
 
     type_name: str
     position: int
@@ -137,7 +137,7 @@ class JournalGrew:
 
 @frozen_message("callboard.AskVote")
 class AskVote:
-    """To another member: is the node of a member out of your reach? True or False."""
+    """To another member: vote whether the node of a member is unreachable."""
 
     type_name: str
     writer: str
@@ -145,10 +145,9 @@ class AskVote:
 
 @frozen_message("callboard.EntityMarker")
 class EntityMarker:
-    """To a former owner, behind the messages that were sent to it.
+    """To a former owner, after the messages that were sent to it.
 
-    Answered when all that was sent before is with the owner; one that comes behind a refused
-    message, at once.
+    Answered when the owner has all of these messages; after a refused message, at once.
     """
 
     type_name: str
@@ -158,9 +157,9 @@ class EntityMarker:
 
 @frozen_message("callboard.MoveSlots")
 class MoveSlots:
-    """To a member: let slots move to the host with this id in hex.
+    """To a member: move slots to the host with this node id in hex.
 
-    With "" they go to whom they would be without such moves. Answered when that is under way.
+    With "" they move to the owners by hashing. Answered when the move has started.
     """
 
     type_name: str
@@ -170,7 +169,7 @@ class MoveSlots:
 
 @frozen_message("callboard.StopEntity")
 class StopEntity:
-    """To an owner: put an entity away."""
+    """To an owner: passivate an entity."""
 
     type_name: str
     key: str

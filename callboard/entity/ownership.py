@@ -1,11 +1,11 @@
-"""How a node comes to own slots, gives them away, and takes those of the dead.
+"""A node's membership in the table of one entity type: joining, moving slots, takeover.
 
-It drives `machine/ownership_machine.py` and `machine/ballot_machine.py`: carries out their
-effects, and tells them what came of them. The table lies in a register and changes by
-compare-and-set alone.
+Drives `machine/ownership_machine.py` and `machine/ballot_machine.py`: carries out their effects
+and reports the outcomes back to them. The table is stored in a register and changes only by
+compare-and-set.
 
-That a member is gone is known from proof of its death, from its lease, which was killed, and,
-where fences make a wrong guess harmless, from votes.
+A member counts as gone on proof of its death, when its lease was killed, or by a vote of the
+other members. A vote may be wrong, so it is used only where fences make a mistake harmless.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,13 +31,13 @@ from callboard.entity.machine.ownership_machine import (
     KeepSlots,
     KindsSeen,
     Left,
-    LookDue,
     MemberGone,
     MembersProbed,
     MoveAsked,
     OwnershipEffect,
     OwnershipEvent,
     OwnershipMachine,
+    PollDue,
     ProbeMembers,
     ReadTable,
     RegisterFailed,
@@ -48,9 +48,9 @@ from callboard.entity.machine.ownership_machine import (
     SlotsDrained,
     SlotsEmptied,
     StopSlots,
+    TableAnnounced,
     TableChanged,
     TableRead,
-    TableTold,
     TableWritten,
     TermBegun,
     TermEnded,
@@ -68,34 +68,36 @@ from callboard.support.dataclass import dataclass
 
 T = TypeVar("T")
 
-#: Seconds between looks whether members are gone.
-LOOK: Final = 0.1
+#: Seconds between polls for members that are gone.
+POLL_SECONDS: Final = 0.1
 
-#: Looks between reads of the table: who changes it tells, and may be lost before it does.
-LOOKS_A_READ: Final = 10
+#: Polls between reads of the table. A member that writes the table announces it to the others,
+#: but it may die between the write and the announcement.
+POLLS_PER_READ: Final = 10
 
-#: Seconds after a node was lost until its death is looked for again: the system may close the
-#: connections of a process that ends before it lets go of its locks.
-_SOON: Final = 0.02
+#: Seconds after the loss of a node until its death is probed for again: the system may close
+#: the connections of a process that ends before it releases the locks of that process.
+_PROBE_AGAIN_SECONDS: Final = 0.02
 
-#: Seconds that slots may take to come to rest before they move, at first and at most; else they
-#: stay for now. They may wait for one another, as what comes for them is held.
-FIRST_STOP: Final = 0.25
-STOP_TIMEOUT: Final = 5.0
+#: Seconds that slots may take to drain before they move, at first and at most; slots that take
+#: longer stay for now. Two entities that drain may wait for each other, as messages to them are
+#: held.
+FIRST_STOP_SECONDS: Final = 0.25
+LONGEST_STOP_SECONDS: Final = 5.0
 
 
 class Calls(Protocol):
-    """Calls methods of something that blocks, beside the node's thread."""
+    """Calls blocking methods of an object on a thread of their own."""
 
     def submit(self, done: Callable[[Any], object], method: Any, /, *args: Any) -> None:
-        """Call a method; `done` gets what comes of it, on the node's thread."""
+        """Call a method; `done` gets its result or its error, on the node's thread."""
 
     def close(self) -> None:
-        """Finish what was handed over, and close."""
+        """Finish the submitted calls, and close."""
 
 
 async def called(calls: Any, method: Callable[..., T], *args: Any) -> T:
-    """Return what a call returns, or raise what it raises."""
+    """Return the result of a submitted call, or raise its error."""
     future: Future[T] = Future()
 
     def done(outcome: Any) -> None:
@@ -110,33 +112,34 @@ async def called(calls: Any, method: Callable[..., T], *args: Any) -> T:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipHooks:
-    """What an ownership has others do."""
+    """Callbacks of an ownership into the rest of the node."""
 
-    #: Told of each newer table; tells other nodes.
+    #: Called with each newer table; sends it to other nodes.
     adopted: Callable[[Table], object]
-    #: Told when more slots are served.
+    #: Called after more slots are served.
     served: Callable[[], object]
-    #: Asks a node whether a writer's node is out of its reach.
+    #: Asks a node whether it cannot reach the node of a writer.
     ask_vote: Callable[[bytes, str], Future[Any]]
-    #: Calls back when all that other members passed on for some slots has come here.
+    #: Calls back after all messages that other members forwarded for some slots have arrived.
     settle: Callable[[Iterable[int], Callable[[], object]], object]
     #: Lets one type of the node move slots at a time.
     turns: "MoveTurns"
 
 
 class MoveTurns:
-    """Lets the types of a node move slots one after the other.
+    """Serializes the moves of a node's types.
 
-    Entities of one type wait for those of another one, which may be held by a move as well.
+    Entities of one type may wait for entities of another type. If both types moved at once,
+    each move could hold the messages that the other one waits for.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing that moves."""
+        """Start with no move under way."""
         self._moving = ""
         self._waiting: dict[str, Callable[[], object]] = {}
 
     def take(self, type_name: str, begin: Callable[[], object]) -> None:
-        """Call back when a type may move slots, until its `give_back`."""
+        """Call `begin` when the type may move slots; it holds the turn until `give_back`."""
         if self._moving:
             self._waiting[type_name] = begin
         else:
@@ -144,7 +147,7 @@ class MoveTurns:
             begin()
 
     def give_back(self, type_name: str) -> None:
-        """Take note that a move of a type has ended, or is not wanted any more."""
+        """End the turn of a type, or its wait for one."""
         self._waiting.pop(type_name, None)
         if self._moving == type_name:
             self._moving = next(iter(self._waiting), "")
@@ -153,7 +156,7 @@ class MoveTurns:
 
 
 class Ownership:
-    """One node's part in the table of a type; everything runs on the node's thread."""
+    """The membership of one node in the table of a type; runs on the node's thread."""
 
     def __init__(
         self,
@@ -163,14 +166,14 @@ class Ownership:
         runtime: NodeContext,
         hooks: OwnershipHooks,
     ) -> None:
-        """Make one that is no member yet.
+        """Create an ownership that has not joined yet.
 
         Args:
-            host: what serves the slots.
+            host: serves the slots.
             leases: calls of the register.
             lease: of the node, in that register.
             runtime: of the node.
-            hooks: what others do.
+            hooks: callbacks into the rest of the node.
         """
         self._host, self._leases, self._runtime = host, leases, runtime
         self._lease, self._hooks = lease, hooks
@@ -184,38 +187,39 @@ class Ownership:
         self._machine.step(TermEnded())
         self._ballots = BallotMachine(host.writer)
         is_fast = host.state is not None and host.type.cls.takeover == "fast"
-        #: Whether a wrong guess that a member is gone does no harm: fences keep it silent.
+        #: Whether wrongly removing a live member is harmless, because its fences stop its
+        #: commits.
         self._may_vote = is_fast
         if not is_fast:
             host.is_leased = lease.is_valid
         host.on_lost = self._lost
         host.on_kind = self._wrote
-        #: Kinds and versions of events that were written here.
+        #: Kinds and versions of events that this node has written.
         self._kinds: set[tuple[str, int]] = set()
         self._writes = 0
-        self._looks = 0
-        #: Counts moves: a late answer is told from one to the move under way.
+        self._polls = 0
+        #: Number of the current move; the answer of an earlier move is ignored.
         self._moves = 0
-        self._stop_seconds = FIRST_STOP
+        self._stop_seconds = FIRST_STOP_SECONDS
         self._joining: Future[None] | None = None
         self._leaving: Future[None] | None = None
         self._draining: Future[None] | None = None
 
     @property
     def table(self) -> Table:
-        """The newest table that is known."""
+        """The newest known table."""
         return self._machine.table
 
     @property
     def is_closed(self) -> bool:
-        """Whether this node wants to be no member any more."""
+        """Whether this node has started to leave."""
         return self._machine.aim == "none"
 
     async def join(self, state: SharedState) -> None:
-        """Become a member, and serve what falls to this node.
+        """Join the table, and serve the slots that this node gets.
 
         Raises:
-            WrongState: the members have another state.
+            WrongState: the members use another state.
             StorageError: the register cannot be used.
         """
         self._joining = Future()
@@ -228,10 +232,10 @@ class Ownership:
             self._host.state.submit(self._kinds_done, EntityState.kinds, self._name)
 
     def start_leaving(self) -> Future[None]:
-        """Be no member any more: what this node had goes to the others.
+        """Start to leave: this node's slots go to the other members.
 
-        The future fails with `StorageError` if the register cannot be used; the others find out
-        by themselves then.
+        The future fails with `StorageError` if the register cannot be used; the other members
+        then detect the end of this node's lease.
         """
         leaving: Future[None] = Future()
         self._leaving = leaving
@@ -239,9 +243,9 @@ class Ownership:
         return leaving
 
     def start_drain(self) -> Future[None]:
-        """Give all slots that others can have away, a portion after the other.
+        """Start to give away all slots that another member can serve, one portion at a time.
 
-        The future is done when they have them.
+        The future completes when the other members own them.
         """
         self._draining = Future()
         if self._machine.has_joined:
@@ -251,36 +255,36 @@ class Ownership:
         return self._draining
 
     def abandon(self) -> None:
-        """Be no member any more, as far as that can be: joining failed."""
+        """Leave after a failed join."""
         self._step(CloseAsked())
 
-    def tend(self) -> None:
-        """Look after the membership; to be called every `LOOK` seconds."""
-        self._looks += 1
-        self._step(LookDue(reads=self._looks % LOOKS_A_READ == 0))
+    def poll(self) -> None:
+        """Check the members, and sometimes the table; to be called every `POLL_SECONDS`."""
+        self._polls += 1
+        self._step(PollDue(reads=self._polls % POLLS_PER_READ == 0))
 
-    def told(self, version: int) -> None:
-        """Take note that another member, or a sender, knows a table of a version."""
-        self._step(TableTold(version))
+    def table_announced(self, version: int) -> None:
+        """Handle an announcement: another node knows a table of this version."""
+        self._step(TableAnnounced(version))
 
     def begin_term(self, term: int) -> None:
-        """Take note that the node's lease is valid, in a term."""
+        """Start a term: the node's lease is valid."""
         self._step(TermBegun(term))
 
     def end_term(self) -> None:
-        """Take note that the node's lease was killed: nothing may be served."""
+        """End the term: the node's lease was killed, so no slot may be served."""
         self._step(TermEnded())
 
     def holder_gone(self, writer: str, number: int) -> None:
-        """Take note that the terms of a lease up to a number have ended."""
+        """Remove a member whose lease terms up to a number have ended."""
         member = self.table.members.get(writer)
         if member is not None and member.term <= number:
             self._step(MemberGone(writer, member.joined))
 
     def node_down(self, node: bytes) -> None:
-        """Look for the death of members on a node that is out of reach, and vote on them."""
+        """Probe for the death of members on an unreachable node, and vote on them."""
         now, members = self._runtime.now(), self.table.members.items()
-        lost = [each for each in members if each[1].node == node.hex()]
+        lost = [(writer, member) for writer, member in members if member.node == node.hex()]
         for writer, member in lost:
             if self._may_vote and self._machine.is_current:
                 voters = self._lease.risen() & self.table.members.keys()
@@ -288,17 +292,17 @@ class Ownership:
                 own = {self._host.writer}
                 self._vote(self._ballots.lost(subject, voters | own, now))
         if lost:
-            self.tend()
-            self._runtime.call_later(_SOON, self.tend)
+            self.poll()
+            self._runtime.call_later(_PROBE_AGAIN_SECONDS, self.poll)
 
     def node_up(self, node: bytes) -> None:
-        """Take note that a node is in reach."""
+        """Withdraw the ballots on members of a node that is reachable again."""
         for writer, member in self.table.members.items():
             if member.node == node.hex():
-                self._ballots.found(writer)
+                self._ballots.reached(writer)
 
     def vote(self, writer: str) -> bool:
-        """Return whether a member's node is out of reach of this one."""
+        """Vote on a member: return whether this node cannot reach its node."""
         member = self.table.members.get(writer)
         node = b"" if member is None else bytes.fromhex(member.node)
         return bool(node) and not (
@@ -306,57 +310,57 @@ class Ownership:
         )
 
     def _vote(self, effects: list[BallotEffect]) -> None:
-        """Ask for votes, or take note of their outcome."""
+        """Ask for votes, or apply the outcome of a ballot."""
         for effect in effects:
             if isinstance(effect, Suspected):
                 self._step(MemberGone(*effect.subject))
                 continue
             for voter in effect.voters:
                 node = bytes.fromhex(self.table.members[voter].node)
-                asked = self._hooks.ask_vote(node, effect.subject.writer)
-                asked.on_done(partial(self._voted, effect.ballot, voter))
+                reply = self._hooks.ask_vote(node, effect.subject.writer)
+                reply.on_done(partial(self._voted, effect.ballot, voter))
 
     def _voted(self, ballot: int, voter: str, answer: Future[Any]) -> None:
-        """Take a vote."""
+        """Count a vote; a vote that could not be asked for counts against the removal."""
         is_aye = answer.exception() is None and answer.result() is True
         now = self._runtime.now()
         self._vote(self._ballots.voted(ballot, voter, now, is_out_of_reach=is_aye))
 
     def move(self, slots: Iterable[int], node: str) -> None:
-        """Let slots move to a node, from whatever member; to whom they were with "".
+        """Move slots to a node, from any member; with "", cancel the wish for a node.
 
         Raises:
-            WrongValue: that node is no member.
+            WrongValue: the node is not a member.
         """
         members = self.table.members.items()
-        writers = sorted(each for each, member in members if member.node == node)
+        writers = sorted(writer for writer, member in members if member.node == node)
         if node and not writers:
-            shown = ", ".join(sorted(member.node[:12] for _, member in members))
-            msg = f"node {node[:12]} does not host {self._name}; there are {shown}"
+            hosts = ", ".join(sorted(member.node[:12] for _, member in members))
+            msg = f"node {node[:12]} does not host {self._name}; its hosts are {hosts}"
             raise WrongValue(msg)
         self._step(MoveAsked(dict.fromkeys(slots, writers[-1] if node else "")))
 
     def _wrote(self, kind: tuple[str, int]) -> None:
-        """Take note of a kind of events that is written here; from any thread."""
+        """Record a kind of events before this node writes the first one; from any thread."""
         if kind not in self._kinds:
             self._kinds.add(kind)
             self._runtime.post(self._step, KindsSeen(frozenset({kind})))
 
     def _kinds_done(self, outcome: Any) -> None:
-        """Take the kinds of events that are in the state."""
+        """Record the kinds of events that the state already holds."""
         if isinstance(outcome, BaseException):
             self._warn(outcome)
         elif outcome:
             self._step(KindsSeen(frozenset(outcome)))
 
     def _lost(self, slot: int, epoch: int) -> None:
-        """Take note that a fence was seen to be another's."""
+        """Handle a fence that another member has raised."""
         self._step(SlotLost(slot, epoch))
 
     # --- the machine ---
 
     def _step(self, event: OwnershipEvent) -> None:
-        """Let the machine take an event, and carry out what follows."""
+        """Step the machine, and carry out its effects."""
         self._machine.portion = self._host.portion
         for effect in self._machine.step(event):
             self._carry_out(effect)
@@ -387,28 +391,28 @@ class Ownership:
                 self._refuse(table)
 
     def _request(self, effect: ReadTable | WriteTable | ProbeMembers | ClaimFences) -> None:
-        """Ask the register, or the state, for something."""
+        """Submit a request to the register or the state."""
         match effect:
             case ReadTable():
                 self._leases.submit(self._read_done, Leases.read, self._register)
             case WriteTable():
                 self._write(effect)
             case ProbeMembers(writers):
-                _Probe(self._leases, sorted(writers), self._step).go_on()
+                _Probe(self._leases, sorted(writers), self._step).probe_next()
             case ClaimFences(epochs):
                 state = self._host.state
                 assert state is not None, "fences are in a state"
                 state.submit(self._claim_done, EntityState.claim, self._name, epochs)
 
     def _write(self, effect: WriteTable) -> None:
-        """Write the table."""
+        """Write the table to the register."""
         self._writes += 1
         value = LeaseValue(self._host.writer, self._writes, effect.table.text())
         args = self._register, value, effect.expected
         self._leases.submit(self._write_done, Leases.write, *args)
 
     def _write_done(self, outcome: Any) -> None:
-        """Take the answer to a write."""
+        """Handle the outcome of a write; an unknown one is resolved by reading the table."""
         if isinstance(outcome, OutcomeUnknown):
             self._step(TableWritten(None))
         elif isinstance(outcome, BaseException):
@@ -417,7 +421,7 @@ class Ownership:
             self._step(TableWritten(outcome))
 
     def _read_done(self, outcome: Versioned | BaseException) -> None:
-        """Take the answer to a read."""
+        """Handle the outcome of a read."""
         if not isinstance(outcome, BaseException):
             value, _ = outcome
             try:
@@ -430,15 +434,15 @@ class Ownership:
         self._failed(outcome, RegisterFailed())
 
     def _claim_done(self, outcome: Any) -> None:
-        """Take the answer to a claim."""
+        """Handle the outcome of a claim."""
         if isinstance(outcome, BaseException):
             self._failed(outcome, ClaimFailed())
         else:
-            held: dict[int, Fence] = dict(outcome)
-            self._step(Claimed(held))
+            fences: dict[int, Fence] = dict(outcome)
+            self._step(Claimed(fences))
 
     def _failed(self, error: BaseException, event: OwnershipEvent) -> None:
-        """Tell who waits of an error, and let the machine try again later."""
+        """Step the machine, which tries again later; fail a join or leave, or log the error."""
         self._step(event)
         waits = self._settle(self._joining, error), self._settle(self._leaving, error)
         if not any(waits):
@@ -447,7 +451,7 @@ class Ownership:
     def _settle(
         self, future: "Future[None] | None", error: BaseException | None = None
     ) -> bool:
-        """Tell who waits for a change of the membership; returns whether anybody does."""
+        """Complete or fail a future; returns whether anyone waited for it."""
         if future is None or future.done():
             return False
         if error is None:
@@ -457,24 +461,24 @@ class Ownership:
         return True
 
     def _refuse(self, table: Table) -> None:
-        """Take note that the members have another state."""
+        """Refuse a join, or log, because the members use another state."""
         error = wrong_state(self._name, self._machine.state, table)
         if not self._settle(self._joining, error):
             self._warn(error)
 
     def _warn(self, error: BaseException) -> None:
-        """Log that the leases or the state cannot be used."""
-        text = f"the leases of {self._name} are away: {error}"
+        """Log once that the leases or the state cannot be used."""
+        text = f"the leases of {self._name} cannot be used: {error}"
         self._runtime.warn_once(("entities", self._name, type(error)), text)
 
     def _stop(self, slots: tuple[int, ...]) -> None:
-        """Let slots come to rest, in time, when it is this type's turn."""
+        """Drain slots when it is this type's turn to move."""
         self._moves += 1
         turn = partial(self._stop_now, slots, self._moves)
         self._hooks.turns.take(self._name, turn)
 
     def _stop_now(self, slots: tuple[int, ...], move: int) -> None:
-        """Let slots come to rest, in time."""
+        """Drain slots, within `_stop_seconds`."""
         answer = partial(self._stopped, move)
         late = self._runtime.call_later(self._stop_seconds, answer, SlotsBusy())
 
@@ -490,30 +494,30 @@ class Ownership:
         self._hooks.settle(slots, settled)
 
     def _stopped(self, move: int, event: OwnershipEvent) -> None:
-        """Tell what became of slots that were to come to rest."""
+        """Report the end of a drain to the machine, and adapt the time for the next one."""
         if move != self._moves:
             return
         if isinstance(event, SlotsBusy):
-            self._stop_seconds = min(2 * self._stop_seconds, STOP_TIMEOUT)
+            self._stop_seconds = min(2 * self._stop_seconds, LONGEST_STOP_SECONDS)
         else:
-            self._stop_seconds = FIRST_STOP
+            self._stop_seconds = FIRST_STOP_SECONDS
         self._step(event)
 
 
 def wrong_state(type_name: str, own: SharedState, table: Table) -> WrongState:
-    """Return the error of a node whose state is another than that of the members."""
-    others, found = ", ".join(sorted(node[:12] for node in table.nodes)), table.state
-    what = "another state"
-    if own.id == found.id:
-        what = "this state on another machine, which SQLite cannot share"
+    """Return the error of a node whose state differs from the state of the members."""
+    nodes, state = ", ".join(sorted(node[:12] for node in table.nodes)), table.state
+    difference = "another state"
+    if own.id == state.id:
+        difference = "this state on another machine, which SQLite cannot share"
     return WrongState(
-        f"{type_name} is hosted by {others} with {what}: {found.place or 'none'}"
-        f" ({found.id[:8]}), not {own.place or 'none'} ({own.id[:8]}); use one for all"
+        f"{type_name} is hosted by {nodes} with {difference}: {state.place or 'none'}"
+        f" ({state.id[:8]}), not {own.place or 'none'} ({own.id[:8]}); use one state for all"
     )
 
 
 class _Probe:
-    """Looks, one after the other, which members have proof of their death."""
+    """Checks members one after the other for proof of their death."""
 
     def __init__(
         self, leases: Any, writers: list[str], step: Callable[[MembersProbed], object]
@@ -522,8 +526,8 @@ class _Probe:
         self._writers = writers
         self._gone: set[str] = set()
 
-    def go_on(self) -> None:
-        """Look at the next one; an answer that fails proves nothing."""
+    def probe_next(self) -> None:
+        """Check the next member; a failed check proves nothing."""
         if not self._writers:
             self._step(MembersProbed(frozenset(self._gone)))
             return
@@ -532,6 +536,6 @@ class _Probe:
         def take(is_gone: bool | BaseException) -> None:  # noqa: FBT001
             if is_gone is True:
                 self._gone.add(writer)
-            self.go_on()
+            self.probe_next()
 
         self._leases.submit(take, Leases.is_gone, writer)

@@ -1,8 +1,8 @@
-"""Asks that come back to an entity which waits for their answer.
+"""Detects asks that come back to an entity that waits for their answer.
 
-An ask carries its chain: the entities that wait for it, as `TYPE/KEY`. Handlers of an entity
-run one after the other, so an ask that comes back would wait for ever. Only the owner's node
-knows whether its entity waits, and whether the handler is one that may run meanwhile.
+An ask carries its chain: the entities that wait for its answer, as `TYPE/KEY`. Handlers of an
+entity run one after the other, so an ask that comes back would wait for ever. The node of the
+entity decides: only it knows whether the entity still waits, and whether the ask is read-only.
 """
 
 from collections.abc import Sequence
@@ -11,27 +11,28 @@ from typing import Final
 from callboard.kernel.activation import Envelope
 from callboard.kernel.errors import WouldDeadlock
 
-#: Entities that are shown of those which wait for one another.
-_WAY_SHOWN: Final = 8
+#: Entities of a cycle that an error text shows.
+_CYCLE_SHOWN: Final = 8
 
 
 def is_nested(message: object) -> bool:
-    """Return whether a handler of an entity waits for the answer, directly or by others."""
+    """Return whether a handler of an entity waits for the answer, directly or indirectly."""
     return type(message) is Envelope and bool(message.chain)
 
 
 def comes_back(message: object, name: str) -> bool:
-    """Return whether an entity waits, or waited, for the answer to a message to itself."""
+    """Return whether the chain of a message includes an entity."""
     return type(message) is Envelope and name in message.chain
 
 
 def would_deadlock(chain: Sequence[str], name: str) -> WouldDeadlock:
-    """Return the error of an ask to an entity that waits for its answer, or of a long chain."""
-    way = [*chain[chain.index(name) :], name] if name in chain else [*chain[-3:], name]
-    if len(way) > _WAY_SHOWN:
-        way = [*way[: _WAY_SHOWN - 2], "…", *way[-2:]]
-    shown_way = " asks ".join(way)
+    """Return the error of an ask that closes a cycle, or whose chain is too long."""
+    names = [*chain[chain.index(name) :], name] if name in chain else [*chain[-3:], name]
+    if len(names) > _CYCLE_SHOWN:
+        names = [*names[: _CYCLE_SHOWN - 2], "…", *names[-2:]]
+    path = " asks ".join(names)
     if name in chain:
-        return WouldDeadlock(f"these entities would wait for one another: {shown_way}")
-    text = f"{len(chain)} entities wait for this answer, the limit; the last ones: {shown_way}"
-    return WouldDeadlock(text)
+        return WouldDeadlock(f"these entities would wait for one another: {path}")
+    return WouldDeadlock(
+        f"the limit of {len(chain)} entities waits for this answer; the last ones: {path}"
+    )

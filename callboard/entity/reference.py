@@ -1,4 +1,4 @@
-"""Refs of entities: equal by type and key, on every node, wherever the entity runs."""
+"""Refs of entities: equal by type and key on every node, wherever the entity is active."""
 
 from collections.abc import Callable, Container
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -13,15 +13,15 @@ from callboard.kernel.reply import Asker, Sender
 
 E = TypeVar("E", covariant=True)
 
-#: What the text of an entity's ref begins with; there is no host and port, for it moves.
+#: Start of the text of an entity's ref; it has no host and port, as an entity moves.
 PREFIX = "basp:///"
 
 
 class EntityRouter(Protocol):
-    """What brings messages to entities, wherever they are."""
+    """Routes messages to entities on any node."""
 
     runtime: Home
-    #: The types of which entities may run on this node.
+    #: The types that this node hosts.
     hosted: Container[str]
 
     def route(
@@ -34,22 +34,22 @@ class EntityRouter(Protocol):
         *,
         is_urgent: bool,
     ) -> None:
-        """Bring a message to an entity; from any thread, never blocks."""
+        """Send a message to an entity; from any thread, never blocks."""
 
     def error_of_unsent(
         self, type_name: str, key: str, asker: Asker, /
     ) -> BaseException | None:
-        """Return why an ask was never sent to an owner; None if it was."""
+        """Return the error of an expired ask that was never sent; None if it was sent."""
 
-    def put_away(self, type_name: str, key: str, /) -> None:
-        """Let an entity be put away by its owner."""
+    def passivate(self, type_name: str, key: str, /) -> None:
+        """Passivate an entity at its owner."""
 
     def owner(self, type_name: str, key: str, /) -> bytes:
-        """Return the node that owns an entity, as far as is known; empty if nobody is."""
+        """Return the node that owns an entity; empty if it is not known."""
 
 
 class EntityTarget(NoActor):
-    """Where the ref of an entity leads."""
+    """The target of an entity's ref."""
 
     __slots__ = ("key", "router", "type_name")
 
@@ -58,23 +58,23 @@ class EntityTarget(NoActor):
         self.type_name, self.key = type_name, key
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
-        """Hand a message over; from any thread, never blocks."""
+        """Send a message; from any thread, never blocks."""
         self.router.route(self.type_name, self.key, message, sender, is_urgent=False)
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
-        """Hand over a message that goes before those without priority."""
+        """Send a message ahead of those without priority."""
         self.router.route(self.type_name, self.key, message, sender, is_urgent=True)
 
     def error_of_unsent(self, asker: Asker) -> BaseException | None:
-        """Return why an ask whose time is over was never sent; None if it was."""
+        """Return the error of an expired ask that was never sent; None if it was sent."""
         return self.router.error_of_unsent(self.type_name, self.key, asker)
 
     def give_up(self, asker: Asker) -> None:
-        """What an asker no longer waits for is handled all the same: it may be stored."""
+        """Do nothing: a cancelled ask is handled, as its events may be stored already."""
 
     def stop(self) -> None:
-        """Put the entity away; the next message makes it again."""
-        self.router.put_away(self.type_name, self.key)
+        """Passivate the entity; the next message activates it again."""
+        self.router.passivate(self.type_name, self.key)
 
     def kill(self) -> None:
         """Refuse: an entity outlives its activations."""
@@ -88,11 +88,11 @@ class EntityTarget(NoActor):
         """Refuse: an entity has no end."""
         self._refuse("linked")
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _refuse(self, verb: str) -> NoReturn:
         text = entity_text(self.type_name, self.key)
         msg = (
-            f"{text} is an entity and has no end, so it cannot be {what}; node.events() tells "
-            "of nodes that are lost"
+            f"{text} is an entity and has no end, so it cannot be {verb}; node.events() "
+            "reports nodes that are lost"
         )
         raise NotAnActor(msg)
 
@@ -105,7 +105,7 @@ class EntityRef(ActorRef[E]):
     target: EntityTarget
 
     def __init__(self, home: Home, router: EntityRouter, type_name: str, key: str) -> None:
-        """Only nodes make them: `node.entity(Cart, "u-17")`."""
+        """Only nodes make these refs: `node.entity(Cart, "u-17")`."""
         super().__init__(home, b"", 0, EntityTarget(router, type_name, key))
         # Compared with the keys of other refs, whose first part is a node's 18 bytes.
         self._key = (b"entity:" + type_name.encode(), key)  # type: ignore[assignment]
@@ -122,12 +122,12 @@ class EntityRef(ActorRef[E]):
 
     @property
     def wire_names(self) -> tuple[str, str]:
-        """What it is on the wire: see `callboard.basp.cbor.tags`."""
+        """Type and key, as the wire has them: see `callboard.basp.cbor.tags`."""
         return self.target.type_name, self.target.key
 
     @property
     def node_id(self) -> bytes:
-        """The node that owns the entity, as far as is known here; empty if that is nobody."""
+        """The node that owns the entity; empty if it is not known here."""
         return self.target.router.owner(self.target.type_name, self.target.key)
 
     @property
@@ -137,8 +137,8 @@ class EntityRef(ActorRef[E]):
 
     @property
     def is_local(self) -> bool:
-        """Whether the entity runs on this node, as far as is known."""
-        target = self.target  # as nearly always where nothing is hosted: each ask comes here
+        """Whether the entity is on this node, as far as it knows."""
+        target = self.target  # first the cheap test: each ask passes here
         return target.type_name in target.router.hosted and self.node_id == self.home.node_id
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ class EntityRef(ActorRef[E]):
 
 
 def entity_text(type_name: str, key: str) -> str:
-    """Return the text of an entity's ref; what could end it is written with %."""
+    """Return the text of an entity's ref; the key is percent-encoded."""
     return f"{PREFIX}{type_name}/{quote(key, safe='')}"
 
 
@@ -154,7 +154,7 @@ def entity_parts(text: str) -> tuple[str, str] | None:
     """Return type and key of the text of an entity's ref; None for another text.
 
     Raises:
-        InvalidAddress: the key is none.
+        InvalidAddress: the key is invalid.
     """
     if not text.startswith(PREFIX):
         return None
@@ -164,5 +164,5 @@ def entity_parts(text: str) -> tuple[str, str] | None:
     try:
         return type_name, checked_key(unquote(key, errors="strict"))
     except ValueError as error:
-        msg = f"{text!r:.300} is no address of an entity: {error}"
+        msg = f"{text!r:.300} is not the address of an entity: {error}"
         raise InvalidAddress(msg) from None

@@ -1,24 +1,26 @@
-"""The reminders of one type's entities on one node: when they are due, and who gets them.
+"""Reminders of one type's entities on one node: timing and delivery.
 
-A reminder is a row that was written in the transaction of the handler that set it, and goes in
-the transaction of the handler that it was delivered to. In between it is due by the database's
-clock, wherever its entity lives. A host **arms** the rows of its slots that are due within
-`WINDOW`: it reads them when slots fell to it, and again each `SCAN`; what handlers set and
-forget meanwhile it learns when their commits are through. So what is armed is what is stored.
+A reminder is a row. It is written in the transaction of the handler that sets it, and deleted
+in the transaction of the handler that it is delivered to. Its due time is by the database's
+clock, so it does not depend on the node of its entity. A host **arms** the rows of its slots
+that are due within `WINDOW_MS`: it reads them when it gains slots, and every `SCAN_SECONDS`;
+changes by its own handlers are applied when their commits succeed. So the armed reminders are
+the stored ones.
 
-The database's clock is read with each scan, and counted on by the node's own in between.
+Each scan reads the database's clock. Between scans the node's own clock continues it.
 
-A reminder that is due is posted to its entity with a `ReminderTicket` as the asker: it learns
-whether the handler returned and its commit went through, or else delivers it again, later each
-time. The entity looks at the ticket again before it handles it: what was forgotten or set
-anew while it waited in the mailbox is not handled.
+A due reminder is posted to its entity with a `ReminderTicket` as its sender. The ticket learns
+whether the handler returned and its commit succeeded. If not, the reminder is delivered again,
+after a pause that grows. The entity checks the ticket again before it handles the reminder: a
+reminder that was forgotten or replaced while it waited in the mailbox is not handled.
 
-A handler may end the process of its host, and then that of the next one, and so on. A reminder
-that was due before its slot fell to this node is a **suspect**: perhaps the former owner has
-ended by it. Before it is delivered, the attempt is counted in its row, durably. One that was
-counted before is delivered while no other suspect is, so that the count rises of the culprit
-alone. From `PARKED_FROM` counted attempts on no host delivers it, until somebody starts it
-again. A handler that raises has not ended the process, so the count begins anew.
+A handler may crash its process, then the process of the next host, and so on. A reminder that
+was already due when its slot came to this node is a **suspect**: it may have crashed the former
+owner. Before a suspect is delivered, the attempt is counted durably in its row. A suspect with
+an earlier attempt is delivered while no other suspect is, so that only the count of the culprit
+rises. A reminder with `PARKED_FROM` attempts is **parked**: no host delivers it until it is
+started again by hand. A handler that raises has not crashed the process, so it resets the
+count.
 """
 
 import heapq
@@ -44,43 +46,42 @@ from callboard.kernel.context import NodeContext
 from callboard.kernel.reply import Reply
 from callboard.support.dataclass import dataclass
 
-#: Milliseconds ahead for which reminders are held in memory, and seconds between reads of them.
+#: Milliseconds ahead for which reminders are armed, and seconds between scans.
 WINDOW_MS: Final = 60_000
-SCAN: Final = 30.0
+SCAN_SECONDS: Final = 30.0
 
-#: Seconds until a read that failed is tried again.
-SCAN_AGAIN: Final = 0.5
+#: Seconds until a failed read is repeated.
+SCAN_RETRY_SECONDS: Final = 0.5
 
-#: Reminders of a type that a node holds in memory; later ones are read when these are through.
+#: Armed reminders of one type on one node; later ones are read after these were handled.
 ARMED_LIMIT: Final = 10_000
 
-#: Seconds until one is delivered again whose handler failed: at first, and at most.
-FIRST_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 60.0
+#: Seconds until a reminder whose handler failed is delivered again: at first, and at most.
+FIRST_PAUSE_SECONDS: Final = 0.5
+LONGEST_PAUSE_SECONDS: Final = 60.0
 
-#: Seconds until it is tried again while an entity is put away, or its slot moves.
-_NOT_NOW: Final = 0.05
+#: Seconds until a delivery is repeated that came while the entity ended or its slot moved.
+_BUSY_SECONDS: Final = 0.05
 
-#: Seconds after which the next suspect is delivered although the handler of one still runs.
+#: Seconds after which the next suspect is delivered even if the handler of the last one runs.
 ALONE_SECONDS: Final = 10.0
 
-#: Parked reminders of a type that are looked at for the log.
+#: Parked reminders of one type that are read for the log.
 _PARKED_LOGGED: Final = 100
 
-#: Of an entity: its key and the reminder's name.
+#: The key of an entity, and the name of its reminder.
 Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedReminder:
-    """A reminder that no host delivers, because processes ended while it was handled.
+    """A reminder that no host delivers, because its handler has crashed processes.
 
     Attributes:
         key: of the entity.
         name: of the reminder.
         due: when it was due, in UTC.
-        message: what the entity would get; an `UnreadableValue` where this program cannot read
-            it.
+        message: for the entity; an `UnreadableValue` if this program cannot read it.
     """
 
     key: str
@@ -90,133 +91,133 @@ class ParkedReminder:
 
 
 class RemindedHost(Protocol):
-    """The host of the entities, as their reminders use it."""
+    """The part of an entity host that its reminders use."""
 
     runtime: NodeContext
     type: EntityType
     state: StateClient | None
-    #: Guards what handlers on other threads touch as well.
+    #: Guards the fields that handlers on other threads use too.
     lock: Any
-    #: The epochs of the slots that this node owns.
+    #: Epochs of the slots that this node owns.
     epochs: dict[int, int]
     is_closed: bool
 
     def post_reminder(self, ticket: "ReminderTicket", /) -> bool:
-        """Post a reminder to its entity; False if that takes no messages just now."""
+        """Post a reminder to its entity; return False if the entity accepts none now."""
 
 
 @dataclass(slots=True, eq=False)
 class _Armed:
-    """A reminder that is due soon."""
+    """A reminder that is due within the window."""
 
     row: StoredReminder
-    #: When it is delivered next, in milliseconds of the database's clock.
+    #: When to deliver it next, in milliseconds of the database's clock.
     at_ms: float
     failures: int = 0
-    #: Whether it was delivered, and what became of that is not known yet.
+    #: Whether it was delivered and its outcome is not known yet.
     is_out: bool = False
-    #: Whether its attempts are counted, as a process may have ended by it.
+    #: Whether its attempts are counted because it may crash the process.
     is_suspect: bool = False
 
 
 class ReminderTicket(Reply):
-    """The asker of a reminder's handler."""
+    """The sender of a reminder; learns the outcome of its handler."""
 
     __slots__ = ("_armed", "_reminders", "deadline", "expects")
 
     expects: Literal[True]
 
-    #: Nobody waits for an answer, so there is none to copy or to owe.
+    #: No caller waits for an answer, so none is copied or owed.
     wants_reply: Final = False
 
     def __init__(self, reminders: "Reminders", armed: _Armed) -> None:
         self.expects = True
-        #: It may be marked as over, as that of an ask; the reminder then comes again.
+        #: As for an ask: a ticket past its deadline is dropped, and the reminder comes again.
         self.deadline: float | None = None
         self._reminders, self._armed = reminders, armed
 
     @property
     def row(self) -> StoredReminder:
-        """The reminder."""
+        """The stored reminder."""
         return self._armed.row
 
     @property
     def is_current(self) -> bool:
-        """Whether it was neither forgotten nor set anew."""
+        """Whether the reminder was neither forgotten nor replaced."""
         return self._reminders.is_armed(self._armed)
 
     def following(self) -> StoredReminder | None:
-        """Return what is stored in its place once it was handled: None for nothing."""
+        """Return the row to store after the handler; None deletes the reminder."""
         return self._reminders.following(self.row)
 
     def set_result(self, _: Any) -> bool:
-        """Do nothing: its row went with the commit."""
+        """Do nothing: the commit of the handler has deleted or replaced the row."""
         return True
 
     def set_exception(self, error: BaseException) -> bool:
-        """Deliver it again later."""
+        """Deliver the reminder again later."""
         self._reminders.failed(self._armed, error)
         return True
 
     def mark_handled(self) -> None:
-        """Do nothing: it is handled when its commit is through."""
+        """Do nothing: a reminder is handled when its commit succeeds."""
 
     def reference(self, _: Home) -> ActorRef[Any] | None:
-        """Nobody sent it."""
+        """Return None: a reminder has no sending actor."""
         return None
 
 
 class Reminders:
-    """Those of one host."""
+    """The reminders of one host."""
 
     def __init__(self, host: RemindedHost) -> None:
-        """Make one that has armed nothing."""
+        """Start with no armed reminder."""
         self._host = host
         self._armed: dict[Place, _Armed] = {}
-        #: (when, number, what): the number decides between equal times.
+        #: (time, number, reminder); the number orders equal times.
         self._heap: list[tuple[float, int, _Armed]] = []
         self._number = 0
-        #: The database's clock less this node's, in milliseconds.
+        #: Database clock minus node clock, in milliseconds.
         self._offset_ms: float | None = None
-        #: Whatever is due until then is armed.
+        #: Every stored reminder that is due before this time is armed.
         self._horizon_ms = 0.0
-        #: Whether more is due within the window than may be armed.
+        #: Whether more reminders are due within the window than `ARMED_LIMIT`.
         self._is_cut_short = False
         self._timer_at = math.inf
         self._is_scanning = self._scans_again = False
-        #: What handlers changed while rows were being read.
+        #: Reminders that handlers changed while a scan was reading rows.
         self._changed: set[Place] = set()
-        #: When the last read was begun.
+        #: When the last scan started.
         self._scanned_at = -math.inf
-        #: By slot, when it fell to this node, by the database's clock.
+        #: By slot: when this node gained it, by the database's clock.
         self._served_ms: dict[int, float] = {}
-        #: Suspects that wait until their attempt may be counted, and the one that is alone.
+        #: Suspects whose attempt is not counted yet, and the one that is delivered alone.
         self._suspects: deque[_Armed] = deque()
         self._alone: _Armed | None = None
         self._alone_since = -math.inf
         self._is_counting = False
-        #: Slots that fell to this node since it was looked for parked reminders.
+        #: Slots gained since the last check for parked reminders.
         self._gained: set[int] = set()
 
     # --- the clock ---
 
     def set_clock(self, now_ms: int) -> None:
-        """Take the database's clock as it was just now."""
+        """Set the database's clock, as just read."""
         self._offset_ms = now_ms - self._host.runtime.now() * 1000
 
     def now_ms(self) -> float:
-        """Return the database's clock, as far as is known."""
+        """Return the database's clock, estimated since the last scan."""
         assert self._offset_ms is not None, "it was read before any slot was served"
         return self._host.runtime.now() * 1000 + self._offset_ms
 
     def due_ms(self, seconds: float) -> int:
-        """Return when a time will have passed."""
+        """Return the due time of a reminder that is due in some seconds."""
         return math.ceil(self.now_ms() + seconds * 1000)
 
-    # --- what is armed ---
+    # --- armed reminders ---
 
     def served(self, slots: Collection[int]) -> None:
-        """Arm what is due soon of slots that fell to this node; needs the host's lock."""
+        """Arm the reminders of gained slots; needs the host's lock."""
         if not slots:
             return
         fresh = set(slots)
@@ -227,9 +228,9 @@ class Reminders:
         self._scan()
 
     def committed(self, changes: Mapping[Place, StoredReminder | None]) -> None:
-        """Take what a commit wrote; needs the host's lock."""
+        """Apply the reminders that a commit wrote; needs the host's lock."""
         horizon = self._horizon_ms
-        if self._is_scanning:  # what it reads is not taken of these
+        if self._is_scanning:  # the scan skips these rows, so all of its window is armed here
             horizon = max(horizon, self.now_ms() + WINDOW_MS)
         is_urgent = False
         for place, row in changes.items():
@@ -245,34 +246,34 @@ class Reminders:
             else:
                 self._horizon_ms = min(self._horizon_ms, row.due_ms - 1)
                 self._is_cut_short = True
-                # Reminders that are due later may hold the places; the next scan drops them.
-                is_urgent = is_urgent or row.due_ms < self.now_ms() + 1000 * SCAN
+                # Reminders that are due later may fill the limit; the next scan drops them.
+                is_urgent = is_urgent or row.due_ms < self.now_ms() + 1000 * SCAN_SECONDS
         if is_urgent:
             self._scan()
         self._set_timer()
         self._count_suspects()
 
     def is_armed(self, armed: _Armed) -> bool:
-        """Return whether a reminder is still the one of its name."""
+        """Return whether a reminder is still the armed one of its name."""
         row = armed.row
         return self._armed.get((row.key, row.name)) is armed
 
     def following(self, row: StoredReminder) -> StoredReminder | None:
-        """Return what is stored once a reminder was handled: its next time, if it repeats."""
+        """Return the next occurrence of a handled reminder; None if it does not repeat."""
         if not row.every_ms:
             return None
         missed = max(0, int(self.now_ms() - row.due_ms) // row.every_ms)
         return row._replace(due_ms=row.due_ms + (missed + 1) * row.every_ms)
 
     def _arm(self, place: Place, row: StoredReminder) -> None:
-        """Let a reminder be delivered at its time."""
+        """Arm a reminder for its time."""
         armed = self._armed[place] = _Armed(row, row.due_ms)
         served_ms = self._served_ms.get(slot_of(row.key), -math.inf)
         armed.is_suspect = row.attempts > 0 or row.due_ms < served_ms
         self._push(armed)
 
     def _push(self, armed: _Armed) -> None:
-        """Put a reminder among those that wait for their time."""
+        """Queue an armed reminder by its time."""
         self._number += 1
         heapq.heappush(self._heap, (armed.at_ms, self._number, armed))
 
@@ -280,16 +281,16 @@ class Reminders:
 
     @property
     def _is_low(self) -> bool:
-        """Whether most of what is armed was handled, and more is due soon."""
+        """Whether most armed reminders were handled, and more are due soon."""
         return self._is_cut_short and len(self._armed) < ARMED_LIMIT // 2
 
     def scan(self) -> None:
-        """Read what is due soon."""
+        """Read the reminders that are due within the window."""
         with self._host.lock:
             self._scan()
 
     def _scan(self) -> None:
-        """Read what is due soon; needs the host's lock."""
+        """Read the reminders that are due within the window; needs the host's lock."""
         host = self._host
         if self._is_scanning:
             self._scans_again = True
@@ -300,41 +301,41 @@ class Reminders:
         self._scanned_at = host.runtime.now()
         name, slots = self._type_name, sorted(host.epochs)
         read = EntityState.reminders
-        host.state.submit(self._take, read, name, slots, WINDOW_MS, ARMED_LIMIT)
+        host.state.submit(self._scanned, read, name, slots, WINDOW_MS, ARMED_LIMIT)
 
     @property
     def _type_name(self) -> str:
         return self._host.type.name
 
-    def _take(self, found: DueReminders | BaseException) -> None:
-        """Take what was read; on the node's thread."""
+    def _scanned(self, due: DueReminders | BaseException) -> None:
+        """Arm the reminders that a scan has read; on the node's thread."""
         host = self._host
         with host.lock:
             self._is_scanning = False
             changed, self._changed = self._changed, set()
             again, self._scans_again = self._scans_again, False
-            if isinstance(found, BaseException):
-                host.runtime.call_later(SCAN_AGAIN, self.scan)
+            if isinstance(due, BaseException):
+                host.runtime.call_later(SCAN_RETRY_SECONDS, self.scan)
                 return
-            self.set_clock(found.now_ms)
-            rows = found.reminders
+            self.set_clock(due.now_ms)
+            rows = due.reminders
             self._is_cut_short = len(rows) >= ARMED_LIMIT
-            self._horizon_ms = found.now_ms + WINDOW_MS
+            self._horizon_ms = due.now_ms + WINDOW_MS
             if self._is_cut_short:
                 self._horizon_ms = rows[-1].due_ms
             self._reconcile(rows, changed)
             if again:
                 self._scan()
-            self._look_for_parked()
+            self._check_parked()
         self._deliver()
 
     def _reconcile(self, rows: Sequence[StoredReminder], changed: set[Place]) -> None:
-        """Let what is armed be what is stored, but for what changed while that was read."""
+        """Make the armed reminders the stored ones, except those changed during the read."""
         stored = {(row.key, row.name): row for row in rows}
         for place, armed in list(self._armed.items()):
             if armed.row.due_ms <= self._horizon_ms:
                 is_over = not _is_same(stored.get(place), armed.row)
-            else:  # it holds a place of those that are due earlier
+            else:  # it fills the limit that earlier reminders need
                 is_over = self._is_cut_short and not armed.is_out
             if is_over and place not in changed:
                 del self._armed[place]
@@ -351,29 +352,29 @@ class Reminders:
     # --- delivering ---
 
     def _set_timer(self) -> None:
-        """Come back when the next one is due, or rows have to be read; needs the lock."""
+        """Set the timer for the next due reminder or scan; needs the lock."""
         runtime = self._host.runtime
         if self._offset_ms is None or self._host.is_closed:
             return
-        at = self._scanned_at + SCAN
+        due_at = self._scanned_at + SCAN_SECONDS
         if self._is_low and not self._is_scanning:
-            at = runtime.now()
+            due_at = runtime.now()
         elif self._heap:
-            at = min(at, (self._heap[0][0] - self._offset_ms) / 1000)
+            due_at = min(due_at, (self._heap[0][0] - self._offset_ms) / 1000)
         now = runtime.now()
-        at = max(at, now)
-        if at < self._timer_at:
-            self._timer_at = at
-            runtime.call_later(at - now, self._woken, at)
+        due_at = max(due_at, now)
+        if due_at < self._timer_at:
+            self._timer_at = due_at
+            runtime.call_later(due_at - now, self._woken, due_at)
 
-    def _woken(self, at: float) -> None:
-        """Deliver what is due, if this is the timer that counts."""
-        if at == self._timer_at:
+    def _woken(self, due_at: float) -> None:
+        """Deliver due reminders, unless a later timer has replaced this one."""
+        if due_at == self._timer_at:
             self._timer_at = math.inf
             self._deliver()
 
     def _deliver(self) -> None:
-        """Deliver what is due, and read on when that is due; on the node's thread."""
+        """Deliver due reminders, and scan if it is time; on the node's thread."""
         host = self._host
         with host.lock:
             if host.is_closed or self._offset_ms is None:
@@ -392,21 +393,21 @@ class Reminders:
                 else:
                     self._post(armed)
             self._count_suspects()
-            if self._is_low or host.runtime.now() >= self._scanned_at + SCAN:
+            if self._is_low or host.runtime.now() >= self._scanned_at + SCAN_SECONDS:
                 self._scan()
             self._set_timer()
 
     def _post(self, armed: _Armed) -> None:
-        """Post a reminder to its entity, or try that again soon; needs the host's lock."""
+        """Post a reminder to its entity, or try again soon; needs the host's lock."""
         armed.is_out = self._host.post_reminder(ReminderTicket(self, armed))
         if not armed.is_out:
-            armed.at_ms = self.now_ms() + 1000 * _NOT_NOW
+            armed.at_ms = self.now_ms() + 1000 * _BUSY_SECONDS
             self._push(armed)
 
     # --- suspects ---
 
-    def _look_for_parked(self) -> None:
-        """Read which reminders of slots are parked that fell to this node; needs the lock."""
+    def _check_parked(self) -> None:
+        """Read the parked reminders for gained slots; needs the lock."""
         state, gained = self._host.state, self._gained
         if state is None or not gained:
             return
@@ -415,45 +416,45 @@ class Reminders:
         state.submit(done, EntityState.parked_reminders, self._type_name, _PARKED_LOGGED)
 
     def _warn_of_parked(
-        self, slots: set[int], found: Sequence[StoredReminder] | BaseException
+        self, slots: set[int], parked: Sequence[StoredReminder] | BaseException
     ) -> None:
-        """Log the parked reminders of slots, each once."""
+        """Log each parked reminder of the slots once."""
         name = self._type_name
-        for row in () if isinstance(found, BaseException) else found:
+        for row in () if isinstance(parked, BaseException) else parked:
             if slot_of(row.key) in slots:
                 text = (
                     f"the reminder {row.name!r} of {name} {row.key!r} is parked: {PARKED_FROM} "
-                    "processes have ended while its handler ran. Mend it, then call "
+                    "processes have ended while its handler ran. Fix the handler, then call "
                     "node.start_reminders, or: callboard entity reminders --start"
                 )
                 self._host.runtime.warn_once(("parked", name, row.key, row.name), text)
 
     def _count_suspects(self) -> None:
-        """Count the attempts of suspects that may be delivered now; needs the host's lock."""
+        """Count the attempts of suspects that may be delivered; needs the host's lock."""
         if self._is_counting or not self._suspects:
             return
         alone = self._alone
         if alone is not None and alone.is_out and self.is_armed(alone):
             left = self._alone_since + ALONE_SECONDS - self._host.runtime.now()
             if left > 0:
-                return  # `failed`, its commit or this timer goes on
-        chosen = [each for each in self._suspects if not each.row.attempts]
+                return  # `failed`, a commit or this timer resumes
+        chosen = [armed for armed in self._suspects if not armed.row.attempts]
         if chosen:
-            counted = [each for each in self._suspects if each.row.attempts]
+            counted = [armed for armed in self._suspects if armed.row.attempts]
             self._suspects = deque(counted)
         else:
             chosen = [self._suspects.popleft()]
         self._is_counting = True
-        rows, attempts = [each.row for each in chosen], 1 + chosen[0].row.attempts
+        rows, attempts = [armed.row for armed in chosen], 1 + chosen[0].row.attempts
         if attempts > 1:
             self._alone, self._alone_since = chosen[0], self._host.runtime.now()
-            self._host.runtime.call_later(ALONE_SECONDS, self._go_on)
+            self._host.runtime.call_later(ALONE_SECONDS, self._resume_suspects)
         self._set_attempts(rows, attempts, partial(self._counted, chosen, attempts))
 
     def _set_attempts(
         self, rows: list[StoredReminder], attempts: int, done: Callable[[Any], object]
     ) -> None:
-        """Store an attempt count of reminders."""
+        """Store the attempt count of reminders."""
         state = self._host.state
         assert state is not None, "there are reminders only where there is a state"
         state.submit(done, EntityState.set_attempts, self._type_name, rows, attempts)
@@ -461,7 +462,7 @@ class Reminders:
     def _counted(
         self, chosen: list[_Armed], attempts: int, answer: BaseException | None
     ) -> None:
-        """Deliver suspects whose attempts were counted; on the node's thread."""
+        """Deliver suspects after their attempts were counted; on the node's thread."""
         host = self._host
         with host.lock:
             self._is_counting = False
@@ -470,43 +471,45 @@ class Reminders:
             for armed in chosen:
                 if isinstance(answer, BaseException):
                     armed.is_out = False
-                    armed.at_ms = self.now_ms() + 1000 * SCAN_AGAIN
+                    armed.at_ms = self.now_ms() + 1000 * SCAN_RETRY_SECONDS
                     self._push(armed)
                 elif self.is_armed(armed):
                     armed.row = armed.row._replace(attempts=attempts)
                     self._post(armed)
             self._set_timer()
-        self._go_on()
+        self._resume_suspects()
 
-    def _go_on(self) -> None:
-        """Go on with the suspects that wait."""
+    def _resume_suspects(self) -> None:
+        """Continue with the suspects that wait."""
         with self._host.lock:
             if not self._host.is_closed:
                 self._count_suspects()
 
     def failed(self, armed: _Armed, error: BaseException) -> None:
-        """Deliver a reminder again after a while, unless it was forgotten or set anew."""
+        """Deliver a reminder again after a pause, unless it was forgotten or replaced."""
         host = self._host
         with host.lock:
             armed.is_out = False
             if not self.is_armed(armed) or host.is_closed:
                 return
             if armed.is_suspect and armed.row.attempts:
-                # The process goes on, so it is no end of processes, whatever ended the last.
+                # The handler raised and the process is alive, so this reminder is not the
+                # culprit.
                 armed.is_suspect = False
                 self._set_attempts([armed.row], 0, lambda _: None)
                 armed.row = armed.row._replace(attempts=0)
             armed.failures += 1
-            pause = min(FIRST_PAUSE * 2 ** min(armed.failures - 1, 10), LONGEST_PAUSE)
+            pause = FIRST_PAUSE_SECONDS * 2 ** min(armed.failures - 1, 10)
+            pause = min(pause, LONGEST_PAUSE_SECONDS)
             armed.at_ms = self.now_ms() + 1000 * pause
             self._push(armed)
             self._set_timer()
             self._count_suspects()
         name = self._type_name
-        text = f"the reminder {armed.row.name!r} of {name} {armed.row.key!r} comes again: "
-        host.runtime.warn_once(("reminder", name, type(error)), f"{text}{error}")
+        label = f"the reminder {armed.row.name!r} of {name} {armed.row.key!r}"
+        host.runtime.warn_once(("reminder", name, type(error)), f"{label} is repeated: {error}")
 
 
 def _is_same(stored: StoredReminder | None, armed: StoredReminder) -> bool:
-    """Return whether a stored reminder is the one that is armed; its attempts may change."""
+    """Return whether a stored reminder is the armed one; its attempts may differ."""
     return stored is not None and stored._replace(attempts=armed.attempts) == armed

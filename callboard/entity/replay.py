@@ -1,4 +1,4 @@
-"""How what was stored becomes an entity again: its snapshot, then the events behind it."""
+"""Recovers entities: restores a snapshot, and replays the events after it."""
 
 from collections.abc import Iterable
 from typing import Any, NoReturn, Protocol
@@ -13,22 +13,22 @@ from callboard.lease.errors import StateVersion
 def restore(
     form: EventSerializer, kind: EntityType, actor: Entity, snapshot: EntitySnapshot
 ) -> None:
-    """Give an entity the state of a snapshot."""
+    """Set the state of an entity from a snapshot."""
     if not kind.appliers:
         actor.state = _saved_state(form, kind, actor, snapshot)  # type: ignore[attr-defined]
         return
-    found = form.read(snapshot.body)
-    for name, value in found.items():
+    attributes = form.read(snapshot.body)
+    for name, value in attributes.items():
         setattr(actor, name, value)
 
 
 def _saved_state(
     form: EventSerializer, kind: EntityType, actor: Entity, snapshot: EntitySnapshot
 ) -> object:
-    """Return a state that `save()` stored, as its class is now.
+    """Return a state that `save()` stored, converted to the current version.
 
     Raises:
-        StateVersion: a newer program wrote it.
+        StateVersion: it was stored by a newer version of the program.
     """
     record, fields = form.read_record(snapshot.body)
     latest, version = kind.version_of(*record.names), snapshot.version or 1
@@ -44,7 +44,7 @@ def _saved_state(
 
 
 class ReplayTarget(Protocol):
-    """What events are applied to: it knows the number of the last one."""
+    """Receiver of replayed events; records the number of the last one."""
 
     written: int
 
@@ -59,7 +59,7 @@ def apply_all(
     """Apply stored events to an entity.
 
     Raises:
-        StateVersion: a newer version of the class wrote one, or one that knew more events.
+        StateVersion: an event was written by a newer version of the class.
     """
     builders, appliers, read = kind.builders, kind.appliers, form.read
     dropped = form.note_dropped
@@ -76,10 +76,10 @@ def apply_all(
 def _first_of_kind(
     form: EventSerializer, kind: EntityType, actor: Entity, stored: PastEvent
 ) -> object:
-    """Return a stored event of a kind that this program did not read yet, or an old one.
+    """Decode an event of a kind that was not read before, or of an old version.
 
     Raises:
-        StateVersion: a newer version of the class wrote it, or one that knew more events.
+        StateVersion: the event was written by a newer version of the class.
     """
     registered = form.kind_named(stored.kind)
     names = (stored.kind,) if registered is None else registered.names
@@ -99,21 +99,21 @@ def _first_of_kind(
 
 
 def public_state(actor: Entity) -> dict[str, Any]:
-    """Return the attributes of an entity that are its state: those without an underscore."""
+    """Return the state of an entity: its attributes without a leading underscore."""
     public = {name: value for name, value in vars(actor).items() if name[0] != "_"}
     public.pop("context", None)
     return public
 
 
 class _Past:
-    """The context of an entity that is only looked at."""
+    """The context of an entity that is replayed for inspection."""
 
     def __init__(self, kind: EntityType, key: str) -> None:
         self.type, self.key, self.written = kind, key, 0
 
     def persist(self, _: object = None) -> NoReturn:
-        """Refuse: it is the past."""
-        msg = f"{self.type.name}/{self.key} is replayed to be looked at, and persists nothing"
+        """Refuse to persist: the entity is only inspected."""
+        msg = f"{self.type.name}/{self.key} is replayed for inspection and persists nothing"
         raise NotPersistable(msg)
 
     save = persist
@@ -126,13 +126,13 @@ def replay(
     snapshot: EntitySnapshot | None,
     events: Iterable[PastEvent],
 ) -> dict[str, Any]:
-    """Return the public attributes of an entity as it was, without hosting it.
+    """Return the public attributes of an entity at a past event, without hosting it.
 
-    Its `__init__` is called without arguments, then its `@event` methods; no handler is.
+    `__init__` runs without arguments, then the `@event` methods; no handler runs.
 
     Raises:
-        StateVersion: its class does not read them.
-        Exception: whatever the class raises.
+        StateVersion: the class cannot read an event.
+        Exception: an error of the class.
     """
     cell: Any = _Past(kind, key)
     actor = kind.cls.attach(cell, (), {})

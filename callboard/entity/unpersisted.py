@@ -1,8 +1,8 @@
 """Finds changes of an entity's state that no event and no `save()` stores.
 
-Such a change is lost when the entity is passivated, moves, or its process ends. To compare the
-state around each handler takes time, so it is done where mistakes are looked for: on simulated
-nodes, and in Python's development mode (`python -X dev`).
+Such a change is lost when the entity is passivated, moves, or its process ends. Comparing the
+state around each handler takes time, so it is done only on simulated nodes and in Python's
+development mode (`python -X dev`).
 """
 
 import sys
@@ -18,72 +18,73 @@ from callboard.kernel.wire import Runner
 
 
 def is_wanted(runner: Runner) -> bool:
-    """Return whether handlers of a node's entities are checked."""
+    """Return whether to check the handlers of a node's entities."""
     return sys.flags.dev_mode or runner.databases is not None
 
 
 def checking(
     function: Callable[..., Any], form: EventSerializer, *, awaits: bool
 ) -> Callable[..., Any]:
-    """Return a handler that raises `StateNotPersisted` where the given one loses a change."""
+    """Return a handler that raises `StateNotPersisted` if the wrapped one loses a change."""
     if awaits:
 
         async def check_coroutine(actor: Entity, message: Any) -> Any:
-            before, written = _state_of(actor, form), actor.context.written
+            state, written = _state_of(actor, form), actor.context.written
             answer = await function(actor, message)
-            _compare(actor, form, function, before, written)
+            _compare(actor, form, function, state, written)
             return answer
 
         return check_coroutine
 
     def check(actor: Entity, message: Any) -> Any:
-        before, written = _state_of(actor, form), actor.context.written
+        state, written = _state_of(actor, form), actor.context.written
         answer = function(actor, message)
-        _compare(actor, form, function, before, written)
+        _compare(actor, form, function, state, written)
         return answer
 
     return check
 
 
 def _state_of(actor: Entity, form: EventSerializer) -> dict[str, str]:
-    """Return what would be stored of an entity, by attribute; without what cannot be stored."""
+    """Return the storable attributes of an entity, each as its stored text."""
     cell = actor.context
     if not cell.type_is_kept:
         return {}
     public = public_state(actor)
     if not cell.type.appliers and "state" in public:
         public = {"state": public["state"]}
-    found = {}
+    state = {}
     for name, value in public.items():
         try:
-            found[name] = form.write(value)
+            state[name] = form.write(value)
         except NotSerializable:
             continue
-    return found
+    return state
 
 
 def _compare(
     actor: Entity,
     form: EventSerializer,
     function: Callable[..., Any],
-    before: dict[str, str],
+    previous: dict[str, str],
     written: int,
 ) -> None:
-    """Raise where a handler changed the state and persisted nothing.
+    """Check that a handler which changed the state has persisted something.
 
     Raises:
-        StateNotPersisted: it did.
+        StateNotPersisted: it has not.
     """
     cell = actor.context
     if cell.written != written or cell.actor is not actor:
         return
-    after = _state_of(actor, form)
-    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    current = _state_of(actor, form)
+    names = {**previous, **current}
+    changed = [name for name in names if previous.get(name) != current.get(name)]
     if changed:
-        how = "persist() an event" if cell.type.appliers else "call save()"
+        advice = "persist() an event" if cell.type.appliers else "call save()"
         msg = (
             f"{function.__qualname__} of {cell.ref} changed {', '.join(changed)} and persisted "
-            f"nothing, so the change is lost when the entity is passivated or moves; {how}, or "
-            "begin the names of attributes that are no state with an underscore"
+            f"nothing, so the change is lost when the entity is passivated or moves; {advice}, "
+            "or start the names of attributes that are not state with an underscore"
         )
         raise StateNotPersisted(msg)

@@ -194,7 +194,7 @@ class _House:
         self._check(10.0)
         require(len(self.victim.links()) == 2, "links are left")
         for node in (self.victim, self.friend, self.client):
-            waiting = [sender.waiting for sender in node._entities._senders.values()]
+            waiting = [router.waiting for router in node._entities._routers.values()]
             require(not any(waiting), "messages wait for ever")
         self.cluster.advance(3.0)
         accounts = self.friend.accounts()

@@ -242,17 +242,17 @@ class LeavesTheDead(OwnershipMachine):
 
 
 class KeepsWhatMoved(OwnershipMachine):
-    def _take(self, table, effects):
+    def _adopt(self, table, effects):
         served = self.served
-        super()._take(table, effects)
+        super()._adopt(table, effects)
         self.served = served
 
 
 def planted(machine):
     """Let a machine take events by its own methods: they stand in a table."""
-    machine._takes = {
+    machine._handlers = {
         kind: vars(machine).get(take.__name__, take)
-        for kind, take in OwnershipMachine._takes.items()
+        for kind, take in OwnershipMachine._handlers.items()
     }
     return machine
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from callboard.entity.cell import Emission
 from callboard.entity.host import EntityHost
-from callboard.entity.sending import TypeSender
+from callboard.entity.router import TypeRouter
 from callboard.entity.state.interface import Committed, SlotBatch
 from callboard.lease.driver import LeaseDriver
 from callboard.lease.errors import StateCorrupt
@@ -86,9 +86,9 @@ def _serial_positions(client: ModelClient, batches: Sequence[SlotBatch]) -> Scri
     return written, Committed(fenced, failed, positions)
 
 
-def _no_marker(sender: TypeSender, slot: int, node: bytes) -> None:
+def _no_marker(router: TypeRouter, slot: int, node: bytes) -> None:
     """Send to the new owner what comes, without a word to the former one."""
-    sender._marker_passed(slot, node)
+    router._marker_passed(slot, node)
 
 
 def _stale_votes(driver: LeaseDriver) -> set[str]:
@@ -148,7 +148,7 @@ WRONG_MACHINES: Final = (
     WrongMachine(
         "serial positions", ModelClient, "_commit_script", _serial_positions, seeds=(21,)
     ),
-    WrongMachine("no marker", TypeSender, "_mark", _no_marker, "moves", (132,)),
+    WrongMachine("no marker", TypeRouter, "_mark", _no_marker, "moves", (132,)),
     WrongMachine("stale votes", LeaseDriver, "risen", _stale_votes, seeds=(99,)),
     WrongMachine("no look at the lease", LeaseDriver, "is_valid", _never_over, "leases", (12,)),
 )

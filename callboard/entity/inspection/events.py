@@ -1,15 +1,15 @@
-"""What a node tells about its entities, as it happens."""
+"""Events about the entities of a node, for `node.events()`."""
 
 from callboard.support.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class EntityTypeHosted:
-    """This node hosts a type of entities from now on.
+    """This node has started to host a type of entities.
 
     Attributes:
         type_name: of the entities.
-        state: where their events are kept; "" for nowhere.
+        state: the place of their events; "" for no state.
     """
 
     type_name: str
@@ -18,13 +18,13 @@ class EntityTypeHosted:
 
 @dataclass(frozen=True, slots=True)
 class SlotsMoved:
-    """Slots of a type came to this node, or went from it to others.
+    """This node has gained slots of a type, or lost slots to other nodes.
 
     Attributes:
         type_name: of the entities.
-        gained: how many came.
-        lost: how many went.
-        owned: how many this node has now.
+        gained: number of slots gained.
+        lost: number of slots lost.
+        owned: number of slots that this node owns after it.
     """
 
     type_name: str
@@ -35,7 +35,7 @@ class SlotsMoved:
 
 @dataclass(frozen=True, slots=True)
 class SlotFenced:
-    """Another node had taken a slot over when this one wanted to store or to answer.
+    """This node wanted to commit or answer, but another node had claimed the slot.
 
     Attributes:
         type_name: of the entities.

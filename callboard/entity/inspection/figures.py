@@ -1,49 +1,49 @@
-"""What a host counts of its entities, and what a node tells of them."""
+"""Counters of an entity host, and the statistics of a node's entities."""
 
 from dataclasses import field
 
 from callboard.support.dataclass import dataclass
 from callboard.support.histogram import Histogram
 
-#: Of so many commits the time of one is taken.
+#: The time of one in this many commits is measured.
 TIMED: int = 16
 
 
 @dataclass(slots=True)
 class EntityCounters:
-    """What happened to the entities of a type on a node since it hosts them."""
+    """Counts of a type's entities on a node since it hosts the type."""
 
-    #: Entities that were made, from what was stored or new.
+    #: Activations, of new and of stored entities.
     activations: int = 0
-    #: Batches of one entity that became durable, and the events in them.
+    #: Durable batches, each of one entity, and the events in them.
     commits: int = 0
     events: int = 0
-    #: Batches that the database refused, or of which nobody knows.
+    #: Batches that the database refused, or whose outcome is unknown.
     failures: int = 0
-    #: Slots whose fence another node had raised when something was to be stored or read.
+    #: Slots whose fence another node had raised before a commit or an answer.
     fenced: int = 0
-    #: Slots that came to this node, and that went to others.
+    #: Slots gained, and slots lost to other nodes.
     gained: int = 0
     lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EntityStats:
-    """The entities of a type on a node, as `node.entity_stats()` tells.
+    """The entities of a type on a node, as returned by `node.entity_stats()`.
 
     Attributes:
         type: The name of the type.
-        state: Where events are kept; "" for nowhere.
-        slots: How many of the 256 this node owns.
-        active: Entities that live here just now.
-        waiting: Messages that wait for entities here, and from here for those of other nodes.
-        activated: Entities that were made here.
-        commits: Batches of one entity that became durable.
-        events: Events in them.
-        failures: Batches that the database refused, or of which nobody knows.
-        fenced: Times that a slot was found to be another node's.
-        gained: Slots that came to this node.
-        moves: Slots that went from this node to others.
+        state: The place of their events; "" for no state.
+        slots: How many of the 256 slots this node owns.
+        active: Active entities.
+        waiting: Messages that wait for entities here, or here for entities of other nodes.
+        activated: Activations since the node hosts the type.
+        commits: Durable batches, each of one entity.
+        events: Events in these batches.
+        failures: Batches that the database refused, or whose outcome is unknown.
+        fenced: Times that another node had claimed a slot.
+        gained: Slots that this node has gained.
+        moves: Slots that other nodes have taken over.
     """
 
     type: str
@@ -58,5 +58,5 @@ class EntityStats:
     fenced: int
     gained: int
     moves: int
-    #: Seconds from the end of a handler's stretch until it was durable, of a sample.
+    #: Seconds from the end of a unit of work until it was durable, of a sample.
     commit_seconds: Histogram = field(repr=False, compare=False, default_factory=Histogram)

@@ -1,13 +1,13 @@
 """Votes of members on whether one of them is gone.
 
-A member that finds another out of reach asks the other voters whether it is out of their reach,
-too. More than half of the voters have to say so. **Voters** are the members whose leases were
-seen to rise within a TTL when the ballot began, the one that is voted on included: it is not
-asked, and counts as one that says no. With fewer than three nobody is voted out, so that of two
-nodes which lose sight of each other neither takes from the other.
+A member that cannot reach another one asks the other voters whether they cannot reach it
+either. More than half of the voters must agree. **Voters** are the members whose leases rose
+within a TTL when the ballot began, including the subject of the vote: it is not asked, and
+counts as a no. With fewer than three voters no member is removed, so that of two nodes that
+lose their link neither takes the slots of the other.
 
-A vote counts only for the ballot that asked for it, and a ballot ends when its subject is in
-reach again, or after `BALLOT_SECONDS`. So no vote is older than its ballot.
+A vote counts only for the ballot that asked for it. A ballot ends when its subject is reachable
+again, or after `BALLOT_SECONDS`. So no vote is older than its ballot.
 """
 
 from collections.abc import Collection, Hashable, Mapping
@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 
 from callboard.support.dataclass import dataclass
 
-#: Seconds after which a ballot is over: what was seen in it is no longer so.
+#: Seconds after which a ballot ends, as the observations of its voters are outdated.
 BALLOT_SECONDS: Final = 1.0
 
-#: With fewer voters nobody is voted out.
+#: With fewer voters no member is removed.
 LEAST_VOTERS: Final = 3
 
 
 class BallotSubject(NamedTuple):
-    """Who is voted on: a member, and when it became one."""
+    """The subject of a vote: a member, and the table version in which it joined."""
 
     writer: str
     joined: int
@@ -31,7 +31,7 @@ class BallotSubject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AskVotes:
-    """Ask voters whether a member is out of their reach."""
+    """Ask voters whether they cannot reach a member."""
 
     ballot: int
     subject: BallotSubject
@@ -40,18 +40,18 @@ class AskVotes:
 
 @dataclass(frozen=True, slots=True)
 class Suspected:
-    """More than half of the voters do not reach a member."""
+    """More than half of the voters cannot reach a member."""
 
     subject: BallotSubject
 
 
 class _Ballot(NamedTuple):
-    """One that is under way."""
+    """A ballot in progress."""
 
     number: int
     ends_at: float
     voters: frozenset[str]
-    #: Who does not reach the subject.
+    #: Voters that cannot reach the subject.
     ayes: frozenset[str]
 
 
@@ -59,26 +59,26 @@ BallotEffect = AskVotes | Suspected
 
 
 class BallotMachine:
-    """The ballots of one member; fields hold values that are replaced and never changed."""
+    """The ballots started by one member; fields hold values that are replaced, not changed."""
 
     def __init__(self, writer: str) -> None:
-        """Make one of a member without ballots."""
+        """Create a machine without ballots."""
         self.writer = writer
         self.count = 0
         self.ballots: Mapping[BallotSubject, _Ballot] = {}
 
     def key(self) -> Hashable:
-        """Return what is equal for machines in the same state."""
+        """Return a value that is equal for machines in the same state."""
         return self.count, tuple(sorted(self.ballots.items()))
 
     def lost(
         self, subject: BallotSubject, voters: Collection[str], now: float
     ) -> list[BallotEffect]:
-        """Begin a ballot on a member that is out of reach.
+        """Start a ballot on an unreachable member.
 
         Args:
             subject: the member.
-            voters: the members whose leases rose within a TTL, this one and the subject too.
+            voters: the members whose leases rose within a TTL, with this one and the subject.
             now: seconds.
         """
         if len(voters) < LEAST_VOTERS or self.writer not in voters:
@@ -87,30 +87,30 @@ class BallotMachine:
         own = frozenset({self.writer})
         ballot = _Ballot(self.count, now + BALLOT_SECONDS, frozenset(voters), own)
         self.ballots = {**self.ballots, subject: ballot}
-        asked = sorted(ballot.voters - {self.writer, subject.writer})
-        return [AskVotes(ballot.number, subject, tuple(asked))]
+        voters_to_ask = sorted(ballot.voters - {self.writer, subject.writer})
+        return [AskVotes(ballot.number, subject, tuple(voters_to_ask))]
 
-    def found(self, writer: str) -> None:
-        """End the ballots on a member that is in reach."""
+    def reached(self, writer: str) -> None:
+        """End the ballots on a member that is reachable again."""
         ballots = self.ballots.items()
-        self.ballots = {each: ballot for each, ballot in ballots if each.writer != writer}
+        self.ballots = {about: ballot for about, ballot in ballots if about.writer != writer}
 
     def voted(
         self, number: int, voter: str, now: float, *, is_out_of_reach: bool
     ) -> list[BallotEffect]:
-        """Take a vote; one of another ballot, or a late one, does not count."""
+        """Count a vote; a vote for another ballot, or a late one, does not count."""
         ballots = self.ballots.items()
-        asked = next((each for each in ballots if each[1].number == number), None)
-        if asked is None:
+        match = next((item for item in ballots if item[1].number == number), None)
+        if match is None:
             return []
-        subject, ballot = asked
+        subject, ballot = match
         is_counted = voter in ballot.voters and voter != subject.writer and is_out_of_reach
         if now >= ballot.ends_at:
-            self.found(subject.writer)
+            self.reached(subject.writer)
         elif is_counted:
             ayes = ballot.ayes | {voter}
             self.ballots = {**self.ballots, subject: ballot._replace(ayes=ayes)}
             if 2 * len(ayes) > len(ballot.voters):
-                self.found(subject.writer)
+                self.reached(subject.writer)
                 return [Suspected(subject)]
         return []

@@ -1,4 +1,4 @@
-"""What nodes ask the owner of a work queue."""
+"""Messages to the owner of a work queue, and its answers."""
 
 from typing import Final
 
@@ -8,8 +8,8 @@ from callboard.kernel.actors import errors_travel, frozen_message
 errors_travel(JobLost, QueueFull)
 
 
-#: What became of a change of a job that a taker has: it took place; there is no such job, so
-#: that an earlier attempt may have; or another taker has it.
+#: Outcomes of a change of a taken job: it was changed; there is no such job, so an earlier
+#: attempt may have changed it; or another taker has it.
 CHANGED: Final = 1
 GONE: Final = 0
 ANOTHERS: Final = 2
@@ -17,36 +17,36 @@ ANOTHERS: Final = 2
 
 @frozen_message("callboard.ChangeJobs")
 class ChangeJobs:
-    """To the owner of a queue: put jobs, and take away those that are done."""
+    """To the owner of a queue: add jobs, and remove finished ones."""
 
     #: Values as JSON, each with the seconds until it is ready.
     put: tuple[tuple[str, float], ...] = ()
-    #: Numbers of jobs, each with the token of its taking.
+    #: Numbers of jobs, each with the token of its assignment.
     done: tuple[tuple[int, str], ...] = ()
 
 
 @frozen_message("callboard.JobsChanged")
 class JobsChanged:
-    """The answer to `ChangeJobs`."""
+    """Answer to `ChangeJobs`."""
 
-    #: The numbers of the jobs that were put: there was no room for those behind.
+    #: The numbers of the added jobs; the queue had no room for the rest.
     put: tuple[int, ...]
-    #: What became of each job that was done: `CHANGED`, `GONE` or `ANOTHERS`.
+    #: The outcome for each finished job: `CHANGED`, `GONE` or `ANOTHERS`.
     done: tuple[int, ...]
 
 
 @frozen_message("callboard.TakeJob")
 class TakeJob:
-    """To the owner of a queue: give me a job, as soon as there is one."""
+    """To the owner of a queue: request for a job, answered when there is one."""
 
     token: str
-    #: Seconds that it is the taker's.
+    #: Seconds that the job is reserved for the taker.
     visible: float
 
 
 @frozen_message("callboard.TakenJob")
 class TakenJob:
-    """The answer to `TakeJob`."""
+    """Answer to `TakeJob`."""
 
     number: int
     attempt: int
@@ -55,16 +55,16 @@ class TakenJob:
 
 @frozen_message("callboard.WithdrawTake")
 class WithdrawTake:
-    """To the owner of a queue: nobody waits for a job any more."""
+    """To the owner of a queue: the taker no longer waits for a job."""
 
     token: str
 
 
 @frozen_message("callboard.GiveBackJob")
 class GiveBackJob:
-    """To the owner of a queue: another taker has to do a job.
+    """To the owner of a queue: return a job for another taker.
 
-    Answered as `JobsChanged.done` is.
+    Answered with one outcome, as in `JobsChanged.done`.
     """
 
     number: int
@@ -77,19 +77,20 @@ class GiveBackJob:
 class RefuseJob:
     """To the owner of a queue: the taker's program cannot read a job.
 
-    The job waits for a taker of another node. Answered as `JobsChanged.done` is.
+    The job waits for a taker of another node. Answered with one outcome, as in
+    `JobsChanged.done`.
     """
 
     number: int
     token: str
-    #: Names of types that the program lacks; empty if only this job cannot be read.
+    #: Types that the program lacks; empty if only this job cannot be read.
     missing: tuple[str, ...]
     reason: str
 
 
 @frozen_message("callboard.ExtendJob")
 class ExtendJob:
-    """To the owner of a queue: a job takes longer. Answered as `JobsChanged.done` is."""
+    """To the owner of a queue: a job takes longer. Answered as `GiveBackJob` is."""
 
     number: int
     token: str
@@ -98,7 +99,7 @@ class ExtendJob:
 
 @frozen_message("callboard.AskDeadJobs")
 class AskDeadJobs:
-    """To the owner of a queue: which jobs are dead? Answered with `DeadJobs`."""
+    """To the owner of a queue: request for dead jobs. Answered with `DeadJobs`."""
 
     after: int
     limit: int
@@ -106,39 +107,39 @@ class AskDeadJobs:
 
 @frozen_message("callboard.DeadJobs")
 class DeadJobs:
-    """Jobs that were given back too often: number, attempts, reason and value as JSON."""
+    """Jobs after too many attempts: number, attempts, reason and value as JSON."""
 
     jobs: tuple[tuple[int, int, str, str], ...]
 
 
 @frozen_message("callboard.ReviveJobs")
 class ReviveJobs:
-    """To the owner of a queue: let dead jobs be ready again, or take them away.
+    """To the owner of a queue: make dead jobs ready again, or delete them.
 
-    Answered with how many.
+    Answered with their number.
     """
 
-    #: None for all of them.
+    #: None for all.
     numbers: tuple[int, ...] | None
     is_kept: bool = True
 
 
 @frozen_message("callboard.AskQueueStats")
 class AskQueueStats:
-    """To the owner of a queue: how many jobs are there?"""
+    """To the owner of a queue: request for its statistics."""
 
 
 @frozen_message("callboard.QueueStats")
 class QueueStats:
-    """How many jobs a work queue has, and how many takers wait."""
+    """Number of jobs of a work queue by status, and of waiting takers."""
 
-    #: Jobs that the next takers get.
+    #: Jobs for the next takers.
     ready: int
-    #: Jobs that are ready at a later time.
+    #: Jobs that become ready later.
     delayed: int
     #: Jobs that takers have.
     taken: int
-    #: Jobs that were given back too often.
+    #: Jobs after too many attempts.
     dead: int
     #: Takers that wait for a job.
     waiting: int

@@ -1,10 +1,10 @@
 """The owner of a work queue: an entity whose state is the rows of its jobs.
 
-It drives `machine/job_queue.py`. What that changes is written in the stretch of the handler,
-and each answer leaves when this is durable, as with every entity. The entity is a singleton:
-it runs wherever its slot is owned, for delays and takers' times end without a message.
+It drives `machine/job_queue.py`. The machine's changes are committed in the unit of work of the
+handler, and answers leave after that, as with every entity. The entity is a singleton, active
+wherever its slot is owned, because delays and takers' times end without a message.
 
-Takers wait at the `QueueDesk` of their queue, which outlives an activation that is read again.
+Takers wait in the `QueueDesk` of their queue, which outlives an activation that is read again.
 """
 
 import math
@@ -49,26 +49,26 @@ from callboard.support.dataclass import dataclass
 from callboard.support.seconds import MAX_SECONDS
 from callboard.support.text import printable, safe_repr
 
-#: Seconds between looks whether the nodes of takers are there.
-LOOK: Final = 0.5
+#: Seconds between checks whether the nodes of takers are reachable.
+NODE_POLL_SECONDS: Final = 0.5
 
-#: Seconds after which a node is gone that is out of reach, and one that was never in reach of
-#: this owner: it may be about to connect.
+#: Seconds after which an unreachable node counts as lost; longer for a node that was never
+#: reachable from this owner, as it may be about to connect.
 GONE_SECONDS: Final = 1.0
 UNSEEN_SECONDS: Final = 5.0
 
-#: Seconds between two ticks at least.
+#: Fewest seconds between two ticks.
 _SHORTEST: Final = 0.01
 
-#: What no text of PostgreSQL may have; neither JSON nor a token of ours has it.
+#: Not allowed in a text of PostgreSQL; neither JSON nor a token of ours contains it.
 _NUL: Final = "\x00"
 
-#: Numbers of jobs hold the epoch of their owner's slot above so many bits: none is used twice.
+#: Numbers of jobs hold the slot's epoch above this many bits, so no number is used twice.
 _EPOCH_BITS: Final = 40
 
 
 class QueueTick:
-    """To a queue's entity: some time is over."""
+    """To a queue's entity: a time has come."""
 
 
 _TICK: Final = QueueTick()
@@ -76,24 +76,24 @@ _TICK: Final = QueueTick()
 
 @dataclass(slots=True, eq=False)
 class QueueDesk:
-    """What a node keeps of a queue whatever becomes of the activation."""
+    """The part of a queue on its node that outlives activations."""
 
     attempts: int
     limit: int
-    #: The activation's machine.
+    #: The machine of the current activation.
     jobs: JobQueue | None = None
-    #: Jobs that were put here.
+    #: Jobs added on this node.
     count: int = 0
-    #: When the next tick comes.
+    #: Time of the next tick.
     tick_at: float = math.inf
-    #: Since when a node is out of reach, and the nodes that were in reach.
+    #: By unreachable node: since when; and the nodes that were reachable.
     away: "dict[str, float] | None" = None
     seen: "set[str] | None" = None
 
     def left(self, _: object) -> None:
-        """Tell all takers that this node has the queue no more: they ask the next owner."""
+        """Send all takers to the next owner: this node no longer has the queue."""
         jobs, self.jobs = self.jobs, None
-        for taker in () if jobs is None else jobs.let_go():
+        for taker in () if jobs is None else jobs.pop_takers():
             taker.asker.fail_at_once(EntityUnavailable("the queue has another owner"))
 
 
@@ -101,18 +101,18 @@ class QueueEntity(Entity):
     """The jobs of one queue; `node.queue` hosts it."""
 
     name: ClassVar[str] = QUEUE_PREFIX
-    #: `activated` reads the jobs of the database, however many there are.
+    #: No limit: `activated` reads the jobs of the database, which may be many.
     hook_timeout: ClassVar[float | None] = None
 
     def __init__(self, desk: QueueDesk) -> None:
         self._desk = desk
-        before, desk.jobs, desk.tick_at = desk.jobs, None, math.inf
+        former, desk.jobs, desk.tick_at = desk.jobs, None, math.inf
         self._jobs = JobQueue(self.key, desk.attempts, desk.limit)
-        for taker in () if before is None else before.let_go():
-            self._jobs.take(taker)
+        for taker in () if former is None else former.pop_takers():
+            self._jobs.add_taker(taker)
 
     async def activated(self) -> None:
-        """Read what there is."""
+        """Read the stored jobs."""
         read = partial(called, self.context.host.state)
         name, key = self.context.type.name, self.key
         counts = await read(EntityState.job_counts, name, key)
@@ -129,7 +129,7 @@ class QueueEntity(Entity):
 
     @handler
     def on_change(self, msg: ChangeJobs) -> JobsChanged:
-        """Put jobs, and take away those that are done."""
+        """Add jobs, and remove finished ones."""
         jobs, now_ms = self._jobs, self.context.host.reminders.now_ms()
         done = tuple(
             self._outcome(number, was_taken=jobs.acknowledge(number, token))
@@ -145,7 +145,7 @@ class QueueEntity(Entity):
         return JobsChanged(tuple(put), done)
 
     def _next_number(self) -> int:
-        """Return a number that no job of the queue had before."""
+        """Return a number that no other job of the queue has had."""
         self._desk.count += 1
         epoch: int = self.context.host.epochs.get(self.context.slot, 0)
         return (epoch << _EPOCH_BITS) + self._desk.count
@@ -154,25 +154,25 @@ class QueueEntity(Entity):
 
     @handler
     def on_take(self, msg: TakeJob) -> None:
-        """Give a job to a taker, or let it wait."""
+        """Assign a job to a taker, or let it wait."""
         cell = self.context
         asker = cell.sender
         is_token = type(msg.token) is str and _NUL not in msg.token
         if not is_token or not 0.0 < msg.visible <= MAX_SECONDS or not asker.expects:
             return
         cell.promised = asker  # answered when there is a job
-        if not self._jobs.take(JobConsumer(msg.token, msg.visible, asker)):
-            text = f"{WAITING_LIMIT:,} takers wait for jobs of {self.key!r}, the limit"
+        if not self._jobs.add_taker(JobConsumer(msg.token, msg.visible, asker)):
+            text = f"the limit of {WAITING_LIMIT:,} takers waits for jobs of {self.key!r}"
             asker.set_exception(QueueFull(text))
         self._settle()
-        cell.close_stretch()
+        cell.close_unit()
 
     @handler
     def on_withdraw(self, msg: WithdrawTake) -> None:
-        """Let a taker wait no more.
+        """Forget a taker that no longer waits.
 
-        Its ask is answered, though it has given up: both nodes would remember it for ever, and
-        the drain of the taker's node would wait for the answer.
+        Its ask is answered, although the taker has cancelled it: otherwise both nodes would
+        remember the ask for ever, and the drain of the taker's node would wait for the answer.
         """
         for taker in self._jobs.withdraw(msg.token):
             taker.asker.fail_at_once(EntityUnavailable("the taker has given up"))
@@ -180,7 +180,7 @@ class QueueEntity(Entity):
 
     @handler
     def on_give_back(self, msg: GiveBackJob) -> int:
-        """Give a job to the next taker."""
+        """Return a job for the next taker."""
         now_ms, delay = self.context.host.reminders.now_ms(), msg.delay
         due_ms = math.ceil(now_ms + 1000 * delay) if 0.0 < delay <= MAX_SECONDS else 0
         was_taken = self._jobs.give_back(
@@ -191,7 +191,7 @@ class QueueEntity(Entity):
 
     @handler
     def on_refuse(self, msg: RefuseJob) -> int:
-        """Keep a job for takers of other nodes: the program of this one cannot read it."""
+        """Keep a job for takers of other nodes, as the taker's program cannot read it."""
         names = msg.missing if type(msg.missing) is tuple else ()
         was_taken = self._jobs.refuse(
             msg.number,
@@ -205,7 +205,7 @@ class QueueEntity(Entity):
 
     @handler
     def on_extend(self, msg: ExtendJob) -> int:
-        """Give a taker more time."""
+        """Extend the time of a taker."""
         if not 0.0 < msg.visible <= MAX_SECONDS:
             return GONE
         now = self.context.runner.now()
@@ -214,34 +214,34 @@ class QueueEntity(Entity):
         return self._outcome(msg.number, was_taken=was_taken)
 
     def _outcome(self, number: int, *, was_taken: bool) -> int:
-        """Return what became of a change of a job that a taker has."""
+        """Return the outcome of a change of a taken job."""
         if was_taken:
             return CHANGED
         return ANOTHERS if self._jobs.knows(number) else GONE
 
-    # --- people ---
+    # --- dead jobs and statistics ---
 
     @handler(read_only=True)
     async def on_ask_dead(self, msg: AskDeadJobs) -> DeadJobs:
-        """Tell which jobs are dead."""
+        """Return dead jobs."""
         await self._written()
         limit = min(max(int(msg.limit), 1), READ_LIMIT)
-        found = await self._read(JobStatus.DEAD, (0, int(msg.after)), limit)
+        jobs = await self._read(JobStatus.DEAD, (0, int(msg.after)), limit)
         return DeadJobs(
-            tuple((job.number, job.state.attempt, job.state.reason, job.body) for job in found)
+            tuple((job.number, job.state.attempt, job.state.reason, job.body) for job in jobs)
         )
 
     @handler
     async def on_revive(self, msg: ReviveJobs) -> int:
-        """Let dead jobs be ready again, or take them away."""
+        """Make dead jobs ready again, or delete them; returns how many."""
         await self._written()
-        wanted = None if msg.numbers is None else set(msg.numbers)
+        numbers = None if msg.numbers is None else set(msg.numbers)
         count, after = 0, 0
         rows = self.context.open_rows
-        while found := await self._read(JobStatus.DEAD, (0, after), READ_LIMIT):
-            after = found[-1].number
-            for job in found:
-                if wanted is None or job.number in wanted:
+        while jobs := await self._read(JobStatus.DEAD, (0, after), READ_LIMIT):
+            after = jobs[-1].number
+            for job in jobs:
+                if numbers is None or job.number in numbers:
                     state = JobState() if msg.is_kept else None
                     rows().change_job(self.key, job.number, state)
                     count += 1
@@ -251,7 +251,7 @@ class QueueEntity(Entity):
 
     @handler(read_only=True)
     def on_ask_stats(self, msg: AskQueueStats) -> QueueStats:
-        """Tell how many jobs there are."""
+        """Return the number of jobs by status."""
         counts = self._jobs.counts
         return QueueStats(
             ready=counts[JobStatus.READY],
@@ -265,31 +265,31 @@ class QueueEntity(Entity):
 
     @handler
     async def on_tick(self, msg: QueueTick) -> None:
-        """Look for takers whose time is over, nodes that are gone, jobs that are due."""
+        """Handle times that have ended, lost nodes, and jobs that are due."""
         self._desk.tick_at = math.inf
         self._jobs.expire(self.context.runner.now())
         self._jobs.due(self.context.host.reminders.now_ms())
-        self._look_for_nodes()
+        self._check_nodes()
         self._match()
         await self._read_more()
 
-    def _look_for_nodes(self) -> None:
-        """Give back the jobs of takers whose nodes are gone."""
+    def _check_nodes(self) -> None:
+        """Return the jobs of takers whose nodes are lost."""
         desk, runtime = self._desk, self.context.runtime
-        seen, before, now = desk.seen or set(), desk.away or {}, runtime.now()
-        away: dict[str, float] = {}
+        reached, away, now = desk.seen or set(), desk.away or {}, runtime.now()
+        still_away: dict[str, float] = {}
         for node in self._jobs.nodes:
             if self._is_reachable(node):
-                seen.add(node)
+                reached.add(node)
                 continue
-            since = away[node] = before.get(node, now)
-            if now - since >= (GONE_SECONDS if node in seen else UNSEEN_SECONDS):
+            since = still_away[node] = away.get(node, now)
+            if now - since >= (GONE_SECONDS if node in reached else UNSEEN_SECONDS):
                 self._jobs.lose(node)
-                del away[node]
-        desk.seen, desk.away = seen & self._jobs.nodes, away
+                del still_away[node]
+        desk.seen, desk.away = reached & self._jobs.nodes, still_away
 
     def _is_reachable(self, node: str) -> bool:
-        """Return whether there is a way to a node."""
+        """Return whether a node is reachable."""
         runtime = self.context.runtime
         try:
             node_id = bytes.fromhex(node)
@@ -297,10 +297,10 @@ class QueueEntity(Entity):
             return False
         return node_id == runtime.node_id or bool(runtime.is_reachable(node_id))
 
-    # --- what follows each change ---
+    # --- after each change ---
 
     def _settle(self) -> None:
-        """Give ready jobs to those who wait, write what changed, and plan what is due."""
+        """Assign ready jobs, add changed rows to the unit of work, and plan the next tick."""
         self._match()
         jobs, now_ms = self._jobs, self.context.host.reminders.now_ms()
         if jobs.wants(now_ms) is not None:
@@ -309,19 +309,19 @@ class QueueEntity(Entity):
             self._plan_tick(now_ms)
 
     def _match(self) -> None:
-        """Give ready jobs to those who wait, and write what changed."""
+        """Assign ready jobs to waiting takers, and add changed rows to the unit of work."""
         jobs = self._jobs
-        given = jobs.match()
+        leases = jobs.match()
         if jobs.changes.jobs:
             self.context.add_rows(jobs.changes)
             jobs.changes = RowChanges()
-        for each in given:
-            self._hand_over(each)
+        for lease in leases:
+            self._send_job(lease)
 
     def _plan_tick(self, now_ms: float) -> None:
-        """Come back when something is due."""
+        """Schedule a tick for the next time that ends."""
         jobs, now = self._jobs, self.context.runner.now()
-        wait = LOOK
+        wait = NODE_POLL_SECONDS
         if jobs.next_due_ms is not None:
             wait = min(wait, (jobs.next_due_ms - now_ms) / 1000)
         if jobs.next_end is not None:
@@ -329,32 +329,32 @@ class QueueEntity(Entity):
         self._tick_in(max(wait, _SHORTEST))
 
     def _tick_in(self, seconds: float) -> None:
-        """Come back in a while."""
+        """Schedule a tick, unless an earlier one is scheduled."""
         cell, desk = self.context, self._desk
-        at = cell.runner.now() + seconds
-        if at < desk.tick_at:
-            desk.tick_at = at
+        tick_at = cell.runner.now() + seconds
+        if tick_at < desk.tick_at:
+            desk.tick_at = tick_at
             cell.runtime.call_later(seconds, _tick, cell)
 
-    def _hand_over(self, given: LeasedJob) -> None:
-        """Tell a taker of its job, once that is written; then its time begins."""
+    def _send_job(self, lease: LeasedJob) -> None:
+        """Send a job to its taker after the commit; then its time starts."""
         cell, jobs = self.context, self._jobs
-        held = given.taker.asker
-        if held.is_done:
-            jobs.withdraw(given.taker.token)
+        reply = lease.taker.asker
+        if reply.is_done:
+            jobs.withdraw(lease.taker.token)
             self._match()
             return
-        number, token = given.number, given.taker.token
-        answer = TakenJob(number, given.attempt, given.body)
+        number, token = lease.number, lease.taker.token
+        answer = TakenJob(number, lease.attempt, lease.body)
 
-        def go() -> None:
+        def send() -> None:
             jobs.begin(number, token, cell.runner.now())
-            held.inner.set_result(answer)
+            reply.inner.set_result(answer)
 
-        cell.emit_answer(go, held.inner.set_exception)
+        cell.emit_answer(send, reply.inner.set_exception)
 
     async def _read_more(self) -> None:
-        """Read the jobs that come next, as far as memory has room; nothing else goes on."""
+        """Read the next jobs while memory has room; no other handler runs until then."""
         jobs, host = self._jobs, self.context.host
         while (wants := jobs.wants(host.reminders.now_ms())) is not None:
             await self._written()
@@ -363,46 +363,48 @@ class QueueEntity(Entity):
                 jobs.read_ready(await self._read(JobStatus.READY, place, READ_LIMIT))
             if wants.delayed_after is not None:
                 place = wants.delayed_after
-                found = await self._read(JobStatus.DELAYED, place, READ_LIMIT)
-                jobs.read_delayed(found, host.reminders.now_ms())
+                delayed = await self._read(JobStatus.DELAYED, place, READ_LIMIT)
+                jobs.read_delayed(delayed, host.reminders.now_ms())
             jobs.due(host.reminders.now_ms())
             self._match()
         self._settle()
 
     async def _read(self, status: JobStatus, after: tuple[int, int], limit: int) -> "list[Any]":
-        """Read jobs of the state."""
+        """Read stored jobs."""
         name, state = self.context.type.name, self.context.host.state
         args = name, self.key, status, after, limit
         return list(await called(state, EntityState.jobs, *args))
 
     async def _written(self) -> None:
-        """Wait until all that was changed is durable."""
+        """Wait until all changes are durable."""
         written: Future[None] = Future()
         self._match()
         self.context.emit_answer(partial(written.set_result, None), written.set_exception)
-        self.context.close_stretch()
+        self.context.close_unit()
         await written
 
 
 def _tick(cell: Any) -> None:
-    """Let some time be over for an activation, if it is still there."""
+    """Post a tick to an activation that has not ended."""
     if cell.reason is None:
         cell.post(_TICK)
 
 
 def checked_queue(name: object) -> str:
-    """Return what was given as the name of a queue.
+    """Return a valid name of a queue.
 
     Raises:
-        WrongArgument: it is no text.
+        WrongArgument: it is not a text.
         WrongValue: it is empty, too long, or has spaces or slashes.
     """
     text = checked_key(name, "queue's name")
     if not is_type_name(QUEUE_PREFIX + text):
         most = TYPE_NAME_LIMIT - len(QUEUE_PREFIX)
-        msg = f"a queue's name has up to {most} printable characters, without / and spaces; "
-        msg_0 = f"{msg}{safe_repr(text):.80} has not"
-        raise WrongValue(msg_0)
+        msg = (
+            f"a queue's name must have up to {most} printable characters, without / and "
+            f"spaces, not {safe_repr(text):.80}"
+        )
+        raise WrongValue(msg)
     return text
 
 

@@ -1,11 +1,11 @@
 """A work queue as programs use it, on every node.
 
-What is put and acknowledged while an earlier request is under way goes with the next one: many
-producers and takers of a node share a message and a commit, and one alone waits for nobody.
+Changes made while a request is under way go together in the next request. So many producers and
+takers of a node share a message and a commit, and a single one waits for no others.
 
-A request that found no owner, or whose commit failed, is repeated for a while: nothing had
-happened. A taking is repeated for ever, by the same token, until its future is done, given up
-or dropped; a job that comes for a future which nobody holds any more goes to the next taker.
+A request that found no owner, or whose commit failed, is repeated for a while, as nothing had
+happened. A take is repeated without a limit, with the same token, until its future is done,
+cancelled or dropped. A job that arrives for a dropped future goes to the next taker.
 """
 
 import weakref
@@ -55,10 +55,10 @@ from callboard.kernel.shutdown import Phase
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 from callboard.support.dataclass import dataclass
 
-#: Bytes of a job's value as JSON: what is larger belongs elsewhere, and its name here.
+#: Bytes of a job's value as JSON; larger data belongs elsewhere, with its name in the job.
 JOB_LIMIT: Final = 1 << 20
 
-#: Jobs that go in one request, and bytes of them.
+#: Most jobs in one request, and bytes of them.
 _MOST_JOBS: Final = 1024
 _MOST_BYTES: Final = 4 << 20
 
@@ -69,12 +69,12 @@ PATIENCE: Final = 30.0
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 
-#: After these nothing has happened, or what may have is repeated by the same token.
-_AGAIN: Final = (EntityUnavailable, OutcomeUnknown, NodeUnreachable, ActorDown, AskTimeout)
+#: Errors after which a take is repeated: nothing happened, or the same token makes it harmless.
+_RETRIED: Final = (EntityUnavailable, OutcomeUnknown, NodeUnreachable, ActorDown, AskTimeout)
 
 
 class QueueHome(Protocol):
-    """The node of a queue, as the queue uses it."""
+    """The part of a node that its queues use."""
 
     runtime: NodeContext
     form: EventSerializer
@@ -82,7 +82,7 @@ class QueueHome(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Put:
-    """A job that waits to be put."""
+    """A job that waits to be added."""
 
     body: str
     delay: float
@@ -99,10 +99,10 @@ class _Done:
 
 
 class QueueJob:
-    """A job that was taken. `ack()` when it is done, `nack()` when it failed.
+    """A job that was taken. Call `ack()` when it is done, or `nack()` when it failed.
 
-    Without either it goes to another taker once the time of the taking is over, counted from
-    when it was handed over; `extend` gives it more.
+    Without either call, it goes to another taker when its time is over. The time is counted
+    from the arrival of the job; `extend` starts it again.
     """
 
     __slots__ = ("_queue", "_token", "attempt", "number", "value")
@@ -110,42 +110,46 @@ class QueueJob:
     def __init__(
         self, queue: "WorkQueue", token: str, number: int, attempt: int, value: Any
     ) -> None:
-        """Only queues make them."""
+        """Only queues make jobs."""
         self._queue, self._token = queue, token
-        #: Which job it is; the same in each attempt.
+        #: Identifies the job; the same in each attempt.
         self.number = number
-        #: The first one is 1.
+        #: 1 for the first attempt.
         self.attempt = attempt
-        #: What was put.
+        #: The value that was put.
         self.value = value
 
     def ack(self) -> Future[None]:
-        """Take the job away: it was done.
+        """Remove the job: it is done.
 
-        The future fails with `JobLost` if the time of the taking was over, and with
-        `OutcomeUnknown` if an owner was lost and the job is gone: perhaps it was acknowledged.
+        The future fails with `JobLost` if the time of the taker was over. It fails with
+        `OutcomeUnknown` if an owner was lost and the job is gone: the job may have been
+        acknowledged.
         """
         return self._queue.acknowledge(self.number, self._token)
 
     def nack(self, delay: float = 0.0, *, reason: str = "") -> Future[None]:
-        """Give the job back: another taker gets it, or it is dead after too many attempts.
+        """Return the job: another taker gets it, or it is dead after too many attempts.
 
         Args:
             delay: seconds until it is ready again.
-            reason: why, for those who look at dead jobs.
+            reason: for people who inspect dead jobs.
 
         Raises:
-            InvalidSeconds: the delay is no time.
+            InvalidSeconds: the delay is invalid.
         """
         delay = checked_seconds(delay, "delay")
         message = GiveBackJob(self.number, self._token, delay, str(reason))
         return self._queue.ask_taken(message, self.number)
 
     def extend(self, visible_after: float) -> Future[None]:
-        """Let the time of the taking begin anew, with so many seconds.
+        """Start the time of the taker again.
+
+        Args:
+            visible_after: seconds from now.
 
         Raises:
-            InvalidSeconds: that is no time, or none at all.
+            InvalidSeconds: the time is invalid, or zero.
         """
         visible = checked_period(visible_after, "visible_after")
         message = ExtendJob(self.number, self._token, visible)
@@ -157,27 +161,27 @@ class QueueJob:
 
 @dataclass(frozen=True, slots=True)
 class DeadJob:
-    """A job that was given back too often."""
+    """A job after too many attempts."""
 
     number: int
     attempts: int
-    #: Why it was given back for the last time.
+    #: The reason of its last return.
     reason: str
-    #: What was put; an `UnreadableValue` where this program cannot read it.
+    #: The value that was put; an `UnreadableValue` if this program cannot read it.
     value: Any
-    #: The value as it is stored, JSON.
+    #: The stored value, as JSON.
     body: str = ""
 
 
 class WorkQueue:
     """A durable work queue: `node.queue("mails", state=…)`.
 
-    Jobs are handed out in the order in which they were put, each to one taker at a time, until
-    one acknowledges it: at least once. What `put` acknowledged is never lost.
+    Jobs are assigned in the order in which they were put, each to one taker at a time, until a
+    taker acknowledges it: at least once. A job is never lost after `put` has succeeded.
     """
 
     def __init__(self, home: QueueHome, owner: ActorRef[Any], name: str) -> None:
-        """Only nodes make them."""
+        """Only nodes make queues."""
         self.name = name
         self._home, self._owner = home, owner
         self._lock = locks.lock("takers of a work queue", 500)
@@ -196,24 +200,24 @@ class WorkQueue:
         """Add a job; the future has its number once it is durable.
 
         Args:
-            value: any message that can travel, of at most 1 MiB as JSON.
+            value: any serializable message, of at most 1 MiB as JSON.
             delay: seconds until it is ready.
 
-        The future fails with `QueueFull` where no more jobs may wait, with `EntityUnavailable`
-        if nothing happened for 30 s, and with `OutcomeUnknown` if an owner was lost: perhaps
-        the job is there.
+        The future fails with `QueueFull` at the limit of jobs, with `EntityUnavailable` if
+        nothing happened for 30 s, and with `OutcomeUnknown` if an owner was lost: the job may
+        have been added.
 
         Raises:
-            InvalidSeconds: the delay is no time.
+            InvalidSeconds: the delay is invalid.
             NotSerializable: the value cannot be stored.
-            WrongValue: it is too large.
+            WrongValue: the value is too large.
         """
         delay = checked_seconds(delay, "delay")
         body = self._home.form.write(value)
         if len(body) > JOB_LIMIT // 4 and len(body.encode()) > JOB_LIMIT:
             msg = (
                 f"a job of {len(body):,} characters exceeds the limit of {JOB_LIMIT:,} B of "
-                f"{self.name!r}; put large data elsewhere, and its name here"
+                f"{self.name!r}; store large data elsewhere, and put its name here"
             )
             raise WrongValue(msg)
         future: Future[int] = Future(self._owner)
@@ -221,16 +225,15 @@ class WorkQueue:
         return future
 
     def acknowledge(self, number: int, token: str) -> Future[None]:
-        """Take a job away that was done; `QueueJob.ack` calls it."""
+        """Remove a finished job; called by `QueueJob.ack`."""
         future: Future[None] = Future(self._owner)
         self._change(_Done(number, token, future))
         return future
 
     def _change(self, change: _Put | _Done) -> None:
-        """Send a change, with others if a request is under way."""
-        if isinstance(
-            current_cell.get(), EntityCell
-        ):  # it leaves with the commit of its stretch
+        """Send a change; while a request is under way, it waits for the next one."""
+        if isinstance(current_cell.get(), EntityCell):
+            # It leaves with the commit of the entity's unit of work, so it cannot be batched.
             _ChangeRequest(self, [change]).send()
             return
         with self._lock:
@@ -245,18 +248,18 @@ class WorkQueue:
             self._send_waiting()
 
     def _end(self) -> None:
-        """Fail what waits to be sent: the node has ended."""
+        """Fail the waiting changes: the node has ended."""
         with self._lock:
             waiting, self._waiting = self._waiting, deque()
         for change in waiting:
             change.future.set_exception(self._closed())
 
     def _closed(self) -> NodeClosed:
-        """Return the error of a change that a closed node does not send."""
+        """Return the error of a change that was not sent before the node closed."""
         return NodeClosed(f"{self._home.runtime.name} was closed before it sent this")
 
     def _send_waiting(self) -> None:
-        """Send what waits in one request."""
+        """Send the waiting changes in one request."""
         changes: list[_Put | _Done] = []
         size = 0
         with self._lock:
@@ -276,21 +279,22 @@ class WorkQueue:
     ) -> Future[QueueJob]:
         """Take the next job, as soon as there is one.
 
-        Jobs that this program cannot read, such as those of a type that a newer release has,
-        are left to takers of other nodes; that counts no attempt.
+        A job that this program cannot read, for instance of a type of a newer release, stays
+        for takers of other nodes; that counts no attempt.
 
-        Nobody else gets it for `visible_after` seconds, unless this node is out of reach of
-        the queue's owner. A future that is cancelled, or that nobody holds any more, takes
-        none: a job that arrives for it goes to the next taker, and no attempt is counted. When
-        this node drains or closes, the future fails with `NodeClosed`.
+        No other taker gets the job for `visible_after` seconds, unless the queue's owner cannot
+        reach this node. A cancelled or dropped future takes no job: one that arrives for it
+        goes to the next taker, and counts no attempt. When this node drains or closes, the
+        future fails with `NodeClosed`.
 
         Args:
-            visible_after: seconds that the job is yours; give it back, or `extend` it, before.
-            timeout: seconds to wait for a job; the future fails with `AskTimeout` then. None
-                waits for ever.
+            visible_after: seconds that the job is yours; return or `extend` it before their
+                end.
+            timeout: seconds to wait for a job; the future then fails with `AskTimeout`. None
+                waits without a limit.
 
         Raises:
-            InvalidSeconds: that is no time.
+            InvalidSeconds: a time is invalid.
         """
         visible = checked_period(visible_after, "visible_after")
         limit = checked_limit(timeout)
@@ -300,85 +304,85 @@ class WorkQueue:
         return _Taking(self, token, visible, self._owner).begin(limit)
 
     def ask_taken(self, message: object, number: int) -> Future[None]:
-        """Ask something for a job that was taken; `JobLost` if it is another's by now."""
+        """Change a taken job; the future fails with `JobLost` if the taker does not have it."""
         future: Future[None] = Future(self._owner)
 
         def answered(outcome: Any) -> None:
             if outcome == CHANGED:
                 future.set_result(None)
             else:
-                future.set_exception(request.why_not(outcome, number))
+                future.set_exception(request.error_of(outcome, number))
 
         request = _Request(self, message, answered, future.set_exception, is_repeated=True)
         request.send()
         return future
 
     def lost(self, number: int) -> JobLost:
-        """Return the error of a job that is not its taker's any more."""
+        """Return the error of a job that its taker does not have."""
         return JobLost(
             f"job {number} of {self.name!r} was taken from this taker: its time was over, or "
-            "its node out of reach; another one does it, or has done it"
+            "its node was lost; another taker has it, or has finished it"
         )
 
-    # --- people ---
+    # --- statistics and dead jobs ---
 
     def stats(self) -> Future[QueueStats]:
-        """Return how many jobs there are."""
-        return self._asked(AskQueueStats(), lambda found: found)
+        """Return the number of jobs by status."""
+        return self._asked(AskQueueStats(), lambda stats: stats)
 
     def dead(self, limit: int = 100, *, after: int = 0) -> Future[list[DeadJob]]:
-        """Return jobs that were given back too often, in the order in which they were put.
+        """Return jobs after too many attempts, in the order in which they were put.
 
         A value that this program cannot read is an `UnreadableValue`.
 
         Args:
             limit: how many at most; up to 1024.
-            after: the number of the last one that is known.
+            after: the number of the last known job.
 
         Raises:
-            WrongArgument: that is no number.
-            WrongValue: it is out of bounds.
+            WrongArgument: an argument is not a number.
+            WrongValue: an argument is out of bounds.
         """
         limit = min(checked_count(limit, "limit", 1), READ_LIMIT)
         read = self._home.form.read_or_show
 
-        def made(found: DeadJobs) -> list[DeadJob]:
+        def jobs_of(answer: DeadJobs) -> list[DeadJob]:
             return [
                 DeadJob(number, attempts, reason, read(body), body)
-                for number, attempts, reason, body in found.jobs
+                for number, attempts, reason, body in answer.jobs
             ]
 
-        return self._asked(AskDeadJobs(checked_count(after, "after"), limit), made)
+        return self._asked(AskDeadJobs(checked_count(after, "after"), limit), jobs_of)
 
     def requeue(self, *numbers: int) -> Future[int]:
-        """Let dead jobs be ready again, all of them if none is named; returns how many."""
+        """Make dead jobs ready again, by default all; the future has their number."""
         return self._revive(numbers, is_kept=True)
 
     def discard(self, *numbers: int) -> Future[int]:
-        """Take dead jobs away, all of them if none is named; returns how many."""
+        """Delete dead jobs, by default all; the future has their number."""
         return self._revive(numbers, is_kept=False)
 
     def _revive(self, numbers: tuple[int, ...], *, is_kept: bool) -> Future[int]:
-        wanted = tuple(checked_count(number, "number") for number in numbers) or None
-        return self._asked(ReviveJobs(wanted, is_kept), lambda count: count)
+        selected = tuple(checked_count(number, "number") for number in numbers) or None
+        return self._asked(ReviveJobs(selected, is_kept), lambda count: count)
 
     def _asked(self, message: object, make: Callable[[Any], Any]) -> Future[Any]:
-        """Return what an owner answers."""
+        """Ask the owner, and convert its answer."""
         future: Future[Any] = Future(self._owner)
 
-        def answered(found: Any) -> None:
+        def answered(answer: Any) -> None:
             try:
-                future.set_result(make(found))
+                future.set_result(make(answer))
             except Exception as error:  # noqa: BLE001 - a value that this program cannot read
                 future.set_exception(error)
 
         _Request(self, message, answered, future.set_exception).send()
         return future
 
-    # --- for requests ---
+    # --- used by requests ---
 
     def ask(self, message: object, timeout: float | None) -> Future[Any]:
-        """Ask the owner."""
+        """Ask the owner of the queue."""
         return self._owner.ask(message, timeout=timeout)
 
     @property
@@ -399,35 +403,35 @@ class _Request:
         *,
         is_repeated: bool = False,
     ) -> None:
-        """Make one; repeated after an unknown outcome too, where a second time does nothing."""
+        """Create a request; `is_repeated`: an idempotent one, sent again if in doubt."""
         self._queue, self._message = queue, message
         self._is_repeated = is_repeated
-        #: Why it is unknown whether an earlier attempt took place; None if none did.
+        #: The error of an earlier attempt that may have taken place; None without one.
         self.unknown: OutcomeUnknown | None = None
         self._answered, self._failed = answered, failed
         self._pause = _FIRST_PAUSE
         self._until = queue.home.runtime.now() + PATIENCE
 
     def send(self) -> None:
-        """Ask."""
+        """Send the request."""
         left = self._until - self._queue.home.runtime.now()
         try:
             self._queue.ask(self._message, max(left, 0.01)).on_done(self._done)
-        except Exception as error:  # noqa: BLE001 - the node is closed, or it cannot travel
+        except Exception as error:  # noqa: BLE001 - the node is closed, or not serializable
             self._failed(error)
 
-    def why_not(self, outcome: Any, number: int) -> Exception:
-        """Return the error of a change that did not take place, this time."""
+    def error_of(self, outcome: Any, number: int) -> Exception:
+        """Return the error of a change that did not take place in this attempt."""
         if outcome == GONE and self.unknown is not None:
             return self.unknown  # it may be gone because an earlier attempt took place
         return self._queue.lost(number)
 
-    def _done(self, asked: Future[Any]) -> None:
-        """Take the answer, or ask again where nothing has happened."""
-        error = asked.exception()
+    def _done(self, reply: Future[Any]) -> None:
+        """Handle the answer, or repeat the request if nothing has happened."""
+        error = reply.exception()
         runtime = self._queue.home.runtime
         if error is None:
-            self._answered(asked.result())
+            self._answered(reply.result())
             return
         if isinstance(error, OutcomeUnknown) and self._is_repeated:
             self.unknown = error
@@ -440,7 +444,7 @@ class _Request:
 
 
 class _ChangeRequest(_Request):
-    """Jobs that are put or done."""
+    """Jobs to add, and finished jobs to remove."""
 
     def __init__(
         self,
@@ -448,42 +452,42 @@ class _ChangeRequest(_Request):
         changes: list[_Put | _Done],
         following: Callable[[], object] = lambda: None,
     ) -> None:
-        self._put = [each for each in changes if isinstance(each, _Put)]
-        self._ended = [each for each in changes if isinstance(each, _Done)]
+        self._put = [change for change in changes if isinstance(change, _Put)]
+        self._ended = [change for change in changes if isinstance(change, _Done)]
         self._following = following
         message = ChangeJobs(
-            tuple((each.body, each.delay) for each in self._put),
-            tuple((each.number, each.token) for each in self._ended),
+            tuple((put.body, put.delay) for put in self._put),
+            tuple((done.number, done.token) for done in self._ended),
         )
         is_repeated = not self._put
         super().__init__(queue, message, self._changed, self._refused, is_repeated=is_repeated)
 
     def _changed(self, answer: JobsChanged) -> None:
-        """Tell everyone what became of their change."""
+        """Complete the future of each change."""
         self._following()
         for put, number in zip(self._put, answer.put, strict=False):
             put.future.set_result(number)
         for put in self._put[len(answer.put) :]:
             name = self._queue.name
-            put.future.set_exception(QueueFull(f"{name!r} has all the jobs that it may have"))
-        for each, outcome in zip(self._ended, answer.done, strict=True):
+            put.future.set_exception(QueueFull(f"{name!r} has reached its limit of jobs"))
+        for done, outcome in zip(self._ended, answer.done, strict=True):
             if outcome == CHANGED:
-                each.future.set_result(None)
+                done.future.set_result(None)
             else:
-                each.future.set_exception(self.why_not(outcome, each.number))
+                done.future.set_exception(self.error_of(outcome, done.number))
 
     def _refused(self, error: BaseException) -> None:
-        """Tell everyone that it failed."""
+        """Fail the future of each change; acknowledgments are idempotent, so they go again."""
         self._following()
         for put in self._put:
             put.future.set_exception(error)
         if isinstance(error, OutcomeUnknown) and self._put and self._ended:
-            again = _ChangeRequest(self._queue, [*self._ended])  # a second time does nothing
+            again = _ChangeRequest(self._queue, [*self._ended])
             again.unknown = error
             again.send()
             return
-        for each in self._ended:
-            each.future.set_exception(error)
+        for done in self._ended:
+            done.future.set_exception(error)
 
 
 class _Taking:
@@ -499,10 +503,10 @@ class _Taking:
         self._is_over = False
 
     def begin(self, limit: float | None) -> Future[QueueJob]:
-        """Ask for a job, at most for some seconds; returns the future of it."""
+        """Ask for a job, within some seconds; returns the future of the job."""
         future = OwnedFuture[QueueJob](self._owner, self._give_back)
         self._future = weak(future)
-        #: Told when nobody holds the future any more.
+        #: Runs when the future is dropped.
         self._dropped = weakref.finalize(future, self._withdraw)
         self._dropped.atexit = False
         future.on_done(self._future_done)
@@ -518,93 +522,95 @@ class _Taking:
         if future is None or future.is_done:
             return
         try:
-            asked = self._queue.ask(TakeJob(self._token, self._visible), None)
+            reply = self._queue.ask(TakeJob(self._token, self._visible), None)
         except Exception as error:  # noqa: BLE001 - the node is closed
             future.set_exception(error)
             return
-        asked.on_done(self._done)
+        reply.on_done(self._done)
 
-    def _done(self, asked: Future[Any]) -> None:
-        """Take the job, or ask again by the same token."""
-        error, future = asked.exception(), self._future()
-        if error is None and isinstance(taken := asked.result(), TakenJob):
-            self._take(taken, future)
+    def _done(self, reply: Future[Any]) -> None:
+        """Deliver the job, or ask again with the same token."""
+        error, future = reply.exception(), self._future()
+        if error is None and isinstance(answer := reply.result(), TakenJob):
+            self._deliver(answer, future)
         elif future is None or future.is_done:
             return
-        elif isinstance(error, _AGAIN) and not self._runtime.is_closed:
+        elif isinstance(error, _RETRIED) and not self._runtime.is_closed:
             self._runtime.post(self._runtime.call_later, self._pause, self._send)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         else:
-            future.set_exception(error or EntityUnavailable(f"the owner gave {taken!r:.80}"))
+            future.set_exception(
+                error or EntityUnavailable(f"the owner answered {answer!r:.80}")
+            )
 
-    def _take(self, taken: TakenJob, future: Future[QueueJob] | None) -> None:
-        """Hand the job over, or give it back if nobody waits."""
+    def _deliver(self, answer: TakenJob, future: Future[QueueJob] | None) -> None:
+        """Complete the future with a job, or return the job if the future is dropped."""
         self._is_over = True
         if future is not None:
             queue = self._queue
             try:
-                value = queue.home.form.read(taken.body)
+                value = queue.home.form.read(answer.body)
             except (StateCorrupt, StateVersion) as error:
-                self._refuse(taken, error)
+                self._refuse(answer, error)
                 return
-            job = QueueJob(queue, self._token, taken.number, taken.attempt, value)
+            job = QueueJob(queue, self._token, answer.number, answer.attempt, value)
             if future.set_result(job):
                 return
         self._is_over = False
         self._withdraw()
 
-    def _refuse(self, taken: TakenJob, error: StateCorrupt | StateVersion) -> None:
-        """Leave a job to others that this program cannot read, and ask for another one."""
+    def _refuse(self, job: TakenJob, error: StateCorrupt | StateVersion) -> None:
+        """Refuse a job that this program cannot read, and ask for another one."""
         queue, self._is_over = self._queue, False
         names = (error.missing,) if isinstance(error, StateVersion) and error.missing else ()
-        what = names or (type(error),)
+        causes = names or (type(error),)
         self._runtime.warn_once(
-            ("unreadable job", queue.name, *what),
+            ("unreadable job", queue.name, *causes),
             f"a job of {queue.name!r} is left to takers that can read it: {error}",
         )
-        message = RefuseJob(taken.number, self._token, names, str(error))
-        asked = queue.ask_taken(message, taken.number)
-        asked.on_done(partial(self._refused, taken, str(error)))
+        message = RefuseJob(job.number, self._token, names, str(error))
+        reply = queue.ask_taken(message, job.number)
+        reply.on_done(partial(self._refused, job, str(error)))
 
-    def _refused(self, taken: TakenJob, reason: str, asked: Future[None]) -> None:
-        """Ask for another job; an owner that knows no refusals is given this one back."""
-        error = asked.exception()
-        if error is not None and not isinstance(error, (JobLost, *_AGAIN)):
-            message = GiveBackJob(taken.number, self._token, 1.0, reason)
-            self._queue.ask_taken(message, taken.number).on_done(lambda _: self._send())
+    def _refused(self, job: TakenJob, reason: str, reply: Future[None]) -> None:
+        """Ask for another job; return the job first if the owner does not know refusals."""
+        error = reply.exception()
+        if error is not None and not isinstance(error, (JobLost, *_RETRIED)):
+            message = GiveBackJob(job.number, self._token, 1.0, reason)
+            self._queue.ask_taken(message, job.number).on_done(lambda _: self._send())
         else:
             self._send()
 
     def _future_done(self, future: Future[QueueJob]) -> None:
-        """Withdraw if the future was given up."""
+        """Withdraw if the future was cancelled."""
         self._dropped.detach()
         if not self._is_over:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Wait no more; a job that was handed over meanwhile goes to the next taker."""
+        """Stop to wait; a job that arrives afterwards goes to the next taker."""
         if self._is_over or self._runtime.is_closed:
             return
         self._is_over = True
         self._runtime.post(self._send_withdrawal)
 
     def _give_back(self, _: QueueJob) -> None:
-        """Let a job that its taker has not seen go to the next one; from any thread."""
+        """Return a job that its taker has not seen; from any thread."""
         if not self._runtime.is_closed:
             self._runtime.post(self._send_withdrawal)
 
     def _send_withdrawal(self) -> None:
-        """Tell the owner, until it knows: it may just have moved."""
+        """Send a withdrawal, repeatedly while the queue has no owner."""
         message = WithdrawTake(self._token)
         _Request(self._queue, message, _ignore, _ignore, is_repeated=True).send()
 
     def _expire(self, limit: float) -> None:
-        """Wait no more: the taker's own time is over."""
+        """Stop to wait: the taker's timeout is over."""
         future = self._future()
         if future is not None:
-            text = f"no job of {self._queue.name!r} came within {limit:g} s"
+            text = f"no job of {self._queue.name!r} arrived within {limit:g} s"
             future.set_exception(AskTimeout(text))
 
 
 def _ignore(_: object) -> None:
-    """Take an outcome that nobody waits for."""
+    """Ignore an outcome."""

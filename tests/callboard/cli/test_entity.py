@@ -161,7 +161,7 @@ def test_the_journal_is_printed_and_copied(
         (2, ("journal", "Crat", "--state", "{url}"), "no type 'Crat'"),
         (2, ("where", "{address}", "u-1", "--type", "Crat"), "use --type, one of"),
         (2, ("ls", "{address}", "--type", "Crat"), "no node in reach hosts 'Crat'"),
-        (2, ("where", "{address}", ""), "a key has 1 to 256 bytes"),
+        (2, ("where", "{address}", ""), "a key must have 1 to 256 bytes"),
         (
             2,
             ("journal", Cart.name, "--state", "{url}", "--limit", "1", "--to-log", "x"),

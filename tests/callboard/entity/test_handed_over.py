@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from callboard import Actor, Entity, Node, event, handler, locks, message
-from callboard.entity.cell import EntityCell, HeldCarried
+from callboard.entity.cell import DeferredBatchReply, EntityCell
 from callboard.entity.host import EntityHost
 from callboard.entity.machine.table import slot_of
 from tests.polling import eventually
@@ -45,8 +45,8 @@ def host() -> Iterator[EntityHost]:
         yield node._entities._hosts[Line.name]
 
 
-def carried() -> HeldCarried:
-    return HeldCarried(None, 0, None)
+def carried() -> DeferredBatchReply:
+    return DeferredBatchReply(None, 0, None)
 
 
 def test_messages_and_markers_come_behind_those_that_were_handed_over(
@@ -63,7 +63,7 @@ def test_messages_and_markers_come_behind_those_that_were_handed_over(
         assert not mailbox, "it is handed over"
         assert not host.deliver_carried("one", Step(2), carried(), ()), "it would overtake"
         assert host.deliver("one", Step(3), None)
-        assert host.take_marker(slot, passed)
+        assert host.accept_marker(slot, passed)
         assert not taken, "what was sent before it is not taken yet"
     eventually(lambda: taken)  # on the node's thread, before it handles any of them
     assert [each.number for each in taken] == [1, 3]

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from callboard import Entity, handler
-from callboard.entity import host, reminders, sending
+from callboard.entity import host, reminders, router
 from callboard.entity.machine import job_queue
 from callboard.entity.machine.job_queue import JobConsumer, JobQueue
 from callboard.entity.machine.table import slot_of
@@ -139,7 +139,7 @@ def test_a_thousand_messages_wait_for_a_slot_without_an_owner_and_the_next_are_r
 def test_no_more_messages_wait_for_an_entity_that_is_put_away_than_the_limit(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert host.WAITING_LIMIT == sending.WAITING_LIMIT == 1_000
+    assert host.WAITING_LIMIT == router.WAITING_LIMIT == 1_000
     monkeypatch.setattr(host, "WAITING_LIMIT", 5)
     asker, owner = cluster(2)
     owner.host(Slow, state=FILE)
@@ -150,7 +150,7 @@ def test_no_more_messages_wait_for_an_entity_that_is_put_away_than_the_limit(
     (type_host,) = [
         each for each in owner._entities._hosts.values() if each.type.name == Slow.name
     ]
-    type_host.put_away(type_host.cells["k"])
+    type_host.passivate(type_host.cells["k"])
     asks = [ref.ask(0.0, timeout=20) for _ in range(9)]
     cluster.advance(0.5)
     ended = outcomes([*asks])
@@ -193,6 +193,6 @@ def test_the_page_states_these_limits(request: pytest.FixtureRequest) -> None:
     for text in (
         f"1,000,000 jobs (`limit=`) or {job_queue.WAITING_LIMIT:,} waiting consumers",
         f"{reminders.ARMED_LIMIT:,} due reminders are held in memory",
-        f"{sending.WAITING_LIMIT:,} messages wait for each slot; further ones are refused",
+        f"{router.WAITING_LIMIT:,} messages wait for each slot; further ones are refused",
     ):
         assert text in page

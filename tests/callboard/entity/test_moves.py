@@ -19,7 +19,7 @@ from callboard.entity.host import EVENTS_TO_MOVE, EntityHost
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
 from callboard.entity.ownership import MoveTurns
-from callboard.entity.sending import TypeSender, Waiting
+from callboard.entity.router import PendingMessage, TypeRouter
 from callboard.entity.state.interface import PastEvent
 from callboard.simulation import Cluster
 
@@ -174,7 +174,7 @@ def test_entities_of_two_nodes_that_ask_each_other_move_in_a_moment() -> None:
 def test_fewer_slots_move_at_once_where_many_entities_live(
     monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
 ) -> None:
-    monkeypatch.setattr(entity_host, "PUT_AWAY_AT_ONCE", at_once)
+    monkeypatch.setattr(entity_host, "PASSIVATED_AT_ONCE", at_once)
     sizes: list[int] = []
     stop_slots = entity_host.EntityHost.stop_slots
 
@@ -264,13 +264,13 @@ def test_messages_wait_at_a_node_that_is_about_to_own_their_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refused: list[bytes] = []
-    take = TypeSender._refused
+    take = TypeRouter._refused
 
-    def take_refusal(sending: TypeSender, waiting: Waiting, node: bytes) -> None:
+    def take_refusal(router: TypeRouter, pending: PendingMessage, node: bytes) -> None:
         refused.append(node)
-        take(sending, waiting, node)
+        take(router, pending, node)
 
-    monkeypatch.setattr(TypeSender, "_refused", take_refusal)
+    monkeypatch.setattr(TypeRouter, "_refused", take_refusal)
     with closing(Cluster(1)) as cluster:
         one, other, asker = cluster(3, topology="mesh")
         for node in (one, other):

@@ -13,7 +13,7 @@ from callboard.actors.future import Future
 from callboard.basp.header import ENTITIES
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots
-from callboard.entity.sending import Waiting
+from callboard.entity.router import PendingMessage
 from callboard.errors import (
     EntityUnavailable,
     MessageTooLarge,
@@ -342,11 +342,11 @@ def test_what_a_drained_node_did_not_answer_may_have_happened(
     a, b = make(2)
     a.host(Kept, state=state)
     assert b.entity(Kept, "x").ask(Put(1)).result(10) == 1
-    sender = b._entities._senders["entities-tests.Kept"]
+    router = b._entities._routers["entities-tests.Kept"]
     asked: Future[Any] = Future()
-    waiting = Waiting(1, "x", slot_of("x"), Put(2), asked, is_urgent=False, since=0.0)
+    pending = PendingMessage(1, "x", slot_of("x"), Put(2), asked, is_urgent=False, since=0.0)
     error = NodeClosed("no path leads to node a any more (closing)")
-    sender.done(waiting, a.node_id, None, error, has_left=True)
+    router.handle_outcome(pending, a.node_id, None, error, has_left=True)
     assert isinstance(asked.exception(), OutcomeUnknown)
 
 

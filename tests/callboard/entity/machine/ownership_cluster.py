@@ -11,13 +11,13 @@ from callboard.entity.machine.ownership_machine import (
     DrainAsked,
     JoinAsked,
     KeepSlots,
-    LookDue,
     MemberGone,
     MembersProbed,
     MoveAsked,
     OwnershipEffect,
     OwnershipEvent,
     OwnershipMachine,
+    PollDue,
     ProbeMembers,
     ReadTable,
     RegisterFailed,
@@ -26,9 +26,9 @@ from callboard.entity.machine.ownership_machine import (
     SlotsBusy,
     SlotsEmptied,
     StopSlots,
+    TableAnnounced,
     TableChanged,
     TableRead,
-    TableTold,
     TableWritten,
     TermBegun,
     TermEnded,
@@ -66,7 +66,7 @@ class OwnershipCluster:
             writer = "abcdef"[number]
             member = TableMember(f"{number:036x}")
             machine = OwnershipMachine(
-                writer, member, count=slots, portion=1, looks_after_busy=1
+                writer, member, count=slots, portion=1, polls_after_busy=1
             )
             self.nodes[writer] = MachineNode(machine)
 
@@ -97,7 +97,7 @@ class OwnershipCluster:
         """Tell the other members of a table."""
         for writer, node in self.nodes.items():
             if writer != by and writer in table.members and not node.is_dead:
-                node.answers.append(TableTold(table.version))
+                node.answers.append(TableAnnounced(table.version))
 
     def arrive(self, writer: str, how: str) -> None:
         """Let the first request of a node take place: done, lost before, or lost after."""
@@ -112,7 +112,7 @@ class OwnershipCluster:
             case WriteTable(table, expected):
                 if how == "lost":
                     return RegisterFailed()
-                is_written = self.table.at == expected
+                is_written = self.table.register_version == expected
                 if is_written:
                     self.table = table
                 return TableWritten(None if how == "unknown" else is_written)
@@ -168,7 +168,7 @@ class OwnershipCluster:
                         self.arrive(writer, "done")
                     self.check()
                 if not node.is_dead:
-                    self.step(writer, LookDue(reads=True))
+                    self.step(writer, PollDue(reads=True))
 
     def join(self, writer: str) -> None:
         """Let a node that lives become a member."""
@@ -186,7 +186,7 @@ class OwnershipCluster:
             case "answer" if node.answers:
                 self.step(writer, node.answers.pop(0))
             case "look":
-                self.step(writer, LookDue(reads=how))
+                self.step(writer, PollDue(reads=how))
             case "suspect":
                 self.suspect(writer, how)
             case "move":

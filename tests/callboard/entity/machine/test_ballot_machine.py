@@ -48,7 +48,7 @@ def test_three_voters_are_enough_and_the_subject_is_one_of_them() -> None:
 
 def test_a_vote_of_an_earlier_ballot_does_not_count() -> None:
     machine, ballot = begun("abx")
-    machine.found("x")
+    machine.reached("x")
     assert machine.voted(ballot, "b", 0.1, is_out_of_reach=True) == []
     machine.lost(SUBJECT, set("abx"), 0.2)
     assert machine.voted(ballot, "b", 0.3, is_out_of_reach=True) == []

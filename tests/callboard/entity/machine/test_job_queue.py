@@ -103,7 +103,7 @@ class QueueRules(RuleBasedStateMachine):
         token = f"{node}/{self.token}"
         self.visible[token] = visible
         self.waiting.append(token)
-        assert self.jobs.take(JobConsumer(token, visible, None))
+        assert self.jobs.add_taker(JobConsumer(token, visible, None))
         self.settle()
 
     @rule(data=st.data())
@@ -235,7 +235,7 @@ class Readers:
         self.token += 1
         token = f"{node}/{self.token}"
         self.waiting.append(token)
-        assert self.jobs.take(JobConsumer(token, 5.0, None))
+        assert self.jobs.add_taker(JobConsumer(token, 5.0, None))
 
     def write(self) -> None:
         changes, self.jobs.changes = self.jobs.changes, RowChanges()
@@ -254,7 +254,7 @@ class Readers:
                 if name in LACKS[node]:
                     self.refused += 1
                     assert self.jobs.refuse(each.number, token, [name], now)
-                    assert self.jobs.take(each.taker)
+                    assert self.jobs.add_taker(each.taker)
                 else:
                     self.waiting.remove(token)
                     self.given.append((node, each.number, each.attempt))
@@ -349,13 +349,13 @@ def test_a_job_that_alone_cannot_be_read_costs_a_node_no_other_job() -> None:
     readers = Readers()
     for _ in range(2):
         readers.put(0)
-    readers.jobs.take(JobConsumer("new/1", 5.0, None))
-    readers.jobs.take(JobConsumer("new/2", 5.0, None))
+    readers.jobs.add_taker(JobConsumer("new/1", 5.0, None))
+    readers.jobs.add_taker(JobConsumer("new/2", 5.0, None))
     first, second = readers.jobs.match()
     assert readers.jobs.refuse(first.number, "new/1", [], 0.0)
     assert readers.jobs.give_back(second.number, "new/2")
-    readers.jobs.take(JobConsumer("new/3", 5.0, None))
+    readers.jobs.add_taker(JobConsumer("new/3", 5.0, None))
     assert [each.number for each in readers.jobs.match()] == [second.number]
-    readers.jobs.take(JobConsumer("old/1", 5.0, None))
+    readers.jobs.add_taker(JobConsumer("old/1", 5.0, None))
     assert [(each.number, each.attempt) for each in readers.jobs.match()] == [(1, 1)]
     assert not readers.jobs.refuse(1, "new/1", [], 0.0), "it is another's"

@@ -15,16 +15,16 @@ from callboard.entity.machine.ownership_machine import (
     JoinRefused,
     KindsSeen,
     Left,
-    LookDue,
     MemberGone,
     MembersProbed,
     MoveAsked,
     OwnershipMachine,
+    PollDue,
     ReadTable,
     SlotLost,
     SlotsDrained,
+    TableAnnounced,
     TableRead,
-    TableTold,
     TermBegun,
     TermEnded,
 )
@@ -139,7 +139,7 @@ def test_who_drains_gives_all_away_and_who_closes_is_no_member() -> None:
     cluster.settle()
     assert set(cluster.table.members) == {"b"}
     assert cluster.nodes["a"].told[-1] == Left()
-    assert cluster.nodes["a"].machine.step(LookDue()) == []
+    assert cluster.nodes["a"].machine.step(PollDue()) == []
 
 
 def test_the_last_member_drains_at_once_and_frees_all_slots_in_one_write() -> None:
@@ -182,7 +182,7 @@ def test_what_others_tell_is_looked_up_and_never_believed() -> None:
     machine = cluster.nodes["a"].machine
     for event in (MembersProbed(), TableRead(cluster.table)):
         machine.step(event)
-    assert machine.step(TableTold(10**30)) == [ReadTable()]
+    assert machine.step(TableAnnounced(10**30)) == [ReadTable()]
     cluster.nodes["a"].requests = [ReadTable()]
     cluster.settle()
     assert cluster.nodes["a"].epochs == dict.fromkeys(range(4), 1)
@@ -194,22 +194,28 @@ def told_while_reading() -> tuple[OwnershipMachine, Table]:
     machine, table = cluster.nodes["a"].machine, cluster.table
     for event in (MembersProbed(), TableRead(table)):
         machine.step(event)
-    assert machine.step(TableTold(table.version + 1)) == [ReadTable()]
-    machine.step(TableTold(table.version + 2))
+    assert machine.step(TableAnnounced(table.version + 1)) == [ReadTable()]
+    machine.step(TableAnnounced(table.version + 2))
     return machine, table
 
 
 def test_what_is_told_while_the_register_is_read_may_be_newer_and_is_looked_up() -> None:
     machine, table = told_while_reading()
-    between = replace(table, version=table.version + 1, at=table.at + 1)
+    between = replace(
+        table, version=table.version + 1, register_version=table.register_version + 1
+    )
     assert ReadTable() in machine.step(TableRead(between))
-    last = replace(table, version=table.version + 2, at=table.at + 2)
+    last = replace(
+        table, version=table.version + 2, register_version=table.register_version + 2
+    )
     assert ReadTable() not in machine.step(TableRead(last))
 
 
 def test_what_a_read_showed_already_is_not_looked_up_again() -> None:
     machine, table = told_while_reading()
-    last = replace(table, version=table.version + 2, at=table.at + 2)
+    last = replace(
+        table, version=table.version + 2, register_version=table.register_version + 2
+    )
     assert ReadTable() not in machine.step(TableRead(last))
 
 

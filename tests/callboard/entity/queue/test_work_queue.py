@@ -190,7 +190,7 @@ def test_a_taking_that_was_given_up_takes_nothing(node: Node, state: str) -> Non
     del dropped
     with pytest.raises(ResultTimeout):
         mails.take().result(0.01)
-    with pytest.raises(AskTimeout, match=r"no job of 'mails' came within 0\.01 s"):
+    with pytest.raises(AskTimeout, match=r"no job of 'mails' arrived within 0\.01 s"):
         mails.take(timeout=0.01).result(5)
     gc.collect()
     eventually(lambda: mails.stats().result(5).waiting == 0)

@@ -1,0 +1,872 @@
+"""Routes one node's messages for the entities of a type to the owners of their slots.
+
+Messages of a slot keep their order. A message waits in the queue of its slot while no owner is
+known or reachable, or after a node refused it because it is not the owner; later messages queue
+after it until a newer table is known. When the owner of a slot changes, the router first sends
+a **marker** to the former owner and waits for the answer: by then the former owner has accepted
+or refused everything that was sent there. Without the marker, a later message could reach the
+new owner before an earlier one that the former owner still refuses or forwards.
+
+A node that gives a slot away **forwards** the messages that it held during the move. Forwarded
+messages have a queue of their own. It waits only for the new owner, and is sent before the
+messages of this node. Markers of other nodes wait for that queue only. So a marker waits for
+forwarded messages, these wait for an owner that serves the slot, and nothing waits in a circle.
+An owner gives a slot away again only after it has received everything that its predecessor
+forwarded, so one queue for each slot is enough.
+
+A node may become the owner while messages are on their way to it. It would then refuse the
+first ones and accept the later ones, out of order. So each message carries the number of its
+**attempt**. A node that refuses one message of a sender for a slot refuses all of that attempt;
+the router starts the next attempt after a marker.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, ClassVar, Final, Literal
+
+from callboard import locks
+from callboard.entity.errors import EntityUnavailable
+from callboard.entity.machine.table import Table
+from callboard.entity.messages import (
+    AskEntityTable,
+    EntityMarker,
+    EntityMessage,
+    EntityMessages,
+    EntityTable,
+    NotOwner,
+)
+from callboard.entity.reference import entity_text
+from callboard.kernel.activation import TAKES_NO_MORE, AskBatch, Envelope, Home
+from callboard.kernel.actors import ActorRef
+from callboard.kernel.context import NodeContext
+from callboard.kernel.errors import (
+    ActorDown,
+    CallboardError,
+    NodeClosed,
+    NodeUnreachable,
+    NotPermitted,
+)
+from callboard.kernel.reply import Future, Reply, Sender, due_of
+from callboard.kernel.shutdown import Phase
+from callboard.kernel.topology import ENTITIES
+from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
+from callboard.support import reentry
+from callboard.support.dataclass import dataclass
+from callboard.support.reentry import HandOver
+
+#: Messages that may wait for the owner of one slot.
+WAITING_LIMIT: Final = 1_000
+
+#: Seconds that a message sent with `tell` waits for an owner; an ask waits until its deadline.
+TELL_SECONDS: Final = 10.0
+
+#: Seconds to wait for a marker from an owner that has left the table: it is closing, or dead
+#: and will never answer.
+GONE_SECONDS: Final = 0.5
+
+#: Seconds until an unanswered marker is sent again.
+MARKER_SECONDS: Final = 0.5
+
+#: Seconds until a refusing node is tried again that should own the slot by the newest table.
+RETRY_SECONDS: Final = 0.005
+
+#: Seconds before its deadline at which a waiting ask is refused: the caller should learn that
+#: nothing happened, and not that the time is over.
+REFUSED_BEFORE: Final = 0.02
+
+#: Seconds between lookups of owners: at first, and at most.
+FIRST_LOOKUP_SECONDS: Final = 0.02
+LONGEST_LOOKUP_SECONDS: Final = 0.25
+
+
+_NO_OWNER: Final = "no owner was found in the time of the ask"
+
+
+def _unavailable(type_name: str, key: str, reason: str) -> EntityUnavailable:
+    """Return the error of a message that has no owner."""
+    return EntityUnavailable(f"{entity_text(type_name, key)}: {reason}; nothing happened")
+
+
+@dataclass(slots=True, eq=False)
+class PendingMessage(Reply):
+    """A message on its way to an entity; its own reply while another node handles it.
+
+    The owner may change until it is handled, so the router keeps it to send it again. It has no
+    deadline: the sender's own deadline is watched where the ask was made.
+    """
+
+    expects: ClassVar[Literal[True]] = True
+    #: The sender's deadline is watched where the ask was made.
+    deadline: ClassVar[None] = None
+
+    number: int
+    key: str
+    slot: int
+    message: Any
+    sender: Sender | None
+    is_urgent: bool
+    #: When a message without a deadline was sent.
+    since: float
+    #: Whether this node's host held it while it gave the slot away.
+    is_forwarded: bool = False
+    #: The attempt in which it was sent, the router that sent it, and the node it was sent to.
+    attempt: int = 0
+    router: "TypeRouter | None" = None
+    node: bytes = b""
+    #: The id of the ask; 0 while it has not left this node.
+    message_id: int = 0
+    #: Whether it has an outcome since it was last sent.
+    is_answered: bool = False
+
+    @property
+    def sent_id(self) -> int:
+        """The message id under which the ask left this node; 0 if it did not."""
+        return self.message_id
+
+    @property
+    def is_ask(self) -> bool:
+        """Whether its sender waits for an answer: an ask, as opposed to a tell."""
+        sender = self.sender
+        return sender is not None and sender.expects and sender.wants_reply
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it is an ask whose caller has stopped waiting."""
+        return self.is_ask and self.sender is not None and self.sender.is_done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was answered, or its caller has stopped waiting."""
+        return self.is_answered or (self.sender is not None and self.sender.is_done)
+
+    def set_result(self, value: Any) -> bool:
+        """Pass an answer to the sender; a refusal by a former owner goes to the router."""
+        if self.is_answered:
+            return False
+        self.is_answered = True
+        sender = self.sender
+        if value.__class__ is not NotOwner and sender is not None and sender.expects:
+            sender.set_result(value)
+        elif self.router is not None:
+            self.router.handle_outcome(self, self.node, value, None, has_left=True)
+        return True
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Report a failure to the router, which fails the ask or sends the message again."""
+        if self.is_answered or self.router is None:
+            return False
+        self.is_answered = True
+        self.router.handle_outcome(self, self.node, None, error, has_left=self.message_id != 0)
+        return True
+
+    def mark_handled(self) -> None:
+        """Do nothing: the answer comes later."""
+
+    def reference(self, runtime: Home) -> ActorRef[Any]:
+        """Return a one-shot ref that answers this message."""
+        return runtime.reply_ref(self)
+
+
+class _TellOutcome(Future[Any]):
+    """The outcome of a message without a waiting caller; no user code runs on it.
+
+    So the router may fail it under its own lock when the message cannot be sent. A message that
+    has to wait is then back in its queue before the next one is sent.
+    """
+
+    __slots__ = ()
+
+    #: For `callboard.checked_locks`.
+    is_internal: ClassVar[bool] = True
+
+
+class TypeRouter:
+    """Routes one node's messages to the entities of a type."""
+
+    def __init__(
+        self,
+        runtime: NodeContext,
+        type_name: str,
+        deliver_here: Callable[[PendingMessage], bool],
+        nodes: Callable[[], Iterable[bytes]],
+        is_host: Callable[[], bool],
+    ) -> None:
+        """Create a router that knows no table.
+
+        Args:
+            runtime: of the node.
+            type_name: of the entities.
+            deliver_here: delivers a message to this node's own host; returns False if the host
+                does not serve the slot.
+            nodes: returns the reachable nodes.
+            is_host: returns whether this node hosts the type.
+        """
+        self._runtime, self.type_name = runtime, type_name
+        self._deliver_here, self._nodes, self._is_host = deliver_here, nodes, is_host
+        self.table = Table()
+        self.lock = self._lock = locks.collecting_lock("messages to entities", 520)
+        self._guard = self._lock.guard
+        self._is_inside = locks.owner_test(self._guard)
+        self._hand_over = HandOver(self._guard, runtime.post, runtime.counters)
+        #: Sends that were handed over; they go before later ones.
+        self._handed = self._hand_over.calls
+        self._queues: dict[int, deque[PendingMessage]] = {}
+        #: Forwarded messages that cannot be sent yet.
+        self._forwarded: dict[int, deque[PendingMessage]] = {}
+        #: By slot: the node that messages were forwarded to, until it has them all.
+        self._forwarded_to: dict[int, bytes] = {}
+        self._when_idle: list[Callable[[], object]] = []
+        #: By slot: the node that the last message was sent to; it may not have arrived yet.
+        self._last_nodes: dict[int, bytes] = {}
+        #: Slots with a marker under way to the former owner.
+        self._marked: set[int] = set()
+        #: Nodes that refused messages of a slot; more messages may be on their way to them.
+        self._refusing: dict[int, set[bytes]] = {}
+        #: By slot: the number of the current attempt, increased by refusals.
+        self._attempts: dict[int, int] = {}
+        self._number = 0
+        self._pause = FIRST_LOOKUP_SECONDS
+        self._is_looking_up = False
+        #: Nodes that answered, since the table was adopted, that they host no such entities.
+        self._hostless: set[bytes] = set()
+        #: By node: gathers the messages of one turn; valid for the current table.
+        self._batches: dict[bytes, AskBatch] = {}
+        #: By slot: the batch for its owner, if the last message of the slot went to that owner.
+        self._direct: dict[int, AskBatch] = {}
+        runtime.shutdown.on(Phase.ENDED, self._end)
+
+    @property
+    def has_forwarded(self) -> bool:
+        """Whether forwarded messages of any slot wait; they go before new ones."""
+        return bool(self._forwarded)
+
+    def has_forwarded_in(self, slot: int) -> bool:
+        """Return whether forwarded messages of a slot wait; they go before new ones."""
+        return slot in self._forwarded
+
+    def is_waiting(self, slot: int) -> bool:
+        """Return whether a message of a slot waits or may still be on its way."""
+        return slot in self._queues or slot in self._last_nodes or slot in self._forwarded
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for their owners."""
+        with self._lock:
+            return sum(
+                len(q) for queues in (self._queues, self._forwarded) for q in queues.values()
+            )
+
+    def send(
+        self,
+        key: str,
+        slot: int,
+        message: Any,
+        sender: Sender | None,
+        *,
+        is_urgent: bool,
+        is_handed: bool = False,
+    ) -> None:
+        """Send a message, or queue it for its owner; from any thread.
+
+        `is_handed`: the call was handed over by a call inside this one, and its turn has come.
+        """
+        now = 0.0 if sender.__class__ is Future else self._runtime.now()
+        guard = self._guard
+        if (
+            (self._handed and not is_handed)
+            or self._is_inside()
+            or not (is_handed or guard.acquire(blocking=False) or reentry.wait(guard))
+        ):
+            send = partial(self.send, key, slot, message, sender, is_urgent=is_urgent)
+            self._hand_over.add(
+                partial(send, is_handed=True), partial(self._refuse_late, message, sender)
+            )
+            return
+        if is_handed:
+            guard.acquire()
+        try:  # takes half the time of a `with` block, and every message passes here
+            self._number = number = self._number + 1
+            pending = PendingMessage(number, key, slot, message, sender, is_urgent, now)
+            batch = self._direct.get(slot)
+            if (
+                batch is not None
+                and not (self._queues or self._marked or self._refusing or self._forwarded)
+                # A batch that is not empty was opened for a reachable node in this turn.
+                and (batch.size > 0 or self._runtime.is_reachable(batch.node))
+            ):  # usual: the slot's last message went to this owner, and no queue waits
+                self._dispatch(pending, batch)
+                return
+            if slot not in self._queues and self._send_own(pending):
+                return
+            if not self._has_ended and self._enqueue(pending, self._queues):
+                return
+        finally:
+            if self._lock.calls:
+                self._lock.release()
+            else:
+                guard.release()
+        if self._has_ended:
+            self._refuse(pending, "", self._closed())
+        else:
+            self._refuse(pending, f"{WAITING_LIMIT:,} messages wait for its owner, the limit")
+
+    def _refuse_late(self, message: Any, sender: Sender | None, error: BaseException) -> None:
+        """Fail an ask, or count a dead letter, whose handed-over send cannot run."""
+        if sender is not None and sender.expects:
+            sender.set_exception(error)
+        self._runtime.dead_letter(
+            self._runtime.ref_of(self._runtime.node_id, 0), message, sender
+        )
+
+    def send_marker(self, slot: int, passed: Callable[[], object]) -> None:
+        """Call back when the owner has everything that this node has sent for a slot."""
+        with self._lock:
+            marker = self._new_message("", slot, passed)
+            if slot in self._queues or not self._send_own(marker):
+                self._enqueue(marker, self._queues)
+
+    def forward(
+        self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> None:
+        """Forward a message that the host held, before messages of this node."""
+        with self._lock:
+            pending = self._new_message(
+                key, slot, message, sender, is_urgent=is_urgent, is_forwarded=True
+            )
+            if slot in self._forwarded or not self._send_forwarded(pending):
+                self._enqueue(pending, self._forwarded)
+
+    def hold(
+        self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> bool:
+        """Hold a message of another node until this node serves its slot.
+
+        Returns:
+            False if this node will not own the slot, or the limit is reached.
+        """
+        with self._lock:
+            if self.table.node_of(slot) != self._runtime.node_id:
+                return False
+            if len(self._forwarded.get(slot, ())) >= WAITING_LIMIT:
+                return False
+            pending = self._new_message(
+                key, slot, message, sender, is_urgent=is_urgent, is_forwarded=True
+            )
+            return self._enqueue(pending, self._forwarded)
+
+    def forward_marker(self, slot: int, passed: Callable[[], object]) -> None:
+        """Call back when the owner has everything that this node forwards for a slot."""
+        with self._lock:
+            if slot in self._forwarded or slot in self._forwarded_to:
+                marker = self._new_message("", slot, passed, is_forwarded=True)
+                if slot in self._forwarded or not self._send_forwarded(marker):
+                    self._enqueue(marker, self._forwarded)
+                return
+        self._lock.after(passed)
+
+    def end_forwarding(self, slots: Iterable[int]) -> None:
+        """End the forwarding of some slots: no more messages follow."""
+        with self._lock:
+            for slot in slots:
+                if slot in self._forwarded_to or slot in self._forwarded:
+                    self.forward_marker(slot, partial(self._forwarding_done, slot))
+
+    def when_idle(self, callback: Callable[[], object]) -> None:
+        """Call back once, when no message waits and all forwarded ones have arrived."""
+        with self._lock:
+            self._when_idle.append(callback)
+        self._notify_idle()
+
+    def ask_markers(
+        self, slots: Iterable[int], nodes: Iterable[bytes], passed: Callable[[], object]
+    ) -> None:
+        """Call back when some nodes have forwarded everything they had for some slots."""
+        missing = {(slot, node) for slot in slots for node in nodes}
+        if not missing:
+            passed()
+
+        def answered(marker: tuple[int, bytes]) -> None:
+            missing.discard(marker)
+            if not missing:
+                passed()
+
+        for marker in sorted(missing):
+            self._ask_marker(*marker, partial(self._runtime.post, answered, marker))
+
+    def _new_message(
+        self,
+        key: str,
+        slot: int,
+        message: Any,
+        sender: Sender | None = None,
+        *,
+        is_urgent: bool = False,
+        is_forwarded: bool = False,
+    ) -> PendingMessage:
+        """Return a message or marker with its number in the order; needs the lock."""
+        self._number += 1
+        now = self._runtime.now()
+        number = self._number
+        return PendingMessage(number, key, slot, message, sender, is_urgent, now, is_forwarded)
+
+    def _enqueue(
+        self, pending: PendingMessage, queues: dict[int, deque[PendingMessage]]
+    ) -> bool:
+        """Queue a message; return False if the queue is full. Needs the lock."""
+        queue = queues.setdefault(pending.slot, deque())
+        if pending.key and not pending.is_forwarded and len(queue) >= WAITING_LIMIT:
+            return False
+        queue.append(pending)
+        # With an owner in the table, asking other nodes at once finds no owner sooner.
+        has_owner = self.table.node_of(pending.slot)
+        self._schedule_lookup(pause=FIRST_LOOKUP_SECONDS if has_owner else 0.0)
+        return True
+
+    def adopt(self, table: Table, *, is_certain: bool = False) -> None:
+        """Adopt a table that is newer, or known to be current, and send what waited for it."""
+        with self._lock:
+            if table.version > self.table.version or (is_certain and table != self.table):
+                before, self.table = self.table.nodes, table
+                self._hostless.clear()
+                self._batches.clear()
+                self._direct.clear()
+                for node in sorted(before - table.nodes):
+                    forget = self._forget_owner
+                    self._runtime.call_later(GONE_SECONDS, forget, bytes.fromhex(node))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send the queued messages that can be sent."""
+        with self._lock:
+            self._flush(self._forwarded, self._send_forwarded)
+            self._flush(self._queues, self._send_own)
+        self._notify_idle()
+
+    def _flush(
+        self, queues: dict[int, deque[PendingMessage]], go: Callable[[PendingMessage], bool]
+    ) -> None:
+        """Send the messages of all queues of one kind, as far as possible; needs the lock."""
+        for slot in list(queues):
+            queue, first = queues[slot], None
+            while queue:
+                first = queue.popleft()
+                if self._is_stale(first):
+                    continue
+                if not go(first):
+                    queue.appendleft(first)
+                if queue and queue[0] is first:  # it waits, or could not leave this node
+                    break
+            if not queue:
+                del queues[slot]
+                # After a message, as opposed to a marker, no marker is under way yet.
+                if first and first.key and slot in self._forwarded_to:
+                    self.forward_marker(slot, partial(self._forwarding_done, slot))
+
+    def _notify_idle(self) -> None:
+        """Call the idle callbacks if no message waits and all forwarded ones have arrived."""
+        with self._lock:
+            if self._queues or self._forwarded or self._forwarded_to:
+                return
+            callbacks, self._when_idle = self._when_idle, []
+        for callback in callbacks:
+            callback()
+
+    def _is_stale(self, pending: PendingMessage) -> bool:
+        """Drop a message that waited too long; returns whether it was dropped."""
+        if pending.is_abandoned or not pending.key:
+            return pending.is_abandoned
+        now = self._runtime.now()
+        if not pending.is_ask and now - pending.since > TELL_SECONDS:
+            self._refuse(pending, "it has no owner")
+            return True
+        sender = pending.sender
+        deadline = None if sender is None else sender.deadline
+        if deadline is not None and deadline - REFUSED_BEFORE <= now:
+            self._refuse(pending, _NO_OWNER)
+            return True
+        if deadline is None and sender is not None and due_of(sender, pending.since) <= now:
+            self._refuse(pending, _NO_OWNER)  # an ask of another node, past its deadline
+            return True
+        return False
+
+    def _send_own(self, pending: PendingMessage) -> bool:
+        """Send a message of this node to its owner; return False if it must wait.
+
+        Needs the lock.
+        """
+        slot = pending.slot
+        if slot in self._marked or slot in self._refusing or slot in self._forwarded:
+            return False
+        former = self._last_nodes.get(slot)
+        # The host may hold messages for a slot that it gives away, whatever the table says.
+        if former is None and self._deliver_here(pending):
+            return True
+        node = self.table.node_of(slot)
+        if former is not None and former != node:
+            self._mark(slot, former)
+            return False
+        return self._send_to(pending, node)
+
+    def _send_forwarded(self, pending: PendingMessage) -> bool:
+        """Send a forwarded message or marker to the owner; return False if it must wait.
+
+        Needs the lock.
+        """
+        if pending.slot in self._refusing:
+            return False
+        return self._send_to(pending, self.table.node_of(pending.slot))
+
+    def _send_to(self, pending: PendingMessage, node: bytes) -> bool:
+        """Send a message or marker to a node; return False if it must wait.
+
+        Needs the lock.
+        """
+        slot = pending.slot
+        if node == self._runtime.node_id or not node:
+            return self._deliver_here(pending)
+        if not self._runtime.is_reachable(node):
+            return False
+        if not pending.key:
+            self._ask_marker(slot, node, partial(self._marker_answered, pending))
+            return True
+        batch = self._batches.get(node) or self._open_batch(node)
+        if pending.is_forwarded:
+            self._forwarded_to[slot] = node
+            # Forwarded messages may include messages that this node's own actors sent.
+            self._last_nodes.setdefault(slot, node)
+        else:
+            self._last_nodes[slot] = node
+            self._direct[slot] = batch
+        self._dispatch(pending, batch)
+        return True
+
+    def _dispatch(self, pending: PendingMessage, batch: AskBatch) -> None:
+        """Send a message to a node, in this turn's batch for the node if it may be batched."""
+        sender, sender_ref = pending.sender, None
+        asker: PendingMessage | Future[Any] = pending
+        if self._attempts:
+            pending.attempt = self._attempts.get(pending.slot, 0)
+        if sender.__class__ is Future or pending.is_ask:
+            pending.router, pending.node = self, batch.node
+            pending.message_id, pending.is_answered = 0, False
+        else:
+            if sender is not None:
+                sender_ref = sender.reference(self._runtime)
+            asker = _TellOutcome(batch.ref)
+            self._runtime.set_deadline(asker, TELL_SECONDS)
+            asker.on_done(partial(self._tell_done, pending, batch.node))
+        if not batch.take(pending, sender_ref, asker):
+            self._send_alone(pending, batch.ref, sender_ref, asker)
+
+    def _send_alone(
+        self,
+        pending: PendingMessage,
+        ref: ActorRef[Any],
+        sender_ref: ActorRef[Any] | None,
+        asker: PendingMessage | Future[Any],
+    ) -> None:
+        """Send a message that cannot be batched, in a frame of its own."""
+        message, is_ask = pending.message, asker is pending
+        envelope = message if message.__class__ is Envelope else None
+        wrapped: Any = EntityMessage(
+            self.type_name,
+            pending.key,
+            message if envelope is None else envelope.message,
+            is_ask,
+            sender_ref,
+            pending.is_urgent,
+            pending.attempt,
+        )
+        if envelope is not None:
+            trace, deadline = envelope.trace, envelope.deadline
+            key, chain = envelope.key, envelope.chain
+            wrapped = Envelope(wrapped, trace, deadline, key=key, chain=chain)
+        try:
+            ref.target.post(wrapped, asker)
+        except Exception as error:  # noqa: BLE001 - not serializable: its sender is told
+            asker.set_exception(error)
+
+    def _open_batch(self, node: bytes) -> AskBatch:
+        """Open the batch for a node."""
+        ref = self._runtime.ref_of(node, ENTITIES)
+        batch = self._batches[node] = AskBatch(
+            partial(EntityMessages, self.type_name), node, ref
+        )
+        return batch
+
+    def _tell_done(self, pending: PendingMessage, node: bytes, future: Future[Any]) -> None:
+        """Handle the outcome of a message sent with `tell`."""
+        error = future.exception()
+        value = None if error is not None else future.result()
+        self.handle_outcome(pending, node, value, error, has_left=future.sent_id != 0)
+
+    def handle_outcome(
+        self,
+        pending: PendingMessage,
+        node: bytes,
+        value: Any,
+        error: BaseException | None,
+        *,
+        has_left: bool,
+    ) -> None:
+        """Handle the outcome of a message that was sent to an owner."""
+        # NodeClosed, too: a node that drained may have handled a message without answering it.
+        is_lost = isinstance(error, NodeUnreachable | NodeClosed)
+        if is_lost:
+            self._runtime.post(self._ask_others)  # another node may own the slot by now
+        if isinstance(value, NotOwner):
+            self._refused(pending, node)
+            if isinstance(value.table, EntityTable) and value.table.type_name == self.type_name:
+                self.receive_table(value.table)
+        elif isinstance(error, ActorDown) or str(error).endswith(TAKES_NO_MORE):
+            self._requeue(
+                pending
+            )  # it does not host the type, or is draining: nothing happened
+        elif is_lost and not has_left:
+            self._requeue(pending)  # the message never left this node
+        elif pending.sender is None or not pending.sender.expects:
+            if error is not None:
+                self._refuse(pending, str(error))
+        elif is_lost:
+            text = f"{entity_text(self.type_name, pending.key)}: its node was lost ({error})"
+            unknown = OutcomeUnknown(f"{text}; the message may have been handled")
+            self._lock.after(pending.sender.set_exception, unknown)
+        elif error is not None:  # also one that was refused while it was being sent
+            self._lock.after(pending.sender.set_exception, error)
+        else:
+            self._lock.after(pending.sender.set_result, value)
+
+    def receive_table(self, table: EntityTable) -> None:
+        """Handle a table received from another node.
+
+        An older table is adopted only while no member of the known one is reachable. Versions
+        restart when the only host of a type is replaced, and a forged table may carry any
+        version; without this rule the router would wait for dead owners for ever. A wrong table
+        does no harm: the nodes it names refuse slots that they do not own.
+        """
+        is_newer = table.is_sound and table.version > self.table.version
+        if is_newer or (table.is_sound and self._is_deserted()):
+            try:
+                self.adopt(Table.read(table.text), is_certain=not is_newer)
+            except (StateCorrupt, StateVersion):
+                return
+
+    def _is_deserted(self) -> bool:
+        """Return whether no member of the known table is reachable and hosts the type."""
+        nodes = {bytes.fromhex(node) for node in self.table.nodes} - self._hostless
+        if self._runtime.node_id in nodes and self._is_host():
+            return False
+        return not any(map(self._runtime.is_reachable, nodes - {self._runtime.node_id}))
+
+    def _requeue(self, pending: PendingMessage) -> None:
+        """Put a message back into its queue, before messages that were sent later."""
+        if self._has_ended:
+            self._refuse(pending, "", self._closed())
+            return
+        with self._lock:
+            queues = self._forwarded if pending.is_forwarded else self._queues
+            queue = queues.setdefault(pending.slot, deque())
+            index = sum(queued.number < pending.number for queued in queue)
+            queue.insert(index, pending)
+            self._schedule_lookup()
+
+    def _refused(self, pending: PendingMessage, node: bytes) -> None:
+        """Handle a refusal: start the next attempt, after a marker to the refusing node."""
+        slot = pending.slot
+        with self._lock:
+            if pending.attempt == self._attempts.get(slot, 0):
+                self._attempts[slot] = pending.attempt + 1
+            refusing = self._refusing.setdefault(slot, set())
+            if node not in refusing:
+                refusing.add(node)
+                complete = partial(self._refusals_complete, slot, node)
+                self._ask_marker(slot, node, complete, is_refused=True)
+            self._requeue(pending)
+
+    def _marker_answered(self, pending: PendingMessage) -> None:
+        """Handle a marker's answer; send the marker again if earlier messages wait again."""
+        with self._lock:
+            queues = self._forwarded if pending.is_forwarded else self._queues
+            queue = queues.get(pending.slot, ())
+            if any(queued.number < pending.number for queued in queue):
+                self._requeue(pending)
+                return
+        pending.message()
+
+    def _forwarding_done(self, slot: int) -> None:
+        """End the forwarding of a slot: its owner has all forwarded messages."""
+        with self._lock:
+            if slot not in self._forwarded:
+                self._forwarded_to.pop(slot, None)
+        self._runtime.post(self.flush)
+
+    def _mark(self, slot: int, node: bytes) -> None:
+        """Wait until a former owner has accepted or refused everything that was sent to it."""
+        self._marked.add(slot)
+        self._ask_marker(slot, node, partial(self._marker_passed, slot, node))
+
+    def _forget_owner(self, node: bytes) -> None:
+        """Stop waiting for markers from a former owner that has left the table."""
+        if node.hex() in self.table.nodes:
+            return
+        with self._lock:
+            slots = [slot for slot, former in self._last_nodes.items() if former == node]
+            for slot in [slot for slot, owner in self._forwarded_to.items() if owner == node]:
+                del self._forwarded_to[slot]
+        for slot in slots:
+            self._marker_passed(slot, node)
+        self._notify_idle()
+
+    def _marker_passed(self, slot: int, node: bytes) -> None:
+        """Release the queue of a slot: the former owner has answered the marker."""
+        with self._lock:
+            if self._last_nodes.get(slot) != node:
+                return
+            self._marked.discard(slot)
+            del self._last_nodes[slot]
+            self._direct.pop(slot, None)
+        self._runtime.post(self.flush)
+
+    def _refusals_complete(self, slot: int, node: bytes) -> None:
+        """Send the refused messages again, at once if another node is the owner."""
+        with self._lock:
+            refusing = self._refusing.get(slot, set())
+            refusing.discard(node)
+            if not refusing:
+                self._refusing.pop(slot, None)
+            is_owner = self.table.node_of(slot) == node
+        if is_owner:  # it has not read the newest table yet
+            self._runtime.call_later(RETRY_SECONDS, self.flush)
+        else:
+            self._runtime.post(self.flush)
+
+    def _ask_marker(
+        self,
+        slot: int,
+        node: bytes,
+        passed: Callable[[], object],
+        *,
+        is_refused: bool = False,
+    ) -> None:
+        """Send a marker to a node, after everything that was sent there.
+
+        It is repeated until it is answered: a link that broke may have lost it, together with
+        the messages before it.
+        """
+        arrived: Future[None] = Future()
+        arrived.on_done(lambda _: passed())
+        marker = EntityMarker(self.type_name, slot, is_refused)
+        self._lock.after(self._send_marker, marker, node, arrived)
+
+    def _send_marker(
+        self, marker: EntityMarker, node: bytes, arrived: Future[None], waited: float = 0.0
+    ) -> None:
+        """Send a marker, and again after a pause until one of them is answered."""
+        if arrived.done() or self._runtime.is_closed:
+            return
+
+        ref = self._runtime.ref_of(node, ENTITIES)
+        future: Future[Any] = Future(ref)
+        self._runtime.set_deadline(future, TELL_SECONDS - waited)
+        future.on_done(lambda _: arrived.set_result(None))
+        ref.target.post(marker, future)
+        waited += MARKER_SECONDS
+        if waited < TELL_SECONDS:
+            again = self._send_marker
+            self._runtime.call_later(MARKER_SECONDS, again, marker, node, arrived, waited)
+
+    def _schedule_lookup(self, pause: float = 0.0) -> None:
+        """Start to look for owners, after a pause, until no message waits; needs the lock."""
+        if not self._is_looking_up:
+            self._is_looking_up, self._pause = True, FIRST_LOOKUP_SECONDS
+            if pause:
+                self._runtime.post(self._runtime.call_later, pause, self._look_up)
+            else:
+                self._runtime.post(self._look_up)
+
+    def _look_up(self) -> None:
+        """Ask the reachable nodes for the table, and repeat while messages wait."""
+        self.flush()
+        with self._lock:
+            self._is_looking_up = bool(self._queues or self._forwarded)
+            if not self._is_looking_up or self._runtime.is_closed:
+                return
+            pause = min(self._pause, max(0.0, self._next_end() - self._runtime.now()))
+            self._pause = min(2 * self._pause, LONGEST_LOOKUP_SECONDS)
+        self._ask_others()
+        self._runtime.call_later(pause, self._look_up)
+
+    def _next_end(self) -> float:
+        """Return when the next waiting message must be refused; needs the lock."""
+        queues = (*self._queues.values(), *self._forwarded.values())
+        senders = [queue[0].sender for queue in queues if queue]
+        ends = [asker.deadline for asker in senders if asker is not None and asker.deadline]
+        return min(ends, default=math.inf) - REFUSED_BEFORE
+
+    def _ask_others(self) -> None:
+        """Ask the reachable nodes for the table."""
+        for node in self._nodes():
+            ref = self._runtime.ref_of(node, ENTITIES)
+            future: Future[Any] = Future(ref)
+            self._runtime.set_deadline(future, 2.0)
+            future.on_done(partial(self._table_answered, node))
+            ref.target.post(AskEntityTable(self.type_name), future)
+
+    def _table_answered(self, node: bytes, future: Future[Any]) -> None:
+        """Handle the answer of a node that was asked for the table."""
+        error = future.exception()
+        table = None if error is not None else future.result()
+        if isinstance(error, ActorDown) or (error is None and table is None):
+            self._hostless.add(node)
+        if isinstance(table, EntityTable) and table.type_name == self.type_name:
+            self._hostless.discard(node)
+            self.receive_table(table)
+        elif isinstance(error, NotPermitted) and not self.table.version:
+            with self._lock:  # a leaf has no other node to ask
+                queues, self._queues = self._queues, {}
+            for pending in (
+                queued for queue in queues.values() for queued in queue if queued.key
+            ):
+                self._refuse(pending, str(error), error)
+
+    def error_of_unsent(self, key: str, slot: int, asker: Any) -> EntityUnavailable | None:
+        """Return the error of an expired ask that was never sent; None if it was sent."""
+        with self._lock:
+            queue = self._queues.get(slot, ())
+            unsent = next((queued for queued in queue if queued.sender is asker), None)
+        if unsent is None:
+            return None
+        self._runtime.dead_letter(
+            self._runtime.ref_of(self._runtime.node_id, 0), unsent.message, asker
+        )
+        return _unavailable(self.type_name, key, _NO_OWNER)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the node has ended, so that no message can be sent."""
+        return self._runtime.shutdown.phase is Phase.ENDED
+
+    def _closed(self) -> NodeClosed:
+        """Return the error of a message that was not sent before the node closed."""
+        return NodeClosed(f"{self._runtime.name} was closed before it sent this")
+
+    def _end(self) -> None:
+        """Fail the queued messages: the node has ended."""
+        with self._lock:
+            queues = [*self._queues.values(), *self._forwarded.values()]
+            self._queues, self._forwarded = {}, {}
+        for pending in (queued for queue in queues for queued in queue if queued.key):
+            self._refuse(pending, "", self._closed())
+
+    def _refuse(
+        self, pending: PendingMessage, reason: str, error: CallboardError | None = None
+    ) -> None:
+        """Fail a message without an owner, after this thread has released its locks."""
+        sender = pending.sender
+        if sender is not None and sender.expects:
+            failure = error or _unavailable(self.type_name, pending.key, reason)
+            self._lock.after(sender.set_exception, failure)
+        no_actor = self._runtime.ref_of(self._runtime.node_id, 0)
+        self._lock.after(self._runtime.dead_letter, no_actor, pending.message, sender)
