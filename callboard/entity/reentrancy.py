@@ -34,5 +34,5 @@ def would_deadlock(chain: Sequence[str], name: str) -> WouldDeadlock:
     if name in chain:
         return WouldDeadlock(f"these entities would wait for one another: {path}")
     return WouldDeadlock(
-        f"the limit of {len(chain)} entities waits for this answer; the last ones: {path}"
+        f"{len(chain)} entities wait for this answer, the limit; the last ones: {path}"
     )

@@ -162,7 +162,7 @@ class QueueEntity(Entity):
             return
         cell.promised = asker  # answered when there is a job
         if not self._jobs.add_taker(JobConsumer(msg.token, msg.visible, asker)):
-            text = f"the limit of {WAITING_LIMIT:,} takers waits for jobs of {self.key!r}"
+            text = f"{WAITING_LIMIT:,} takers wait for jobs of {self.key!r}, the limit"
             asker.set_exception(QueueFull(text))
         self._settle()
         cell.close_unit()
