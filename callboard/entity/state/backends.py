@@ -1,6 +1,6 @@
-"""A state and its leases by a URL: `sqlite:FILE` or `postgresql://…`; leases in etcd, too.
+"""Opens the state and leases of a URL: `sqlite:FILE`, `postgresql://…`, or leases in etcd.
 
-`sqlite:FILE?mode=640` gives files that are made another mode than 0600.
+`sqlite:FILE?mode=640` sets the mode of new files; the default is 0600.
 """
 
 from pathlib import Path
@@ -22,26 +22,26 @@ _ETCD = ("etcd://", "etcds://")
 
 
 def open_state(url: str, writer: str) -> EntityState:
-    """Open the state of a writer, the id of a process' life; may block for seconds.
+    """Open a state for a writer, the name of a process's life; may block for seconds.
 
     Raises:
-        WrongValue: the URL is of no known kind.
+        WrongValue: the URL is of an unknown kind.
         StorageError: the database cannot be opened, or must not be used.
     """
     if url.startswith(_POSTGRESQL):
-        opened: EntityState = _backend("postgresql", "state")(url, writer)
-        return opened
+        state: EntityState = _backend("postgresql", "state")(url, writer)
+        return state
     url, mode = _mode_of(url)
     return SqliteState(_file_of(url), writer, mode)
 
 
 def open_view(url: str, _writer: str = "") -> SqlView:
-    """Open a state of which nothing is changed; may block for seconds.
+    """Open a state for reading only; may block for seconds.
 
     Raises:
-        WrongValue: the URL is of no known kind.
-        StateUnavailable: it is not there.
-        StorageError: the database cannot be opened, or holds no state.
+        WrongValue: the URL is of an unknown kind.
+        StateUnavailable: there is no such database.
+        StorageError: the database cannot be opened, or does not hold a state.
     """
     if url.startswith(_POSTGRESQL):
         view: SqlView = _backend("postgresql", "view")(url)
@@ -50,10 +50,10 @@ def open_view(url: str, _writer: str = "") -> SqlView:
 
 
 def open_leases(url: str, writer: str) -> Leases:
-    """Open leases by a URL; those of `sqlite:FILE` are in `FILE-leases`.
+    """Open the leases of a URL; those of `sqlite:FILE` are in `FILE-leases`.
 
     Raises:
-        WrongValue: the URL is of no known kind.
+        WrongValue: the URL is of an unknown kind.
         StorageError: the database cannot be opened, or must not be used.
     """
     if url.startswith(_POSTGRESQL):
@@ -67,7 +67,7 @@ def open_leases(url: str, writer: str) -> Leases:
 
 
 def _backend(extra: str, kind: str) -> Any:
-    """Return the class of a backend that needs an extra.
+    """Return the class of a backend whose package is optional.
 
     Raises:
         StateUnavailable: its package is not installed.
@@ -80,10 +80,10 @@ def _backend(extra: str, kind: str) -> Any:
 
 
 def _mode_of(url: str) -> tuple[str, int | None]:
-    """Return a URL of SQLite's without `?mode=640`, and the mode of files that are made.
+    """Return a SQLite URL without `?mode=640`, and that mode.
 
     Raises:
-        WrongValue: the user could not use such files.
+        WrongValue: the mode is invalid, or the user could not access such files.
     """
     address, has_mode, digits = url.rpartition("?mode=")
     if not has_mode or not url.startswith("sqlite:"):
@@ -97,20 +97,23 @@ def _mode_of(url: str) -> tuple[str, int | None]:
 
 
 def _file_of(url: str) -> Path:
-    """Return the file of a URL of SQLite's."""
+    """Return the file of a SQLite URL.
+
+    Raises:
+        WrongValue: it is not a SQLite URL with a file.
+    """
     kind, _, path = url.partition(":")
     if url.startswith(_ETCD):
-        message = f"{redacted(url)!r} holds leases and no state: write leases={redacted(url)!r}"
+        message = f"{redacted(url)!r} holds leases but no state; use leases={redacted(url)!r}"
         raise WrongValue(message)
     if kind != "sqlite" or not path.strip("/"):
         message = (
             f"{redacted(url)!r}"
-            " is no state: write sqlite:FILE for the processes of one machine, or"
+            " is not the URL of a state: use sqlite:FILE for the processes of one machine, or"
             " postgresql://USER@HOST/DATABASE for several"
         )
         raise WrongValue(message)
-    if path.startswith(
-        "//"
-    ):  # sqlite:///relative and sqlite:////absolute, as SQLAlchemy has it
+    if path.startswith("//"):
+        # sqlite:///relative and sqlite:////absolute, as in SQLAlchemy
         path = path.removeprefix("///")
     return Path(path).absolute()

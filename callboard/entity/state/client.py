@@ -1,8 +1,9 @@
-"""A state beside a node's thread: calls are handed over, answers come back as callbacks.
+"""Runs the calls of a state on threads, and delivers the results as callbacks.
 
-Commits that are handed over while one is under way go into the next one together: no timer
-decides how many, only how long the database takes. The same class stands in front of real
-databases (each call on a thread) and of the model database of simulations.
+Commits submitted while one is running go together into the next transaction. So the duration of
+a transaction decides how many share one, and no timer. The protocol `StateClient` is
+implemented here for real databases (each call on a thread), and by the model database of
+simulations.
 """
 
 import threading
@@ -27,18 +28,18 @@ from callboard.support import after_fork
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Called with the answer of a call, or with what it raised.
+#: Called with the result of a call, or with its error.
 Done = Callable[[T | BaseException], object]
 
-#: Seconds without a commit behind which a state does what it has put off.
+#: Seconds without a commit after which a state does its deferred work.
 IDLE_AFTER: Final = 0.5
 
-#: The slots of a batch that wait at most: more than a node can have.
+#: Most slots in one transaction; more than a node can own.
 _MOST_BATCHES = 4096
 
 
 class StateClient(Protocol):
-    """A state as a node uses it: nothing here blocks."""
+    """A state as a node uses it; no method blocks, except `close`."""
 
     def submit(
         self,
@@ -49,42 +50,42 @@ class StateClient(Protocol):
     ) -> None:
         """Call a method of the state, for instance `EntityState.claim`.
 
-        `done` is called on the node's thread, in any order among calls.
+        `done` is called on the node's thread; calls may complete in any order.
         """
 
     def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Commit the batch of a slot in the next transaction.
 
-        `done` gets the outcome of the whole transaction: look up the slot in it. Commits of
+        `done` gets the outcome of the whole transaction, to be looked up by slot. Commits of
         one slot take place in the order of the calls.
         """
 
     def own_fences(self, type_name: str) -> Mapping[int, int] | None:
-        """Return the slots that the writer has, with their epochs, as of now.
+        """Return the slots whose fences this writer holds now, with their epochs.
 
-        None where that cannot be told without waiting: `EntityState.fences` tells.
+        None if that cannot be read without waiting; `EntityState.fences` waits.
         """
 
     def close(self) -> None:
-        """Finish what was handed over, and close the state; may block."""
+        """Finish the submitted calls, and close the state; may block."""
 
 
 class GroupedCommits:
-    """What waits for the next transaction, and who waits for the one under way."""
+    """Batches that wait for the next transaction, with their callbacks."""
 
     def __init__(self) -> None:
-        """Make one of nothing."""
+        """Start with no batch."""
         self._waiting: deque[tuple[SlotBatch, Done[Committed]]] = deque()
-        #: Lets a batch wait, with who waits for it: each commit of an entity comes here.
+        #: Adds a batch with its callback; a bound method, as each commit of an entity calls it.
         self.add = self._waiting.append
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no batch waits."""
         return not self._waiting
 
     def begin(self) -> tuple[list[SlotBatch], list[Done[Committed]]]:
-        """Take what the next transaction holds: the batches of a slot become one."""
+        """Return the batches of the next transaction, merged by slot, and their callbacks."""
         batches: dict[Slot, SlotBatch] = {}
         several: dict[Slot, list[SlotBatch]] = {}
         waiters: list[Done[Committed]] = []
@@ -92,16 +93,16 @@ class GroupedCommits:
         waiting = self._waiting
         while waiting and len(batches) < _MOST_BATCHES:
             batch, done = waiting.popleft()
-            slot = batch[0]  # as its name tells, in a third of the time
-            before = batches.setdefault(slot, batch)
-            if before is not batch:
-                if before.epoch != batch.epoch:
+            slot = batch[0]  # `batch.slot` takes three times as long
+            first = batches.setdefault(slot, batch)
+            if first is not batch:
+                if first.epoch != batch.epoch:
                     later.append((batch, done))
                     continue
                 if slot in several:
                     several[slot].append(batch)
                 else:
-                    several[slot] = [before, batch]
+                    several[slot] = [first, batch]
             waiters.append(done)
         waiting.extendleft(reversed(later))
         for slot, of_slot in several.items():
@@ -110,7 +111,7 @@ class GroupedCommits:
 
 
 def _joined(batches: Sequence[SlotBatch]) -> SlotBatch:
-    """Return batches of one slot and epoch as one."""
+    """Merge batches of one slot and epoch."""
     events: list[NewEvent] = []
     rows: RowChanges | None = None
     snapshots: dict[str, EntitySnapshot] = {}
@@ -118,7 +119,7 @@ def _joined(batches: Sequence[SlotBatch]) -> SlotBatch:
     for batch in batches:
         events += batch.events
         if batch.snapshots:
-            snapshots.update({each.key: each for each in batch.snapshots})
+            snapshots.update({snapshot.key: snapshot for snapshot in batch.snapshots})
         if batch.forget:
             forget.update(batch.forget)
         if batch.rows is not None:
@@ -130,33 +131,33 @@ def _joined(batches: Sequence[SlotBatch]) -> SlotBatch:
 
 
 class _Calls:
-    """Calls that wait for a thread, which makes them one after the other."""
+    """A queue of calls for one thread."""
 
     def __init__(self) -> None:
-        """Make one with nothing to do."""
+        """Start with no call."""
         self._waiting: deque[Callable[[], None]] = deque()
-        self._come = locks.condition("jobs of a state", 590)
+        self._not_empty = locks.condition("jobs of a state", 590)
         self._is_closing = False
         after_fork.register(self)
 
     def add(self, call: Callable[[], None]) -> None:
-        """Let a call wait."""
-        with self._come:
+        """Queue a call."""
+        with self._not_empty:
             self._waiting.append(call)
-            self._come.notify()
+            self._not_empty.notify()
 
     def close(self) -> None:
-        """Let the thread end behind what waits."""
-        with self._come:
+        """End the thread after the queued calls."""
+        with self._not_empty:
             self._is_closing = True
-            self._come.notify()
+            self._not_empty.notify()
 
     def run(self) -> None:
-        """Make calls until there will be no more."""
+        """Run queued calls until the queue is closed and empty."""
         while True:
-            with self._come:
+            with self._not_empty:
                 while not self._waiting and not self._is_closing:
-                    self._come.wait()
+                    self._not_empty.wait()
                 if not self._waiting:
                     return
                 call = self._waiting.popleft()
@@ -164,9 +165,10 @@ class _Calls:
 
 
 class ThreadedStateClient:
-    """Calls a state on threads: one for commits, one for claims, one for everything else.
+    """Calls a state on three threads: for commits, for claims, and for everything else.
 
-    A claim waits for the writer's lock of the database, and nothing that is read waits for it.
+    A claim may wait for the database's write lock; with a thread of its own, reads do not wait
+    for it.
     """
 
     def __init__(self, state: EntityState, post: Callable[..., object]) -> None:
@@ -175,20 +177,21 @@ class ThreadedStateClient:
         self._post = post
         self._reads, self._claims = _Calls(), _Calls()
         self._commits = GroupedCommits()
-        #: Wakes the thread of commits, which waits here while it is not committing. A thread
-        #: that is woken for nothing takes the interpreter from the node's thread.
-        self._commits_come: SimpleQueue[None] = SimpleQueue()
+        #: Wakes the thread of commits while it is idle. A needless wake-up would take the
+        #: interpreter's lock from the node's thread.
+        self._wake_commits: SimpleQueue[None] = SimpleQueue()
         self._is_committing = True
         self._is_closing = False
-        #: Commits what it takes once it can; a state may wait for others before that.
+        #: Commits; a state may first wait for other writers, then take the batches.
         self._commit: Callable[[Callable[[], Sequence[SlotBatch]]], Committed]
         self._commit = getattr(state, "commit_waiting", lambda take: state.commit(take()))
-        #: Does what a state puts off while there is much to commit; tells whether that is all.
+        #: Does work that a state defers while there are commits; returns whether it is
+        #: finished.
         self._settle: Callable[..., bool] = getattr(state, "settle", _settled)
         self._is_settled = False
-        #: Tells at once which slots the writer has, if the state can.
-        self._look: Callable[[str], Mapping[int, int] | None]
-        self._look = getattr(state, "own_fences", lambda _: None)
+        #: Returns the writer's slots at once, if the state can.
+        self._own_fences: Callable[[str], Mapping[int, int] | None]
+        self._own_fences = getattr(state, "own_fences", lambda _: None)
         self._threads = [
             threading.Thread(target=run, name=f"callboard-state-{name}", daemon=True)
             for name, run in (
@@ -215,18 +218,18 @@ class ThreadedStateClient:
     def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Commit the batch of a slot in the next transaction."""
         self._commits.add((batch, done))
-        if not self._is_committing:  # else its thread looks before it waits
+        if not self._is_committing:  # otherwise its thread checks again before it waits
             self._is_committing = True
-            self._commits_come.put(None)
+            self._wake_commits.put(None)
 
     def own_fences(self, type_name: str) -> Mapping[int, int] | None:
-        """Return the slots that the writer has, if the state tells without waiting."""
-        return self._look(type_name)
+        """Return the slots of this writer, if the state can tell without waiting."""
+        return self._own_fences(type_name)
 
     def close(self) -> None:
-        """Finish what was handed over, and close the state."""
+        """Finish the submitted calls, and close the state."""
         self._is_closing = True
-        self._commits_come.put(None)
+        self._wake_commits.put(None)
         self._claims.close()
         self._reads.close()
         for thread in self._threads:
@@ -234,11 +237,11 @@ class ThreadedStateClient:
         self._state.close()
 
     def _answer(self, done: Done[T], call: Callable[[], T]) -> None:
-        """Make a call, and hand its outcome to the node's thread."""
+        """Run a call, and post its outcome to the node's thread."""
         self._post(done, _outcome(call))
 
     def _run_commits(self) -> None:
-        """Commit what waits until the state is closed: the thread of commits."""
+        """Commit until the state is closed; runs on the thread of commits."""
         while True:
             if self._commits.is_empty:
                 self._wait_for_commits()
@@ -246,52 +249,52 @@ class ThreadedStateClient:
                 return
             waiters: list[Done[Committed]] = []
             outcome = _outcome(partial(self._commit, partial(self._take_group, waiters)))
-            if not waiters:  # it could not even begin
+            if not waiters:  # the transaction failed before it took its batches
                 self._take_group(waiters)
-            self._post(_tell_all, waiters, outcome)
+            self._post(_notify_all, waiters, outcome)
             self._is_settled = self._settle()
 
     def _take_group(self, waiters: list[Done[Committed]]) -> list[SlotBatch]:
-        """Return what the next transaction holds, and note who waits for it."""
+        """Return the batches of the next transaction, and add their callbacks to a list."""
         batches, waiting = self._commits.begin()
         waiters += waiting
         return batches
 
     def _wait_for_commits(self) -> None:
-        """Wait until there is something to commit, or the state is closed.
+        """Wait for a batch, or for the close of the state.
 
-        Who commits appends without a lock, then looks whether this thread waits; this thread
-        says that it does before it looks. So one of them sees the other, and maybe both do:
-        then it wakes once for nothing.
+        The node's thread appends a batch without a lock, and then checks whether this thread is
+        idle. This thread sets its flag to idle before it checks for batches. So at least one of
+        the two notices the other. If both do, this thread wakes once for nothing.
         """
         while self._is_idle():
             self._is_committing = False
             if self._is_idle():
                 try:
-                    self._commits_come.get(timeout=None if self._is_settled else IDLE_AFTER)
+                    self._wake_commits.get(timeout=None if self._is_settled else IDLE_AFTER)
                 except Empty:
                     self._is_settled = self._settle(is_idle=True)
         self._is_committing = True
 
     def _is_idle(self) -> bool:
-        """Return whether there is nothing to commit, and more may come."""
+        """Return whether no batch waits and the state is not closing."""
         return self._commits.is_empty and not self._is_closing
 
 
 def _settled(*, is_idle: bool = False) -> bool:
-    """Answer for a state that puts nothing off."""
+    """Report that a state has no deferred work."""
     return True
 
 
 def _outcome(call: Callable[[], T]) -> T | BaseException:
-    """Return what a call returns or raises."""
+    """Return the result of a call, or its error."""
     try:
         return call()
-    except BaseException as error:  # noqa: BLE001 - who called decides
+    except BaseException as error:  # noqa: BLE001 - passed to the caller
         return error
 
 
-def _tell_all(waiters: Sequence[Done[Any]], outcome: Any) -> None:
-    """Hand the outcome of a transaction to all that wait for it."""
+def _notify_all(waiters: Sequence[Done[Any]], outcome: Any) -> None:
+    """Call each waiter of a transaction with its outcome."""
     for done in waiters:
         done(outcome)

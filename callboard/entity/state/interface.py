@@ -1,12 +1,12 @@
-"""What a state of entities does: events, snapshots, fences and positions in one database.
+"""Interface of an entity state: events, snapshots, fences and positions in one database.
 
-A slot of a type belongs to one owner at a time, and the state holds a **fence** for each: the
+A slot of a type belongs to one owner at a time. The state holds a **fence** for each slot: the
 epoch and the writer of its last claim. A commit checks the fences of its slots inside its
-transaction; a claim raises the fence before anything is read. So whoever is second sees what
-the first one did, however late it comes.
+transaction; a claim raises the fence before it reads anything. So the later of two owners sees
+everything that the earlier one committed, and the earlier one can commit nothing afterwards.
 
-Slots, keys and numbers of events are the caller's; positions in the journal are the state's:
-they rise in the order of commits, for each type by itself, without gaps.
+Callers choose slots, keys and numbers of events. The state assigns positions in the journal:
+for each type they rise in the order of commits, without gaps.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,17 +21,17 @@ from callboard.support.dataclass import dataclass
 #: A slot: the name of the type, and the slot's number.
 Slot = tuple[str, int]
 
-#: How many events `recover`, `events` and `journal` return at once, if nothing else is said.
+#: Default number of events that `recover`, `events` and `journal` return together.
 PAGE: int = 10_000
 
 
 class NewEvent(NamedTuple):
-    """An event to be stored."""
+    """An event to store."""
 
     key: str
-    #: Of the key: 1, 2, 3 … without gaps.
+    #: Counts the events of the key: 1, 2, 3 … without gaps.
     number: int
-    #: The name under which the event's class is registered.
+    #: The registered name of the event's class.
     kind: str
     #: The version of that class.
     version: int
@@ -40,13 +40,13 @@ class NewEvent(NamedTuple):
 
 
 class StoredEvent(NamedTuple):
-    """An event that was committed."""
+    """A committed event."""
 
-    #: In the journal of its type: 1, 2, 3 … in the order of commits.
+    #: Position in the journal of its type: 1, 2, 3 … in the order of commits.
     position: int
     key: str
     number: int
-    #: When it was committed, in milliseconds since 1970, by the database's clock.
+    #: Time of the commit, in milliseconds since 1970, by the database's clock.
     time_ms: int
     #: The epoch of the slot's owner.
     epoch: int
@@ -56,7 +56,7 @@ class StoredEvent(NamedTuple):
 
 
 class PastEvent(NamedTuple):
-    """What an entity needs of a stored event to be made again; a replay reads a million."""
+    """The part of a stored event that a replay needs; a replay may read a million."""
 
     number: int
     kind: str
@@ -68,7 +68,7 @@ class EntitySnapshot(NamedTuple):
     """The state of an entity after an event."""
 
     key: str
-    #: The number of the last event that it holds; 0 is none.
+    #: The number of the last event in it; 0 for none.
     number: int
     #: The version of the entity's class.
     version: int
@@ -77,70 +77,70 @@ class EntitySnapshot(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What an entity is made of when it is activated."""
+    """The stored content of an entity, read for an activation."""
 
     snapshot: EntitySnapshot | None
-    #: The events behind the snapshot, at most a page of them.
+    #: The events after the snapshot, at most one page.
     events: Sequence[PastEvent]
-    #: Whether there are more: go on with `past_events` behind the last number.
+    #: Whether there are more events; `past_events` returns them.
     has_more: bool
 
 
 class StoredReminder(NamedTuple):
-    """A message that an entity gets at its time; the last of a name stands."""
+    """A message that an entity receives at a time; a later one of the same name replaces it."""
 
     key: str
     name: str
-    #: When, in milliseconds since 1970 by the database's clock.
+    #: Due time in milliseconds since 1970, by the database's clock.
     due_ms: int
-    #: Milliseconds until it is due again; 0 for once.
+    #: Milliseconds between repetitions; 0 for none.
     every_ms: int
     #: The message as JSON.
     body: str
-    #: How often it was about to be delivered by a process that may have ended by that.
+    #: How often it was about to be delivered when its process may have crashed.
     attempts: int = 0
 
 
-#: Attempts after which a reminder is parked: no host delivers it until it is started again. One
-#: delivery comes before the first that is counted.
+#: Attempts after which a reminder is parked: no host delivers it until it is started by hand.
+#: The first delivery is not counted.
 PARKED_FROM: Final = 3
 
 
 class DueReminders(NamedTuple):
-    """The reminders of some slots that are due soon."""
+    """The reminders of some slots that are due within a time."""
 
     #: The database's clock.
     now_ms: int
-    #: In the order in which they are due.
+    #: Ordered by due time.
     reminders: Sequence[StoredReminder]
 
 
 class JobStatus(IntEnum):
-    """What may become of a job next; the numbers stand in the database."""
+    """The status of a job; the numbers are stored in the database."""
 
-    #: It is handed to the next taker.
+    #: For the next taker.
     READY = 0
-    #: It is ready at its time.
+    #: Becomes ready at its due time.
     DELAYED = 1
-    #: It was handed to a taker.
+    #: A taker has it.
     TAKEN = 2
-    #: It failed too often, and waits for people.
+    #: After too many attempts; waits for people.
     DEAD = 3
 
 
 class JobState(NamedTuple):
-    """What changes of a job."""
+    """The changeable part of a job."""
 
     status: JobStatus = JobStatus.READY
-    #: When it is ready, by the database's clock; 0 unless it is delayed.
+    #: When it becomes ready, by the database's clock; 0 unless it is delayed.
     due_ms: int = 0
     #: How often it was taken.
     attempt: int = 0
-    #: Names the taking, if it is taken.
+    #: Token of its assignment, while it is taken.
     taker: str = ""
-    #: Milliseconds that the taker has.
+    #: Milliseconds that it is reserved for its taker.
     visible_ms: int = 0
-    #: Why it was given back or is dead.
+    #: Why it was returned, or is dead.
     reason: str = ""
 
 
@@ -148,10 +148,10 @@ class StoredJob(NamedTuple):
     """A job of a queue, the entity of a key."""
 
     key: str
-    #: Rises in the order in which the jobs were put; never used twice.
+    #: Rises in the order in which the jobs were put; never used again.
     number: int
     state: JobState
-    #: When it was put, by the database's clock; 0 for one that is to be stored.
+    #: When it was put, by the database's clock; 0 before it is stored.
     time_ms: int
     #: The value as JSON.
     body: str
@@ -159,32 +159,32 @@ class StoredJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """Rows of reminders and jobs that a slot changes; None deletes."""
+    """Rows of reminders and jobs that a slot changes; None deletes a row."""
 
     #: By key and name.
     reminders: dict[tuple[str, str], StoredReminder | None] = field(default_factory=dict)
-    #: By key and number: a new job, or what changes of one.
+    #: By key and number: a new job, or the new state of one.
     jobs: dict[tuple[str, int], StoredJob | JobState | None] = field(default_factory=dict)
 
     def change_job(self, key: str, number: int, change: StoredJob | JobState | None) -> None:
-        """Add a change of a job; of one that is not stored yet, nothing else is left."""
-        before = self.jobs.get((key, number))
-        if isinstance(before, StoredJob) and not isinstance(change, StoredJob):
+        """Add a change of a job, merged with an earlier change in this object."""
+        pending = self.jobs.get((key, number))
+        if isinstance(pending, StoredJob) and not isinstance(change, StoredJob):
             if change is None:
                 del self.jobs[key, number]
                 return
-            change = before._replace(state=change)
+            change = pending._replace(state=change)
         self.jobs[key, number] = change
 
     def include(self, later: "RowChanges") -> None:
-        """Add changes that come after these."""
+        """Add later changes to these."""
         self.reminders.update(later.reminders)
         for (key, number), change in later.jobs.items():
             self.change_job(key, number, change)
 
 
 class Fence(NamedTuple):
-    """The last claim of a slot; epoch 0 and no writer where there was none."""
+    """The last claim of a slot; epoch 0 and no writer if there was none."""
 
     epoch: int
     writer: str
@@ -194,125 +194,127 @@ NO_FENCE = Fence(0, "")
 
 
 class ReaderPosition(NamedTuple):
-    """How far a reader of a journal is, and the epoch of its last opening."""
+    """The position of a journal reader, and the epoch of its last opening."""
 
     position: int
     epoch: int
 
 
 class Identity(NamedTuple):
-    """Which state this is."""
+    """Identifies a state."""
 
-    #: Random, made with the tables: two states never have the same.
+    #: Random, made with the tables; two states never have the same.
     id: str
-    #: Where it is, for people: a file and its machine, or a database and its server.
+    #: Its place, for people: a file and its machine, or a database and its server.
     place: str
-    #: The boot id of the machine that alone may use it; none where any machine may.
+    #: The boot id of the only machine that may use it; empty if any machine may.
     boot_id: str = ""
 
 
 class SlotBatch(NamedTuple):
-    """What one slot of a type has to commit."""
+    """The rows that one slot of a type commits."""
 
     slot: Slot
-    #: That of the writer's claim.
+    #: The epoch of the writer's claim.
     epoch: int
     events: Sequence[NewEvent] = ()
-    #: At most one for each key; the last two of a key are kept.
+    #: At most one for each key; the state keeps the last two of a key.
     snapshots: Sequence[EntitySnapshot] = ()
-    #: Events to forget: by key, the last number that goes.
+    #: Events to delete: by key, the number of the last one.
     forget: Mapping[str, int] = MappingProxyType({})
-    #: Reminders and jobs; None where there are none.
+    #: Changes of reminders and jobs; None if there are none.
     rows: RowChanges | None = None
 
 
 class Committed(NamedTuple):
-    """What became of a commit."""
+    """The outcome of a commit."""
 
-    #: Slots of which nothing was written, and the fence that each has; all others are durable.
+    #: Slots claimed by others, with their fences: nothing was written. All others are durable.
     fenced: Mapping[Slot, Fence]
-    #: Slots whose rows the database refused, alone too, each with the error.
+    #: Slots whose rows the database refused even in a transaction of their own, with the
+    #: errors.
     failed: Mapping[Slot, Exception]
     #: By type, the position of the last event of this commit.
     positions: Mapping[str, int]
 
 
 class EntityState(Protocol):
-    """A state. Every call blocks, may be made on any thread, and ends within seconds.
+    """A state. Every call blocks, is allowed on any thread, and ends within seconds.
 
-    All of them raise `StateUnavailable` when nothing happened, `StateCorrupt` for what cannot
-    be right, and `DatabaseReplaced` when another server answers.
+    Each call may raise `StateUnavailable` if nothing happened, `StateCorrupt` for invalid data,
+    and `DatabaseReplaced` if another server answers.
     """
 
     def identity(self) -> Identity:
-        """Return which state this is."""
+        """Return the identity of this state."""
 
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
-        """Raise the fences of slots to these epochs, all in one transaction.
+        """Raise the fences of slots to these epochs, in one transaction.
 
-        A fence is raised where its epoch was lower; claiming again what this writer claimed
-        changes nothing. Commits under way end before; later ones of others are fenced.
+        A fence is raised if its epoch is lower; repeating a claim of this writer changes
+        nothing. Commits in flight end before the claim; later commits of other writers are
+        fenced.
 
         Returns:
-            The slots that another claim holds, with their fences: these were not raised.
+            The slots that another claim holds, with their fences; these were not raised.
         """
 
     def recover(
         self, type_name: str, key: str, version: int | None, limit: int = PAGE
     ) -> Recovered:
-        """Return the newest snapshot of a version, or of any, and the events behind it.
+        """Return the newest snapshot of a version, or of any, and the events after it.
 
         Raises:
-            StateCorrupt: a number is missing, or events before the first one were forgotten
-                and no snapshot of that version is there.
+            StateCorrupt: a number is missing, or early events were deleted and there is no
+                snapshot of that version.
         """
 
     def events(
         self, type_name: str, key: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[StoredEvent]:
-        """Return the events of a key behind a number."""
+        """Return the events of a key after a number."""
 
     def past_events(
         self, type_name: str, key: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[PastEvent]:
-        """Return what is applied of the events of a key behind a number."""
+        """Return the replayed part of a key's events after a number."""
 
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
         """Write the batches of several slots in one transaction; each slot at most once.
 
-        The batches of slots that others claimed are left out and reported; where the
-        database refuses a group, each slot is tried once by itself. An answer that is lost
-        is settled before this returns.
+        Batches of slots that others claimed are left out and reported. If the database refuses
+        a group, each slot is tried once in a transaction of its own. If the answer is lost, the
+        state finds out the outcome before this returns.
 
         Raises:
-            OutcomeUnknown: it could not be settled: perhaps it is committed.
+            OutcomeUnknown: it could not find out the outcome.
         """
 
     def fences(self, slots: Collection[Slot]) -> Mapping[Slot, Fence]:
-        """Return the fences of slots, as of some moment after the call."""
+        """Return the fences of slots, as they are at some moment during the call."""
 
     def journal(
         self, type_name: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[StoredEvent]:
-        """Return the events of all keys of a type behind a position, in order of commits."""
+        """Return the events of a type after a position, in the order of commits."""
 
     def last_position(self, type_name: str) -> int:
-        """Return the position of the last event of a type, 0 where there is none."""
+        """Return the position of the last event of a type; 0 if there is none."""
 
     def open_reader(self, type_name: str, reader: str) -> ReaderPosition:
-        """Open a reader of a journal: its next epoch, so that older openings store no more."""
+        """Open a reader of a journal in a new epoch, which ends its older openings."""
 
     def move_reader(self, type_name: str, reader: str, epoch: int, position: int) -> bool:
-        """Store how far a reader is; returns False if it was opened again."""
+        """Store the position of a reader; return False if it was opened again."""
 
     def kinds(self, type_name: str) -> Collection[tuple[str, int]]:
-        """Return the kinds and versions of all events that a type ever had."""
+        """Return the kinds and versions of all events that a type has ever stored."""
 
     def keys(self, type_name: str, after: str = "", limit: int = PAGE) -> Sequence[str]:
-        """Return the keys of a type that have events or snapshots, in order, behind one."""
+        """Return the keys of a type with events or snapshots, in order, after a key."""
 
     def types(self) -> Sequence[str]:
-        """Return the names of the types that have events or fences."""
+        """Return the names of the types with events or fences."""
 
     def clock(self) -> int:
         """Return the database's clock, in milliseconds since 1970."""
@@ -323,24 +325,24 @@ class EntityState(Protocol):
         """Return the first reminders of slots that are due within a time and not parked."""
 
     def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
-        """Return the reminders of an entity, in order of their names."""
+        """Return the reminders of an entity, ordered by name."""
 
     def set_attempts(
         self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
     ) -> None:
-        """Store an attempt count of reminders, where they were neither set anew nor forgotten.
+        """Store the attempt count of reminders that were neither replaced nor forgotten.
 
         It is durable when this returns.
         """
 
     def parked_reminders(self, type_name: str, limit: int = PAGE) -> Sequence[StoredReminder]:
-        """Return the reminders of a type that are parked, in the order of their keys."""
+        """Return the parked reminders of a type, ordered by key."""
 
     def start_reminders(self, type_name: str, key: str, name: str | None) -> int:
-        """Let parked reminders of an entity be due now: of a name, or all; returns how many."""
+        """Make parked reminders of an entity due now, of one name or all; returns how many."""
 
     def job_counts(self, type_name: str, key: str) -> Mapping[JobStatus, int]:
-        """Return how many jobs of a queue there are of each status."""
+        """Return the number of a queue's jobs by status."""
 
     def jobs(
         self,
@@ -350,10 +352,10 @@ class EntityState(Protocol):
         after: tuple[int, int] = (-1, 0),
         limit: int = PAGE,
     ) -> Sequence[StoredJob]:
-        """Return jobs of a status in the order of (due_ms, number), behind such a pair."""
+        """Return jobs of a status after a pair (due_ms, number), in that order."""
 
     def close(self) -> None:
-        """Release what it holds; calls under way may fail."""
+        """Release its connections; calls in progress may fail."""
 
 
 def recovered(
@@ -365,40 +367,40 @@ def recovered(
     *,
     has_others: bool,
 ) -> Recovered:
-    """Return what was read of an entity, if nothing is missing.
+    """Return the stored content of an entity after a check that no event is missing.
 
     Args:
         type_name: of the entity.
         key: of the entity.
-        snapshot: the newest that the class can read.
-        events: those behind it, one more than `limit` where there are more.
-        limit: how many a page has.
-        has_others: whether there are snapshots, also of other versions.
+        snapshot: the newest one that the class can read.
+        events: the events after it; one more than `limit` if there are more.
+        limit: events in one page.
+        has_others: whether there are snapshots of any version.
 
     Raises:
         StateVersion: all snapshots are of other versions, and there are no events.
-        StateCorrupt: the numbers of the events have a gap.
+        StateCorrupt: a number is missing.
     """
     check_numbers(type_name, key, events, snapshot.number if snapshot else 0)
     if snapshot is None and has_others and not events:
         message = (
-            f"{type_name} {key!r} has snapshots of other versions of the class only, and no"
-            " events to make it from; give the class the `version` that it had"
+            f"{type_name} {key!r} has only snapshots of other versions of the class, and no"
+            " events to replay; give the class its former `version`"
         )
         raise StateVersion(message)
     return Recovered(snapshot, events[:limit], len(events) > limit)
 
 
 def check_numbers(type_name: str, key: str, events: Sequence[PastEvent], after: int) -> None:
-    """Refuse the events of a key behind a number if one is missing.
+    """Check that no event of a key is missing after a number.
 
     Raises:
-        StateCorrupt: the numbers have a gap.
+        StateCorrupt: a number is missing.
     """
     for number, event in enumerate(events, after + 1):
         if event.number != number:
             message = (
-                f"{type_name} {key!r} has event {event.number} where {number} has to be:"
-                " rows were deleted, or events were forgotten and the class reads no snapshot"
+                f"{type_name} {key!r} has event {event.number} where event {number} should be:"
+                " rows were deleted, or events were forgotten and no snapshot is readable"
             )
             raise StateCorrupt(message)

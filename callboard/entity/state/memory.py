@@ -1,4 +1,4 @@
-"""A state in the memory of this process."""
+"""A state in the memory of this process, for tests and single-process programs."""
 
 import time
 from bisect import bisect_right
@@ -40,10 +40,10 @@ def _clock_ms() -> int:
 
 
 class MemoryTables:
-    """What a database holds; the states of several writers share it."""
+    """The content of a database, shared by the states of several writers."""
 
     def __init__(self, lock: locks.Lock | None = None) -> None:
-        """Make empty tables of a new identity; a lock that is given has to be reentrant."""
+        """Create empty tables with a new identity; a given lock must be reentrant."""
         self.id = uuid4().hex
         self.lock = lock or locks.lock("state in memory", 582, reentrant=True)
         self.fences: dict[Slot, Fence] = {}
@@ -52,10 +52,10 @@ class MemoryTables:
         #: By type and key: the last two.
         self.snapshots: dict[tuple[str, str], list[EntitySnapshot]] = {}
         self.journals: dict[str, list[StoredEvent]] = {}
-        #: By type, the last position: events before may be forgotten.
+        #: By type: the last position; earlier events may have been deleted.
         self.positions: dict[str, int] = {}
         self.kinds: dict[str, set[tuple[str, int]]] = {}
-        #: By type, key and name; with the slot.
+        #: By type, key and name: the slot and the reminder.
         self.reminders: dict[tuple[str, str, str], tuple[int, StoredReminder]] = {}
         #: By type and key, by number.
         self.jobs: dict[tuple[str, str], dict[int, StoredJob]] = {}
@@ -64,53 +64,53 @@ class MemoryTables:
         self.readers: dict[tuple[str, str], ReaderPosition] = {}
 
     def recover(self, type_name: str, key: str, version: int | None, limit: int) -> Recovered:
-        """Return the newest snapshot of a version, or of any, and the events behind it."""
-        found = self.snapshots.get((type_name, key), [])
-        fitting = [each for each in found if version in (None, each.version)]
-        snapshot = fitting[-1] if fitting else None
+        """Return the newest snapshot of a version, or of any, and the events after it."""
+        snapshots = self.snapshots.get((type_name, key), [])
+        readable = [s for s in snapshots if version in (None, s.version)]
+        snapshot = readable[-1] if readable else None
         after = snapshot.number if snapshot else 0
         events = self.read_past(type_name, key, after, limit + 1)
-        return recovered(type_name, key, snapshot, events, limit, has_others=bool(found))
+        return recovered(type_name, key, snapshot, events, limit, has_others=bool(snapshots))
 
     def set_attempts(
         self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
     ) -> None:
-        """Store an attempt count of reminders, where these still stand."""
-        for each in reminders:
-            place = type_name, each.key, each.name
-            slot, found = self.reminders.get(place, (0, None))
-            if found is not None and found.due_ms == each.due_ms:
-                self.reminders[place] = slot, found._replace(attempts=attempts)
+        """Store the attempt count of reminders that were neither replaced nor forgotten."""
+        for reminder in reminders:
+            place = type_name, reminder.key, reminder.name
+            slot, stored = self.reminders.get(place, (0, None))
+            if stored is not None and stored.due_ms == reminder.due_ms:
+                self.reminders[place] = slot, stored._replace(attempts=attempts)
 
     def start_reminders(self, type_name: str, key: str, name: str | None, now_ms: int) -> int:
-        """Let parked reminders of an entity be due now."""
+        """Make parked reminders of an entity due now."""
         count = 0
-        for place, (slot, found) in list(self.reminders.items()):
-            is_meant = place[:2] == (type_name, key) and name in (None, found.name)
-            if is_meant and found.attempts >= PARKED_FROM:
-                self.reminders[place] = slot, found._replace(attempts=0, due_ms=now_ms)
+        for place, (slot, stored) in list(self.reminders.items()):
+            is_selected = place[:2] == (type_name, key) and name in (None, stored.name)
+            if is_selected and stored.attempts >= PARKED_FROM:
+                self.reminders[place] = slot, stored._replace(attempts=0, due_ms=now_ms)
                 count += 1
         return count
 
     def read(self, type_name: str, key: str, after: int, limit: int) -> list[StoredEvent]:
-        """Return the events of a key behind a number."""
+        """Return the events of a key after a number."""
         events = self.events.get((type_name, key), [])
         start = bisect_right(events, after, key=_number)
         return events[start : start + limit]
 
     def read_past(self, type_name: str, key: str, after: int, limit: int) -> list[PastEvent]:
-        """Return what is applied of the events of a key behind a number."""
-        found = self.read(type_name, key, after, limit)
-        return [PastEvent(each.number, each.kind, each.version, each.body) for each in found]
+        """Return the replayed part of a key's events after a number."""
+        events = self.read(type_name, key, after, limit)
+        return [PastEvent(e.number, e.kind, e.version, e.body) for e in events]
 
     def open_reader(self, type_name: str, reader: str) -> ReaderPosition:
-        """Give a reader of a journal its next epoch."""
-        before = self.readers.get((type_name, reader), ReaderPosition(0, 0))
-        opened = self.readers[type_name, reader] = before._replace(epoch=before.epoch + 1)
+        """Open a reader of a journal in its next epoch."""
+        last = self.readers.get((type_name, reader), ReaderPosition(0, 0))
+        opened = self.readers[type_name, reader] = last._replace(epoch=last.epoch + 1)
         return opened
 
     def move_reader(self, type_name: str, reader: str, epoch: int, position: int) -> bool:
-        """Store how far a reader is, unless it was opened again."""
+        """Store the position of a reader, unless it was opened again."""
         if self.readers.get((type_name, reader), ReaderPosition(0, 0)).epoch != epoch:
             return False
         self.readers[type_name, reader] = ReaderPosition(position, epoch)
@@ -120,13 +120,13 @@ class MemoryTables:
         """Write the rows of a slot.
 
         Raises:
-            StateCorrupt: a key has an event of that number.
+            StateCorrupt: the key already has an event of that number.
         """
         type_name = batch.slot[0]
         for event in batch.events:
             events = self.events.setdefault((type_name, event.key), [])
             if events and events[-1].number >= event.number:
-                message = f"{type_name} {event.key!r} has an event {event.number} already"
+                message = f"{type_name} {event.key!r} already has an event {event.number}"
                 raise StateCorrupt(message)
             position = self.positions[type_name] = self.positions.get(type_name, 0) + 1
             stored = StoredEvent(
@@ -136,19 +136,19 @@ class MemoryTables:
             self.journals.setdefault(type_name, []).append(stored)
             self.kinds.setdefault(type_name, set()).add((event.kind, event.version))
         for snapshot in batch.snapshots:
-            kept = self.snapshots.setdefault((type_name, snapshot.key), [])
-            kept[:] = [s for s in kept if s.number != snapshot.number][-1:] + [snapshot]
+            recent = self.snapshots.setdefault((type_name, snapshot.key), [])
+            recent[:] = [s for s in recent if s.number != snapshot.number][-1:] + [snapshot]
         for key, last in batch.forget.items():
             events = self.events.get((type_name, key), [])
-            gone = {e.position for e in events if e.number <= last}
+            deleted = {e.position for e in events if e.number <= last}
             events[:] = [e for e in events if e.number > last]
             journal = self.journals.get(type_name, [])
-            journal[:] = [e for e in journal if e.position not in gone]
+            journal[:] = [e for e in journal if e.position not in deleted]
         if batch.rows is not None:
             self._change_rows(batch.slot, batch.rows, now_ms)
 
     def _change_rows(self, slot: Slot, rows: RowChanges, now_ms: int) -> None:
-        """Write reminders and jobs of a slot."""
+        """Write the changed reminders and jobs of a slot."""
         type_name, number = slot
         for (key, name), reminder in rows.reminders.items():
             if reminder is None:
@@ -166,7 +166,7 @@ class MemoryTables:
 
 
 class MemoryState:
-    """A state in memory; one for each writer, several share the same tables."""
+    """A state in memory for one writer; several writers may share the tables."""
 
     def __init__(
         self,
@@ -174,19 +174,19 @@ class MemoryState:
         tables: MemoryTables | None = None,
         clock: Callable[[], int] = _clock_ms,
     ) -> None:
-        """Make the state of a writer, with tables of its own unless some are given."""
+        """Create the state of a writer, with new tables by default."""
         self.writer = writer
         self.tables = tables or MemoryTables()
         self.clock = clock
 
     def identity(self) -> Identity:
-        """Return which state this is."""
+        """Return the identity of this state."""
         return Identity(self.tables.id, "the memory of this process")
 
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
         """Raise the fences of slots; returns those that another claim holds."""
         with self.tables.lock:
-            held, fences = {}, self.tables.fences
+            others, fences = {}, self.tables.fences
             for slot, epoch in sorted(slots.items()):
                 fence, claimed = (
                     fences.get((type_name, slot), NO_FENCE),
@@ -195,27 +195,27 @@ class MemoryState:
                 if fence.epoch < epoch:
                     fences[type_name, slot] = claimed
                 elif fence != claimed:
-                    held[slot] = fence
-            return held
+                    others[slot] = fence
+            return others
 
     def recover(
         self, type_name: str, key: str, version: int | None, limit: int = PAGE
     ) -> Recovered:
-        """Return the newest snapshot of a version, or of any, and the events behind it."""
+        """Return the newest snapshot of a version, or of any, and the events after it."""
         with self.tables.lock:
             return self.tables.recover(type_name, key, version, limit)
 
     def events(
         self, type_name: str, key: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[StoredEvent]:
-        """Return the events of a key behind a number."""
+        """Return the events of a key after a number."""
         with self.tables.lock:
             return self.tables.read(type_name, key, after, limit)
 
     def past_events(
         self, type_name: str, key: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[PastEvent]:
-        """Return what is applied of the events of a key behind a number."""
+        """Return the replayed part of a key's events after a number."""
         with self.tables.lock:
             return self.tables.read_past(type_name, key, after, limit)
 
@@ -247,7 +247,7 @@ class MemoryState:
     def journal(
         self, type_name: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[StoredEvent]:
-        """Return the events of a type behind a position."""
+        """Return the events of a type after a position."""
         with self.tables.lock:
             journal = self.tables.journals.get(type_name, [])
             start = bisect_right(journal, after, key=attrgetter("position"))
@@ -263,24 +263,24 @@ class MemoryState:
             return self.tables.open_reader(type_name, reader)
 
     def move_reader(self, type_name: str, reader: str, epoch: int, position: int) -> bool:
-        """Store how far a reader is; returns False if it was opened again."""
+        """Store the position of a reader; return False if it was opened again."""
         with self.tables.lock:
             return self.tables.move_reader(type_name, reader, epoch, position)
 
     def kinds(self, type_name: str) -> Collection[tuple[str, int]]:
-        """Return the kinds and versions of all events that a type ever had."""
+        """Return the kinds and versions of all events that a type has ever stored."""
         with self.tables.lock:
             return set(self.tables.kinds.get(type_name, ()))
 
     def keys(self, type_name: str, after: str = "", limit: int = PAGE) -> Sequence[str]:
-        """Return the keys of a type, in order, behind one."""
+        """Return the keys of a type, in order, after a key."""
         with self.tables.lock:
             tables = self.tables
-            found = {k for t, k in (*tables.events, *tables.snapshots) if t == type_name}
-            return sorted(key for key in found if key > after)[:limit]
+            keys = {k for t, k in (*tables.events, *tables.snapshots) if t == type_name}
+            return sorted(key for key in keys if key > after)[:limit]
 
     def types(self) -> Sequence[str]:
-        """Return the names of the types that have events or fences."""
+        """Return the names of the types with events or fences."""
         with self.tables.lock:
             return sorted({*self.tables.positions, *(t for t, _ in self.tables.fences)})
 
@@ -290,7 +290,7 @@ class MemoryState:
         """Return the first reminders of slots that are due within a time."""
         now_ms = self.clock()
         with self.tables.lock:
-            found = [
+            due = [
                 reminder
                 for (name, _, _), (slot, reminder) in self.tables.reminders.items()
                 if name == type_name
@@ -298,38 +298,37 @@ class MemoryState:
                 and reminder.due_ms <= now_ms + within_ms
                 and reminder.attempts < PARKED_FROM
             ]
-        found.sort(key=lambda each: (each.due_ms, each.key, each.name))
-        return DueReminders(now_ms, found[:limit])
+        due.sort(key=lambda reminder: (reminder.due_ms, reminder.key, reminder.name))
+        return DueReminders(now_ms, due[:limit])
 
     def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
         """Return the reminders of an entity."""
         with self.tables.lock:
-            found = self.tables.reminders.items()
-            return sorted(each for (t, k, _), (_, each) in found if (t, k) == (type_name, key))
+            rows = self.tables.reminders.items()
+            return sorted(row for (t, k, _), (_, row) in rows if (t, k) == (type_name, key))
 
     def set_attempts(
         self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
     ) -> None:
-        """Store an attempt count of reminders, where these still stand."""
+        """Store the attempt count of reminders that were neither replaced nor forgotten."""
         with self.tables.lock:
             self.tables.set_attempts(type_name, reminders, attempts)
 
     def parked_reminders(self, type_name: str, limit: int = PAGE) -> Sequence[StoredReminder]:
-        """Return the reminders of a type that are parked."""
+        """Return the parked reminders of a type."""
         with self.tables.lock:
-            found = [
-                each for (t, _, _), (_, each) in self.tables.reminders.items() if t == type_name
-            ]
-        return sorted(each for each in found if each.attempts >= PARKED_FROM)[:limit]
+            rows = self.tables.reminders.items()
+            reminders = [row for (t, _, _), (_, row) in rows if t == type_name]
+        return sorted(row for row in reminders if row.attempts >= PARKED_FROM)[:limit]
 
     def start_reminders(self, type_name: str, key: str, name: str | None) -> int:
-        """Let parked reminders of an entity be due now."""
+        """Make parked reminders of an entity due now."""
         now_ms = self.clock()
         with self.tables.lock:
             return self.tables.start_reminders(type_name, key, name, now_ms)
 
     def job_counts(self, type_name: str, key: str) -> Mapping[JobStatus, int]:
-        """Return how many jobs of a queue there are of each status."""
+        """Return the number of a queue's jobs by status."""
         with self.tables.lock:
             jobs = self.tables.jobs.get((type_name, key), {})
             return Counter(job.state.status for job in jobs.values())
@@ -342,17 +341,17 @@ class MemoryState:
         after: tuple[int, int] = (-1, 0),
         limit: int = PAGE,
     ) -> Sequence[StoredJob]:
-        """Return jobs of a status in the order of (due_ms, number), behind such a pair."""
+        """Return jobs of a status after a pair (due_ms, number), in that order."""
         with self.tables.lock:
             jobs = self.tables.jobs.get((type_name, key), {})
-            found = [job for job in jobs.values() if job.state.status == status]
-        found.sort(key=_place)
-        return [job for job in found if _place(job) > after][:limit]
+            selected = [job for job in jobs.values() if job.state.status == status]
+        selected.sort(key=_place)
+        return [job for job in selected if _place(job) > after][:limit]
 
     def close(self) -> None:
         """Do nothing: memory needs no release."""
 
 
 def _place(job: StoredJob) -> tuple[int, int]:
-    """Return what jobs are ordered by."""
+    """Return the sort key of a job."""
     return job.state.due_ms, job.number

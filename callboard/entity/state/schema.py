@@ -1,7 +1,7 @@
-"""The tables of a state, alike for SQLite and PostgreSQL, and how older ones become newer.
+"""The tables of a state, for SQLite and PostgreSQL, and the migration of older ones.
 
-`docs/entities-schema.md` tells each column. A step is never changed once it was released: what
-comes later is a step more.
+`docs/entities-schema.md` describes each column. A released step never changes: later changes
+are further steps.
 """
 
 from typing import Final
@@ -10,13 +10,13 @@ from callboard.lease.errors import StateVersion
 
 
 class OnSqlite(str):
-    """A statement that is left out where the engine is another one."""
+    """A statement for SQLite only."""
 
     __slots__ = ()
 
 
-#: Each step leads from the version that is its index to the next one. `{json}` and `{key}` are
-#: the engine's types of JSON and of text that is ordered by its bytes.
+#: The step at index n migrates from version n to n + 1. `{json}` and `{key}` are the engine's
+#: types of JSON and of text ordered by its bytes.
 STEPS: Final[tuple[tuple[str, ...], ...]] = (
     (
         """CREATE TABLE callboard_types (
@@ -63,7 +63,7 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
             epoch BIGINT NOT NULL, time_ms BIGINT NOT NULL,
             PRIMARY KEY (type, reader)){clustered}""",
     ),
-    (  # where PostgreSQL keeps an index, SQLite has a table that may be behind
+    (  # where PostgreSQL has an index, SQLite has a table that may lag behind
         OnSqlite("DROP INDEX callboard_events_of_key"),
         OnSqlite(
             """CREATE TABLE callboard_events_of_key (
@@ -87,10 +87,10 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
     ),
 )
 
-#: From this version on SQLite has a table in place of an index.
+#: The version since which SQLite has a table instead of an index.
 INDEX_TABLE_VERSION: Final = 4
 
-#: The table that says which state this is, and which version its tables have.
+#: The table with the identity of the state and the version of its tables.
 STATE_TABLE: Final = """CREATE TABLE IF NOT EXISTS callboard_state (
     one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, schema_version INTEGER NOT NULL,
     system_id TEXT NOT NULL, timeline TEXT NOT NULL)"""
@@ -100,21 +100,21 @@ POSTGRESQL_TYPES: Final = {"json": "JSON", "key": 'TEXT COLLATE "C"', "clustered
 
 
 def steps_from(version: int, types: dict[str, str]) -> list[str]:
-    """Return the statements that bring tables of a version up to date."""
+    """Return the statements that migrate tables of a version to the current one."""
     is_sqlite = types is SQLITE_TYPES
     statements = (sql for step in STEPS[version:] for sql in step)
     return [s.format_map(types) for s in statements if is_sqlite or not isinstance(s, OnSqlite)]
 
 
-def check_version(version: int, where: str) -> None:
-    """Refuse tables of a newer callboard.
+def check_version(version: int, place: str) -> None:
+    """Check that the tables are not newer than this callboard.
 
     Raises:
         StateVersion: they are.
     """
     if version > len(STEPS):
         message = (
-            f"{where} has tables of version {version}, and this callboard knows {len(STEPS)}:"
-            " a newer one wrote them; upgrade callboard here"
+            f"{place} has tables of version {version}, and this callboard knows version"
+            f" {len(STEPS)}: a newer callboard wrote them; upgrade callboard here"
         )
         raise StateVersion(message)

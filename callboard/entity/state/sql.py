@@ -1,4 +1,4 @@
-"""What states in SQL databases have in common: everything that only reads."""
+"""The common part of states in SQL databases: everything that only reads, and single rows."""
 
 import time
 from abc import ABC, abstractmethod
@@ -26,7 +26,7 @@ from callboard.entity.state.interface import (
     recovered,
 )
 
-#: The columns of an event; their order is that of `StoredEvent`.
+#: The columns of an event, in the order of `StoredEvent`.
 EVENT: Final = "position, key, number, time_ms, epoch, kind, version, body"
 _JOURNAL = (
     f"SELECT {EVENT} FROM callboard_events"  # noqa: S608
@@ -49,7 +49,7 @@ _START_REMINDERS = (
     "UPDATE callboard_reminders SET attempts = 0, due_ms = ? WHERE type = ? AND key = ?"
     " AND attempts >= ?"
 )
-#: Reminders of which one statement stores the attempts.
+#: Reminders whose attempts one statement stores.
 _ATTEMPTS_AT_ONCE = 100
 _COUNTS = (
     "SELECT status, count(*) FROM callboard_jobs WHERE type = ? AND key = ? GROUP BY status"
@@ -62,26 +62,26 @@ _JOBS = (
 
 _FENCES: Final = "SELECT slot, epoch, writer FROM callboard_fences WHERE type = ?"
 
-#: As `PastEvent._make`, in a third of the time.
+#: Makes a `PastEvent` in a third of the time of `_make`.
 _past_event: Final[Callable[[tuple[Any, ...]], PastEvent]] = partial(tuple.__new__, PastEvent)
 
-#: With more it is faster to read the fences of all slots.
+#: With more slots it is faster to read the fences of all slots.
 _FEW_SLOTS: Final = 64
 
 
 class KeyQueries(NamedTuple):
-    """What finds events by their key."""
+    """Queries that find events by their key."""
 
-    #: Of a type and key behind a number, so many.
+    #: Parameters: type, key, number, limit; returns events after the number.
     events: str
     past_events: str
-    #: Of a type and key, twice.
+    #: Parameters: type and key, twice.
     last_number: str
-    #: Of a type behind a key, twice, so many.
+    #: Parameters: type and key, twice, limit; returns keys after the key.
     keys: str
 
 
-#: Where the table of events has an index.
+#: The queries for a table of events with an index by key.
 BY_INDEX: Final = KeyQueries(
     f"SELECT {EVENT} FROM callboard_events"  # noqa: S608 - names of columns
     " WHERE type = ? AND key = ? AND number > ? ORDER BY number LIMIT ?",
@@ -97,13 +97,13 @@ BY_INDEX: Final = KeyQueries(
 
 
 class SqlView(ABC):
-    """A state in tables, for those that only read it."""
+    """A state in tables, for reading only."""
 
     _by_key: KeyQueries = BY_INDEX
 
     @abstractmethod
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a query that stands by itself; `?` are its parameters."""
+        """Return the rows of a single query; `?` stands for each parameter."""
 
     @abstractmethod
     def clock(self) -> int:
@@ -112,73 +112,74 @@ class SqlView(ABC):
     def recover(
         self, type_name: str, key: str, version: int | None, limit: int = PAGE
     ) -> Recovered:
-        """Return the newest snapshot of a version, or of any, and the events behind it."""
-        found = [EntitySnapshot(*row) for row in self.rows(_SNAPSHOTS, type_name, key)]
-        fitting = next((each for each in found if version in (None, each.version)), None)
-        after = fitting.number if fitting else 0
+        """Return the newest snapshot of a version, or of any, and the events after it."""
+        snapshots = [EntitySnapshot(*row) for row in self.rows(_SNAPSHOTS, type_name, key)]
+        readable = (snapshot for snapshot in snapshots if version in (None, snapshot.version))
+        newest = next(readable, None)
+        after = newest.number if newest else 0
         events = self.past_events(type_name, key, after, limit + 1)
-        return recovered(type_name, key, fitting, events, limit, has_others=bool(found))
+        return recovered(type_name, key, newest, events, limit, has_others=bool(snapshots))
 
     def events(
         self, type_name: str, key: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[StoredEvent]:
-        """Return the events of a key behind a number."""
+        """Return the events of a key after a number."""
         rows = self.rows(self._by_key.events, type_name, key, after, limit)
         return list(map(StoredEvent._make, rows))
 
     def past_events(
         self, type_name: str, key: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[PastEvent]:
-        """Return what is applied of the events of a key behind a number."""
+        """Return the replayed part of a key's events after a number."""
         rows = self.rows(self._by_key.past_events, type_name, key, after, limit)
         return list(map(_past_event, rows))
 
     def journal(
         self, type_name: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[StoredEvent]:
-        """Return the events of a type behind a position."""
+        """Return the events of a type after a position."""
         return list(map(StoredEvent._make, self.rows(_JOURNAL, type_name, after, limit)))
 
     def fences(self, slots: Collection[Slot]) -> Mapping[Slot, Fence]:
         """Return the fences of slots."""
-        found: dict[Slot, Fence] = dict.fromkeys(slots, NO_FENCE)
+        fences: dict[Slot, Fence] = dict.fromkeys(slots, NO_FENCE)
         for type_name in sorted({name for name, _ in slots}):
-            numbers = [slot for name, slot in found if name == type_name]
+            numbers = [slot for name, slot in fences if name == type_name]
             for slot, epoch, writer in self._fences_of(type_name, numbers):
-                if (type_name, slot) in found:
-                    found[type_name, slot] = Fence(epoch, writer)
-        return found
+                if (type_name, slot) in fences:
+                    fences[type_name, slot] = Fence(epoch, writer)
+        return fences
 
     def _fences_of(self, type_name: str, slots: Sequence[int]) -> list[tuple[Any, ...]]:
-        """Return the rows of fences: of a few slots, or of all where that is faster.
+        """Return the rows of some fences, or of all if that is faster.
 
-        Reads of entities wait for this, so the rest of 256 rows is worth leaving out. There are
-        few lengths of the list, since each is a statement that is compiled once.
+        Reads of entities wait for this query, so it reads no more rows than needed. The number
+        of parameters is a power of two, so few different statements are compiled.
         """
         if len(slots) > _FEW_SLOTS:
             return self.rows(_FENCES, type_name)
         length = 1 << (len(slots) - 1).bit_length()
-        asked = [*slots, *[slots[-1]] * (length - len(slots))]
+        padded = [*slots, *[slots[-1]] * (length - len(slots))]
         marks = ", ".join("?" * length)
-        return self.rows(f"{_FENCES} AND slot IN ({marks})", type_name, *asked)
+        return self.rows(f"{_FENCES} AND slot IN ({marks})", type_name, *padded)
 
     def last_position(self, type_name: str) -> int:
         """Return the position of the last event of a type."""
-        found = self.rows("SELECT last FROM callboard_types WHERE type = ?", type_name)
-        return int(found[0][0]) if found else 0
+        rows = self.rows("SELECT last FROM callboard_types WHERE type = ?", type_name)
+        return int(rows[0][0]) if rows else 0
 
     def kinds(self, type_name: str) -> Collection[tuple[str, int]]:
-        """Return the kinds and versions of all events that a type ever had."""
+        """Return the kinds and versions of all events that a type has ever stored."""
         sql = "SELECT kind, version FROM callboard_kinds WHERE type = ?"
         return {(kind, version) for kind, version in self.rows(sql, type_name)}
 
     def keys(self, type_name: str, after: str = "", limit: int = PAGE) -> Sequence[str]:
-        """Return the keys of a type, in order, behind one."""
-        found = self.rows(self._by_key.keys, type_name, after, type_name, after, limit)
-        return [row[0] for row in found]
+        """Return the keys of a type, in order, after a key."""
+        rows = self.rows(self._by_key.keys, type_name, after, type_name, after, limit)
+        return [row[0] for row in rows]
 
     def types(self) -> Sequence[str]:
-        """Return the names of the types that have events or fences."""
+        """Return the names of the types with events or fences."""
         return [row[0] for row in self.rows("SELECT type FROM callboard_types ORDER BY type")]
 
     def reminders(
@@ -188,9 +189,9 @@ class SqlView(ABC):
         now_ms = self.clock()
         if not slots:
             return DueReminders(now_ms, ())
-        places = ", ".join("?" * len(slots))
+        marks = ", ".join("?" * len(slots))
         sql = (
-            f"{_REMINDER} AND slot IN ({places}) AND due_ms <= ? AND attempts < ?"
+            f"{_REMINDER} AND slot IN ({marks}) AND due_ms <= ? AND attempts < ?"
             " ORDER BY due_ms, key, name LIMIT ?"
         )
         until = now_ms + within_ms
@@ -203,12 +204,12 @@ class SqlView(ABC):
         return [StoredReminder(*row) for row in rows]
 
     def parked_reminders(self, type_name: str, limit: int = PAGE) -> Sequence[StoredReminder]:
-        """Return the reminders of a type that are parked."""
+        """Return the parked reminders of a type."""
         sql = f"{_REMINDER} AND attempts >= ? ORDER BY key, name LIMIT ?"
         return [StoredReminder(*row) for row in self.rows(sql, type_name, PARKED_FROM, limit)]
 
     def job_counts(self, type_name: str, key: str) -> Mapping[JobStatus, int]:
-        """Return how many jobs of a queue there are of each status."""
+        """Return the number of a queue's jobs by status."""
         rows = self.rows(_COUNTS, type_name, key)
         return {JobStatus(status): count for status, count in rows}
 
@@ -220,42 +221,42 @@ class SqlView(ABC):
         after: tuple[int, int] = (-1, 0),
         limit: int = PAGE,
     ) -> Sequence[StoredJob]:
-        """Return jobs of a status in the order of (due_ms, number), behind such a pair."""
+        """Return jobs of a status after a pair (due_ms, number), in that order."""
         rows = self.rows(_JOBS, type_name, key, int(status), *after, limit)
         return [
-            StoredJob(key, number, JobState(JobStatus(found), *state), time_ms, body)
-            for number, found, *state, time_ms, body in rows
+            StoredJob(key, number, JobState(JobStatus(stored), *state), time_ms, body)
+            for number, stored, *state, time_ms, body in rows
         ]
 
     def last_number(self, type_name: str, key: str) -> int:
-        """Return the number of the last event or snapshot of a key; 0 where there is none."""
-        found = self.rows(self._by_key.last_number, type_name, key, type_name, key)
-        return int(found[0][0] or 0)
+        """Return the number of the last event or snapshot of a key; 0 if there is none."""
+        rows = self.rows(self._by_key.last_number, type_name, key, type_name, key)
+        return int(rows[0][0] or 0)
 
     def snapshot_at(
         self, type_name: str, key: str, number: int, version: int | None
     ) -> EntitySnapshot | None:
         """Return the newest snapshot of a key up to a number, of one version or of any."""
         rows = self.rows(_SNAPSHOTS, type_name, key)
-        found = [EntitySnapshot(*row) for row in rows]
-        fitting = (s for s in found if s.number <= number and version in (None, s.version))
-        return next(fitting, None)
+        snapshots = [EntitySnapshot(*row) for row in rows]
+        readable = (s for s in snapshots if s.number <= number and version in (None, s.version))
+        return next(readable, None)
 
     @abstractmethod
     def identity(self) -> Identity:
-        """Return which state this is."""
+        """Return the identity of this state."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what it holds."""
+        """Release its connections."""
 
 
 class SqlState(SqlView):
-    """A state in tables; the engines differ in how they write."""
+    """A state in tables; engines differ in how they write."""
 
     @abstractmethod
     def write_row(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return what one statement that writes returns, once it is durable."""
+        """Run one statement that writes; returns its rows after they are durable."""
 
     def open_reader(self, type_name: str, reader: str) -> ReaderPosition:
         """Open a reader of a journal."""
@@ -265,30 +266,31 @@ class SqlState(SqlView):
     def set_attempts(
         self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
     ) -> None:
-        """Store an attempt count of reminders, where these still stand."""
+        """Store the attempt count of reminders that were neither replaced nor forgotten."""
         for start in range(0, len(reminders), _ATTEMPTS_AT_ONCE):
-            some = reminders[start : start + _ATTEMPTS_AT_ONCE]
-            places = " OR ".join(["(key = ? AND name = ? AND due_ms = ?)"] * len(some))
+            chunk = reminders[start : start + _ATTEMPTS_AT_ONCE]
+            places = " OR ".join(["(key = ? AND name = ? AND due_ms = ?)"] * len(chunk))
             sql = (
                 "UPDATE callboard_reminders SET attempts = ?"  # noqa: S608 - only marks
                 f" WHERE type = ? AND ({places}) RETURNING 1"
             )
-            given = [part for each in some for part in (each.key, each.name, each.due_ms)]
-            self.write_row(sql, attempts, type_name, *given)
+            values = [value for row in chunk for value in (row.key, row.name, row.due_ms)]
+            self.write_row(sql, attempts, type_name, *values)
 
     def start_reminders(self, type_name: str, key: str, name: str | None) -> int:
-        """Let parked reminders of an entity be due now."""
-        given: tuple[object, ...] = (self.clock(), type_name, key, PARKED_FROM)
+        """Make parked reminders of an entity due now."""
+        values: tuple[object, ...] = (self.clock(), type_name, key, PARKED_FROM)
         if name is None:
-            return len(self.write_row(f"{_START_REMINDERS} RETURNING 1", *given))
-        return len(self.write_row(f"{_START_REMINDERS} AND name = ? RETURNING 1", *given, name))
+            return len(self.write_row(f"{_START_REMINDERS} RETURNING 1", *values))
+        sql = f"{_START_REMINDERS} AND name = ? RETURNING 1"
+        return len(self.write_row(sql, *values, name))
 
     def move_reader(self, type_name: str, reader: str, epoch: int, position: int) -> bool:
-        """Store how far a reader is; returns False if it was opened again."""
+        """Store the position of a reader; return False if it was opened again."""
         row = (position, _now_ms(), type_name, reader, epoch)
         return bool(self.write_row(_MOVE_READER, *row))
 
 
 def _now_ms() -> int:
-    """Return the time for people, in milliseconds since 1970."""
+    """Return the wall-clock time, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000

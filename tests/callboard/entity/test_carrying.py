@@ -342,7 +342,9 @@ def test_a_carrier_that_is_broken_is_refused_as_a_whole(nodes: tuple[Node, Node]
     ref = client.runtime.ref_of(host.node_id, ENTITIES)
     cut = EntityMessages(Line.name, b"x", b"", b"")
     assert "columns" in str(ref.ask(cut).exception(10))
-    assert "name of an entity type" in str(ref.ask(EntityMessages("a/b", b"", b"", b"")).exception(10))
+    assert "name of an entity type" in str(
+        ref.ask(EntityMessages("a/b", b"", b"", b"")).exception(10)
+    )
     assert client.entity(Line, "k").ask("all").result(10) == []
 
 
