@@ -536,7 +536,7 @@ class Entities:
         host.writer, host.send_back = self.writer, self._send_back
         sender = self._router(name)
         host.route_by(sender)
-        host.on_growth = partial(self.growth.grew, name)
+        host.on_growth = partial(self.growth.record, name)
         self._urls[name] = state
         register = await self._open(self._leases, leases, self._open_leases)
         if register is None:

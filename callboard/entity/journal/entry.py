@@ -1,4 +1,4 @@
-"""Entries of a journal, and how stored events become them."""
+"""Entries of a journal, and their decoder."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -20,10 +20,10 @@ class Entry(NamedTuple):
     Attributes:
         position: In the journal: 1, 2, 3 … in the order of commits.
         key: Of the entity.
-        number: Of the event among those of its key: 1, 2, 3 …
-        time: When it was committed, by the clock of the database; in UTC.
-        epoch: Of the owner that wrote it: it rises with each owner of the key's slot.
-        event: The event, as its class is now; a `RawEvent` where that was asked for.
+        number: Of the event among the events of its key: 1, 2, 3 …
+        time: Time of the commit, by the clock of the database; in UTC.
+        epoch: Of the owner that wrote it; it rises with each owner of the key's slot.
+        event: The event in the current version of its class; a `RawEvent` with `raw=True`.
     """
 
     position: int
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
 
     @staticmethod
     def moment(time_ms: int) -> datetime:
-        """Return a time of the database, milliseconds since 1970, as entries have it."""
+        """Convert a time of the database, in milliseconds since 1970, to an entry's time."""
         return _EPOCH + timedelta(milliseconds=time_ms)
 
 
@@ -44,9 +44,9 @@ class RawEvent:
     """An event as it is stored, for programs without its class.
 
     Attributes:
-        kind: The name under which its class is registered.
-        version: Of that class, when the event was written.
-        fields: As JSON has them; values that JSON lacks are `{"$cbor": "…"}`.
+        kind: The registered name of its class.
+        version: The version of that class when the event was written.
+        fields: The fields in JSON; values that JSON lacks are `{"$cbor": "…"}`.
     """
 
     kind: str
@@ -55,38 +55,41 @@ class RawEvent:
 
 
 def raw_event(stored: StoredEvent) -> RawEvent:
-    """Return a stored event with its fields as JSON has them.
+    """Return a stored event with its fields in JSON.
 
     Raises:
-        StateCorrupt: it is no JSON object.
+        StateCorrupt: it is not a JSON object.
     """
     try:
         fields = parse_json(stored.body)
     except ValueError:
         fields = None
     if not isinstance(fields, dict):
-        msg = f"event {stored.number} of {stored.key!r} is no JSON object: {stored.body[:100]}"
+        msg = (
+            f"event {stored.number} of {stored.key!r} is not a JSON object: {stored.body[:100]}"
+        )
         raise StateCorrupt(msg)
     return RawEvent(stored.kind, stored.version, fields)
 
 
 class EntryDecoder:
-    """Makes entries of stored events: current classes, or raw fields."""
+    """Decodes stored events to entries: with current classes, or with raw fields."""
 
     def __init__(
         self, form: EventSerializer, type_name: str, kind: EntityType | None, *, is_raw: bool
     ) -> None:
-        """Make one.
+        """Create a decoder.
 
         Args:
-            form: how events are written.
+            form: serializer of events.
             type_name: of the entities.
-            kind: the entities' class, which has the `@upcast` methods; None if unknown.
-            is_raw: whether events are given as they are stored.
+            kind: the entities' class, with its `@upcast` methods; None if unknown.
+            is_raw: whether to return events as they are stored.
         """
         self.form, self._name, self._kind = form, type_name, kind
         self._is_raw = is_raw
-        # Upcasts are methods; recovery calls them before the first event is applied as well.
+        # Upcasts are methods. A recovery calls them before the first event is applied, too, so
+        # they must not depend on the state.
         self._reader: Any = None if kind is None else object.__new__(kind.cls)
 
     def entry(self, stored: StoredEvent) -> Entry:
@@ -94,19 +97,19 @@ class EntryDecoder:
 
         Raises:
             StateVersion: this program lacks the event's class, or has an older version of it.
-            StateCorrupt: it cannot be read.
+            StateCorrupt: the event cannot be read.
         """
         time = Entry.moment(stored.time_ms)
         event = raw_event(stored) if self._is_raw else self._event(stored)
         return Entry(stored.position, stored.key, stored.number, time, stored.epoch, event)
 
     def _event(self, stored: StoredEvent) -> Any:
-        """Return the event as its class is now."""
+        """Return the event in the current version of its class."""
         kind = self.form.kind_named(stored.kind)
-        where = f"event {stored.position} of {self._name} ({stored.kind}"
+        label = f"event {stored.position} of {self._name} ({stored.kind}"
         if kind is None:
             msg = (
-                f"{where}) has a class that is not registered in this program; import its "
+                f"{label}) has a class that is not registered in this program; import its "
                 "module, or read the journal with raw=True"
             )
             raise StateVersion(msg)
@@ -114,7 +117,7 @@ class EntryDecoder:
         if stored.version > latest:
             step = "give the class of the entities instead of its name"
             msg = (
-                f"{where} of version {stored.version}) is newer than version {latest} of this "
+                f"{label} of version {stored.version}) is newer than version {latest} of this "
                 f"program; {step if self._kind is None else 'upgrade it'}, or read the journal "
                 "with raw=True"
             )
@@ -127,13 +130,13 @@ class EntryDecoder:
     def _upcast(
         self, kind: EntityType, stored: StoredEvent, names: tuple[str, ...], fields: Any
     ) -> Any:
-        """Return the fields of an old event as the present class has them."""
+        """Convert the fields of an old event to the current version."""
         reader: Entity = self._reader
         try:
             return kind.upcast(reader, names, stored.version, fields)
         except Exception as error:
             msg = (
                 f"@upcast of {stored.kind} raised {class_name(error)} ({error_text(error)}) in "
-                "a journal, where there is no entity; let it use nothing but the fields"
+                "a journal, where there is no entity; use only the fields in it"
             )
             raise StateVersion(msg) from error

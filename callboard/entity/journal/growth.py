@@ -1,8 +1,8 @@
-"""Who wants to know that a journal has grown, and who tells them.
+"""Notifications that a journal has grown.
 
-A host knows from its commits. It tells the journals of its own node, and those of other nodes
-that asked it to within `FORGOTTEN` seconds. Journals look by themselves as well, since some
-host may be out of reach.
+A host learns of growth from its commits. It notifies the journals of its own node, and other
+nodes that asked for it within the last `EXPIRY_SECONDS`. Followed journals poll as well, since
+a host may be unreachable.
 """
 
 from collections.abc import Callable
@@ -15,115 +15,117 @@ from callboard.kernel.reply import Future
 from callboard.kernel.topology import ENTITIES
 from callboard.lease.errors import StateCorrupt, StateVersion
 
-#: Seconds between requests to be told, and after which a host forgets the last one.
-RENEWAL: Final = 2.0
-FORGOTTEN: Final = 3 * RENEWAL
+#: Seconds between requests for notifications, and after which a host forgets a request.
+RENEWAL_SECONDS: Final = 2.0
+EXPIRY_SECONDS: Final = 3 * RENEWAL_SECONDS
 
-#: Seconds for which a host gathers what it tells other nodes.
-GATHERING: Final = 0.005
+#: Seconds for which a host gathers its notifications for other nodes.
+GATHER_SECONDS: Final = 0.005
 
-#: Nodes that a host tells at most: others look by themselves.
+#: Most nodes that a host notifies; journals on other nodes poll.
 NODES_LIMIT: Final = 1_000
 
 
 class JournalGrowth:
-    """What a node knows of journals that grow. Everything happens on its thread."""
+    """Growth of journals, as a follower and as a host; runs on the node's thread."""
 
-    def __init__(self, runtime: NodeContext, others: Callable[[], Any]) -> None:
-        """Know nothing yet.
+    def __init__(self, runtime: NodeContext, reachable: Callable[[], Any]) -> None:
+        """Start with no journal.
 
         Args:
             runtime: of the node.
-            others: returns the nodes in reach.
+            reachable: returns the reachable nodes.
         """
-        self._runtime, self._others = runtime, others
-        #: Those who wait for the next event, by type.
+        self._runtime, self._reachable = runtime, reachable
+        #: By type: futures of followers that wait for the next event.
         self._waiting: dict[str, set[Future[None]]] = {}
-        #: How many journals of this node are followed, by type.
+        #: By type: number of followed journals on this node.
         self._followed: dict[str, int] = {}
-        #: The members that were told of last, by type.
+        #: By type: the last known members.
         self._members: dict[str, set[bytes]] = {}
-        #: Nodes that follow a type which this node hosts, and until when.
+        #: By hosted type: nodes that follow it, and when their requests expire.
         self._nodes: dict[str, dict[bytes, float]] = {}
-        #: Positions that other nodes have yet to be told, by type.
-        self._untold: dict[str, int] = {}
+        #: By type: the position for the next notification of other nodes.
+        self._unannounced: dict[str, int] = {}
 
-    # --- as one that follows ---
+    # --- as a follower ---
 
     def next(self, name: str) -> Future[None]:
-        """Return a future that is done when the journal of a type grows, from now on."""
+        """Return a future that completes when the journal of a type grows."""
         future: Future[None] = Future()
         self._waiting.setdefault(name, set()).add(future)
         return future
 
     def forget(self, name: str, future: Future[None]) -> None:
-        """Wait no more."""
+        """Stop waiting for growth."""
         self._waiting.get(name, set()).discard(future)
 
     def wake(self, name: str) -> None:
-        """Let all go on that wait for a journal."""
+        """Complete all futures that wait for a journal."""
         for future in self._waiting.pop(name, ()):
             future.set_result(None)
 
     def follow(self, name: str) -> None:
-        """Ask the hosts of a type to tell, until `leave`."""
+        """Ask the hosts of a type for notifications, until `unfollow`."""
         count = self._followed[name] = self._followed.get(name, 0) + 1
         if count == 1:
             self._renew(name)
 
-    def leave(self, name: str) -> None:
-        """Follow a type no more."""
+    def unfollow(self, name: str) -> None:
+        """Stop following a type."""
         self._followed[name] -= 1
 
     def _renew(self, name: str) -> None:
-        """Ask the members of a type, or else all nodes in reach."""
+        """Ask the members of a type; if none is known and reachable, all reachable nodes."""
         if not self._followed.get(name) or self._runtime.is_closed:
             self._followed.pop(name, None)
             return
         own = self._runtime.node_id
-        others = set(self._others())
-        for node in sorted((self._members.get(name, set()) & others or others) - {own}):
-            asked: Future[Any] = self._runtime.ref_of(node, ENTITIES).ask(
-                FollowJournal(name), timeout=RENEWAL
+        reachable = set(self._reachable())
+        members = self._members.get(name, set()) & reachable
+        for node in sorted((members or reachable) - {own}):
+            reply: Future[Any] = self._runtime.ref_of(node, ENTITIES).ask(
+                FollowJournal(name), timeout=RENEWAL_SECONDS
             )
-            asked.add_done_callback(lambda answer: self._runtime.post(self._answered, answer))
-        self._runtime.call_later(RENEWAL, self._renew, name)
+            reply.add_done_callback(lambda answer: self._runtime.post(self._answered, answer))
+        self._runtime.call_later(RENEWAL_SECONDS, self._renew, name)
 
     def _answered(self, answer: Future[Any]) -> None:
-        """Take note of the members of a type, and that what came before was not told."""
+        """Record the members of a type; wake followers, as earlier growth was not announced."""
         table = None if answer.exception() is not None else answer.result()
         if not isinstance(table, EntityTable) or not table.is_sound:
             return
         try:
             members = Table.read(table.text).members.values()
-            self._members[table.type_name] = {bytes.fromhex(each.node) for each in members}
+            self._members[table.type_name] = {bytes.fromhex(member.node) for member in members}
         except (StateCorrupt, StateVersion):
             return
         self.wake(table.type_name)
 
-    # --- as one that hosts ---
+    # --- as a host ---
 
     def add(self, name: str, node: bytes) -> None:
-        """Tell a node of a type's growth for a while."""
+        """Notify a node of a type's growth until its request expires."""
         nodes = self._nodes.setdefault(name, {})
         if node in nodes or len(nodes) < NODES_LIMIT:
-            nodes[node] = self._runtime.now() + FORGOTTEN
+            nodes[node] = self._runtime.now() + EXPIRY_SECONDS
 
-    def grew(self, name: str, position: int) -> None:
-        """A commit of this node has given a type events up to a position."""
+    def record(self, name: str, position: int) -> None:
+        """Record that a commit of this node has stored events up to a position."""
         if name in self._waiting:
             self.wake(name)
         if self._nodes.get(name):
-            if name not in self._untold:
-                self._runtime.call_later(GATHERING, self._tell, name)
-            self._untold[name] = position
+            if name not in self._unannounced:
+                self._runtime.call_later(GATHER_SECONDS, self._notify, name)
+            self._unannounced[name] = position
 
-    def _tell(self, name: str) -> None:
-        """Tell the nodes that follow a type."""
-        told, now = JournalGrew(name, self._untold.pop(name)), self._runtime.now()
+    def _notify(self, name: str) -> None:
+        """Notify the nodes that follow a type."""
+        notification = JournalGrew(name, self._unannounced.pop(name))
+        now = self._runtime.now()
         nodes = self._nodes[name]
         for node, until in list(nodes.items()):
             if until < now:
                 del nodes[node]
             elif self._runtime.is_reachable(node):
-                self._runtime.ref_of(node, ENTITIES).tell(told)
+                self._runtime.ref_of(node, ENTITIES).tell(notification)

@@ -1,8 +1,8 @@
-"""Reading the journal of a type: `for entry in node.journal(Cart)`.
+"""Reads the journal of a type: `for entry in node.journal(Cart)`.
 
-Events come in pages, by position. Positions rise in the order of commits without gaps, and an
-event is seen as soon as its commit is durable, so a page that ends at a position holds all
-events up to it: none is missed or seen twice, whatever commits meanwhile.
+Events are read in pages, by position. Positions rise in the order of commits without gaps, and
+an event is visible as soon as its commit is durable. So a page that ends at a position holds
+all events up to it: none is missed or read twice, whatever commits at the same time.
 """
 
 import re
@@ -34,32 +34,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Events that are read at once, and kept until they were yielded.
+#: Events in one page, read together and kept until they were yielded.
 PAGE: Final = 1_000
 
-#: Seconds between looks of a journal that is followed: hosts that are in reach tell earlier.
-LOOK: Final = 0.25
+#: Seconds between polls of a followed journal; reachable hosts notify it earlier.
+POLL_SECONDS: Final = 0.25
 
-#: Seconds until a database that is away is tried again, at first and at most.
+#: Seconds until an unavailable database is tried again: at first, and at most.
 PAUSES: Final = (0.1, 2.0)
 
-#: What may be over when it is tried again.
-_PASSING: Final = (StateUnavailable, DatabaseReplaced, OutcomeUnknown)
+#: Errors that may be over at the next attempt.
+_TEMPORARY: Final = (StateUnavailable, DatabaseReplaced, OutcomeUnknown)
 
 _READER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}", re.ASCII)
 
 
 class JournalHome(Protocol):
-    """What a journal needs of its node."""
+    """The part of a node that its journals use."""
 
     runtime: NodeContext
     growth: JournalGrowth
 
     async def view(self, url: str) -> StateClient:
-        """Return what reads a state."""
+        """Return a read-only client of a state."""
 
     async def state(self, url: str) -> StateClient:
-        """Return what reads and writes a state."""
+        """Return a client of a state."""
 
     def start(self, coroutine: Coroutine[Any, Any, T], /) -> Future[T]:
         """Run a coroutine on the node's loop."""
@@ -69,11 +69,12 @@ class JournalHome(Protocol):
 
 
 class Journal(Closing):
-    """All events of a type in the order of commits: iterate it, with `for` or `async for`.
+    """The events of a type in the order of commits; iterate with `for` or `async for`.
 
-    One thread or task at a time may iterate it. With `follow` it waits for further events until
-    it is closed, from any thread; a database that is away is waited for. Otherwise it ends
-    behind the last event, and raises `StateUnavailable` for such a database.
+    One thread or task at a time may iterate. With `follow` the iteration waits for further
+    events until the journal is closed, from any thread; it also waits for an unavailable
+    database. Without it, the iteration ends after the last event, and raises `StateUnavailable`
+    for such a database.
     """
 
     def __init__(
@@ -87,18 +88,18 @@ class Journal(Closing):
         follow: bool,
         reader: str | None,
     ) -> None:
-        """Use `node.journal`."""
+        """Create a journal; use `node.journal`."""
         self.type_name = type_name
         self._home, self._url, self._decoder = home, url, decoder
         self._follow, self._reader = follow, reader
         self._page: deque[StoredEvent] = deque()
-        #: Of the last event that was read, and of the last one that was yielded.
+        #: Positions of the last event that was read, and of the last one that was yielded.
         self._read = self._position = after
         self._epoch = 0
         self._is_open = self._is_closed = self._is_following = False
-        #: Done when the read that is under way has ended.
+        #: Completes when the read in progress has ended.
         self._reading: Future[None] | None = None
-        #: Of the state, once it was read.
+        #: The id of the state, after the first read.
         self.state_id = ""
 
     def __repr__(self) -> str:
@@ -106,12 +107,12 @@ class Journal(Closing):
 
     @property
     def position(self) -> int:
-        """The position of the last entry that was yielded, or behind which it begins."""
+        """The position of the last yielded entry; at first the position to start after."""
         return self._position
 
     @property
     def has_reader(self) -> bool:
-        """Whether `done` stores how far it is."""
+        """Whether `done` stores a position."""
         return self._reader is not None
 
     @property
@@ -138,9 +139,9 @@ class Journal(Closing):
         return self._yielded()
 
     def next_page(self) -> list[Entry]:
-        """Return the entries that are there at once, up to a page; waits as iterating does.
+        """Return the available entries, at most a page; waits as iterating does.
 
-        Empty at the end. What programs that work in batches call.
+        Empty at the end. For programs that work in batches.
         """
         if not self._page and not self._wait_for_more():
             return []
@@ -153,22 +154,22 @@ class Journal(Closing):
         return [self._yielded() for _ in range(len(self._page))]
 
     def next_stored(self) -> list[StoredEvent]:
-        """Return the events that are there at once as they are stored; empty at the end."""
+        """Return the available events as they are stored; empty at the end."""
         if not self._page and not self._wait_for_more():
             return []
-        found = list(self._page)
+        events = list(self._page)
         self._page.clear()
-        self._position = found[-1].position
-        return found
+        self._position = events[-1].position
+        return events
 
-    def begin_behind(self, position: int) -> None:
-        """Begin behind another position; before anything was read."""
+    def start_after(self, position: int) -> None:
+        """Start after another position; only before the first read."""
         self._read = self._position = position
 
     def _wait_for_more(self) -> bool:
-        """Read the next page on a thread that may block."""
+        """Read the next page, blocking this thread."""
         if self._home.runtime.is_runner_thread():
-            msg = "iterating a journal would hold up its node; use `async for` in a handler"
+            msg = "iterating a journal would block its node; use `async for` in a handler"
             raise WouldDeadlock(msg)
         refuse_loop("iterating a journal", "its entries with `async for`")
         return self._home.wait(self._more())
@@ -176,13 +177,13 @@ class Journal(Closing):
     def _yielded(self) -> Entry:
         """Return the next entry of the page."""
         entry = self._decoder.entry(self._page[0])
-        self._page.popleft()  # not before it could be decoded: nothing is passed over
+        self._page.popleft()  # after decoding: an entry that cannot be decoded is not skipped
         self._position = entry.position
         return entry
 
     async def _more(self) -> bool:
         """Read the next page; return whether there is one. On the node's loop."""
-        while self._reading is not None:  # of one that iterated and was cancelled
+        while self._reading is not None:  # the read of an iteration that was cancelled
             await self._reading
         if self._page:
             return True
@@ -194,26 +195,26 @@ class Journal(Closing):
             reading.set_result(None)
 
     async def _until_more(self) -> bool:
-        """Read the next page, and wait for it if the journal is followed."""
+        """Read the next page; wait for it if the journal is followed."""
         growth, name, away = self._home.growth, self.type_name, PAUSES[0]
         if self._follow and not self._is_following and not self._is_closed:
             self._is_following = True
             growth.follow(name)
         while not self._is_closed:
-            grown, pause = growth.next(name), LOOK
+            grown, pause = growth.next(name), POLL_SECONDS
             try:
                 await self._read_page()
                 if self._page or not self._follow:
                     return bool(self._page)
                 timer = self._home.runtime.call_later(pause, grown.set_result, None)
                 away = PAUSES[0]
-            except _PASSING as error:
+            except _TEMPORARY as error:
                 self._is_open = False
                 if not self._follow:
                     raise
                 text = f"a journal of {name} waits for its database: {error}"
                 self._home.runtime.warn_once(("journal", self._url), text)
-                growth.forget(name, grown)  # growth does not mean that it is back
+                growth.forget(name, grown)  # growth would not show that the database is back
                 timer = self._home.runtime.call_later(away, grown.set_result, None)
                 away = min(2 * away, PAUSES[1])
             finally:
@@ -227,20 +228,20 @@ class Journal(Closing):
         return False
 
     async def _read_page(self) -> None:
-        """Read events behind those that were read."""
+        """Read the events after the last read one."""
         view = await self._home.view(self._url)
         if not self._is_open:
-            await self._begin(view)
-        found = await called(view, EntityState.journal, self.type_name, self._read, PAGE)
-        if found:
-            self._read = found[-1].position
-            self._page.extend(found)
+            await self._open(view)
+        events = await called(view, EntityState.journal, self.type_name, self._read, PAGE)
+        if events:
+            self._read = events[-1].position
+            self._page.extend(events)
 
-    async def _begin(self, view: StateClient) -> None:
-        """See that this is the state of which the events up to the position came.
+    async def _open(self, view: StateClient) -> None:
+        """Open the reader, and check that the state has all events up to the position.
 
         Raises:
-            StateCorrupt: it ends before.
+            StateCorrupt: it is another state, or it has fewer events.
         """
         if self._reader is not None and not self._epoch:
             state = await self._home.state(self._url)
@@ -249,16 +250,18 @@ class Journal(Closing):
             self._read = self._position = opened.position or self._position
         identity = await called(view, EntityState.identity)
         if self.state_id not in ("", identity.id):
-            msg = f"the state of {self.type_name} is another one than before; begin again"
+            msg = (
+                f"the state of {self.type_name} is not the one read before; read from the start"
+            )
             raise StateCorrupt(msg)
         self.state_id = identity.id
         if self._read:
             last = await called(view, EntityState.last_position, self.type_name)
             if last < self._read:
                 msg = (
-                    f"the journal of {self.type_name} ends at {last}, and events behind "
-                    f"{self._read} were asked for: it is another state, or one that was put "
-                    "back; begin again with after=0"
+                    f"the journal of {self.type_name} ends at {last}, but should be read after "
+                    f"{self._read}: it is another state, or a restored one; start again with "
+                    "after=0"
                 )
                 raise StateCorrupt(msg)
         self._is_open = True
@@ -268,27 +271,28 @@ class Journal(Closing):
     def to_log(self, log: "CommitLog | str | Path") -> int:
         """Append all events to a log, each once, until the journal ends or is closed.
 
-        A log that has some of this journal gets what is behind them, whatever ended the copy
-        before: position and record are one write. Topic `/TYPE/KEY`, key, time and the fields
-        of the event as payload, of which simple ones are declared as columns; headers are
-        position, number, epoch, kind and version. Begins at `after` where the log has none.
+        The copy continues after the last event that the log has, even if an earlier copy was
+        interrupted: position and record are one write. Without one it starts at `after`. A
+        record has the topic `/TYPE/KEY`, the key, the time, and the fields of the event as
+        payload, with simple fields declared as columns; the headers are position, number,
+        epoch, kind and version.
 
         Args:
-            log: one that is open, or its folder.
+            log: an open log, or its folder.
 
         Returns:
             How many events were appended.
 
         Raises:
-            WrongValue: the journal has a reader: the log knows its own position.
+            WrongValue: the journal has a reader, but the log stores the position.
             WrongState: the log has the journal of another state.
             LogError: the log cannot be written; `LogLocked` if another process writes it.
-            StateUnavailable: the database is away, and the journal is not followed.
+            StateUnavailable: the database is unavailable, and the journal is not followed.
         """
         from callboard.entity.journal.log_copy import copy_to_log
 
         if self._reader is not None:
-            msg = "a log knows how far its journal is; leave reader= away"
+            msg = "the log stores the position of its journal; remove reader="
             raise WrongValue(msg)
         return copy_to_log(self, self._decoder.form, log)
 
@@ -296,20 +300,20 @@ class Journal(Closing):
         """Awaitable twin of `to_log`."""
         return await on_a_thread(self.to_log, log)
 
-    # --- where a reader is ---
+    # --- the position of a reader ---
 
     def done(self, entry: Entry | None = None) -> None:
-        """Store that everything up to an entry was worked off; with `reader` only.
+        """Store that everything up to an entry was processed; only with `reader`.
 
-        The next journal with this reader begins behind it, on any node.
+        The next journal with this reader starts after it, on any node.
 
         Args:
-            entry: the last one that was yielded, by default.
+            entry: by default the last one that was yielded.
 
         Raises:
             WrongValue: the journal has no reader.
-            Fenced: another journal with this reader was begun.
-            StateUnavailable: the database is away; nothing was stored.
+            Fenced: another journal with this reader was opened.
+            StateUnavailable: the database is unavailable; nothing was stored.
         """
         self._check_reader()
         refuse_loop("done()", "journal.adone(…)")
@@ -323,7 +327,7 @@ class Journal(Closing):
         await self._home.start(self._store(position))
 
     async def _store(self, position: int) -> None:
-        """Store a position of the reader."""
+        """Store the position of the reader."""
         if not self._epoch:
             return  # nothing was read
         state = await self._home.state(self._url)
@@ -331,7 +335,7 @@ class Journal(Closing):
         row = (self.type_name, self._reader, self._epoch, position)
         if not await called(state, moved, *row):
             msg = (
-                f"reader {self._reader!r} of {self.type_name} was begun again elsewhere; "
+                f"reader {self._reader!r} of {self.type_name} was opened again elsewhere; "
                 "end this one"
             )
             raise Fenced(msg)
@@ -339,13 +343,13 @@ class Journal(Closing):
     def _check_reader(self) -> None:
         if self._reader is None:
             name = self.type_name
-            msg = f"no position is stored; make it with node.journal({name}, reader=NAME)"
+            msg = f"this journal stores no position; use node.journal({name}, reader=NAME)"
             raise WrongValue(msg)
 
     # --- the end ---
 
     def close(self) -> None:
-        """Let the iteration end; from any thread. Idempotent."""
+        """End the iteration; from any thread. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._home.runtime.post(self._end)
@@ -355,19 +359,19 @@ class Journal(Closing):
         self.close()
 
     def _end(self) -> None:
-        """Wake who waits; on the node's thread."""
+        """Stop following, and wake the iteration; on the node's thread."""
         if self._is_following:
             self._is_following = False
-            self._home.growth.leave(self.type_name)
+            self._home.growth.unfollow(self.type_name)
         self._home.growth.wake(self.type_name)
 
 
 def checked_reader(reader: object) -> str | None:
-    """Return the name of a reader.
+    """Return a valid name of a reader, or None.
 
     Raises:
-        WrongArgument: it is no text.
-        WrongValue: it has other characters, or none.
+        WrongArgument: it is not a text.
+        WrongValue: it is empty, too long, or has other characters.
     """
     if reader is None:
         return None

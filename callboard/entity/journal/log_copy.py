@@ -1,7 +1,8 @@
-"""Journals in logs: each event is a record once, whatever ends the copy.
+"""Copies journals to logs: each event becomes one record, even if the copy is interrupted.
 
-A producer of the log appends them, so that a record and how far the copy is are one write. The
-position of the last event is a header of the last record; its sender is the id of the state.
+A producer of the log appends the records, so a record and the position of the copy are one
+write. The position of the last event is a header of the last record; its sender is the id of
+the state.
 """
 
 import dataclasses
@@ -19,12 +20,12 @@ from callboard.entity.event_json import EventSerializer
 from callboard.entity.state.interface import StoredEvent
 from callboard.lease.errors import StateCorrupt, WrongState
 
-#: Bytes of events in a batch beyond which another one begins: far below what a batch may have.
+#: Bytes of events after which a batch is appended; far below the limit of a batch.
 BATCH_BYTES: Final = 1 << 20
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,100}", re.ASCII)
 
-#: The types of fields that are columns of logs.
+#: Types of fields that become columns of logs.
 _COLUMNS: Final[dict[object, str]] = {
     bool: "bool",
     int: "int",
@@ -38,7 +39,7 @@ _COLUMNS: Final[dict[object, str]] = {
 
 
 class StoredJournal(Protocol):
-    """What a copy needs of a journal."""
+    """The part of a journal that a copy uses."""
 
     type_name: str
     state_id: str
@@ -46,12 +47,12 @@ class StoredJournal(Protocol):
     def next_stored(self) -> list[StoredEvent]:
         """Return the next events; empty at the end."""
 
-    def begin_behind(self, position: int) -> None:
-        """Begin behind a position."""
+    def start_after(self, position: int) -> None:
+        """Start after a position."""
 
 
 def producer_name(type_name: str) -> str:
-    """Return the name under which the journal of a type is in a log."""
+    """Return the producer name of a type's journal in a log."""
     if _NAME.fullmatch(type_name):
         return f"journal/{type_name}"
     return f"journal/{blake2b(type_name.encode(), digest_size=16).hexdigest()}"
@@ -60,11 +61,11 @@ def producer_name(type_name: str) -> str:
 def copy_to_log(
     journal: StoredJournal, form: EventSerializer, log: CommitLog | str | Path
 ) -> int:
-    """Append the events of a journal to a log until it ends; returns how many.
+    """Append the events of a journal to a log until the journal ends; returns how many.
 
     Raises:
         WrongState: the log has the journal of another state.
-        StateCorrupt: the log's last record of this journal is gone or is another's.
+        StateCorrupt: the last record of this journal is missing in the log, or another's.
         LogError: the log cannot be written.
     """
     with ExitStack() as stack:
@@ -77,10 +78,10 @@ def copy_to_log(
 
 
 class _LogCopy:
-    """A copy that is under way."""
+    """A copy in progress."""
 
     def __init__(self, journal: StoredJournal, form: EventSerializer, log: CommitLog) -> None:
-        """Open the producer, and begin behind what it has appended."""
+        """Open the producer, and start after the last event that it has appended."""
         self._journal, self._form, self._log = journal, form, log
         self._declared: set[str] = set()
         self._state_id = ""
@@ -96,19 +97,19 @@ class _LogCopy:
         if record is None or record.offset != offset or not position.isdecimal():
             msg = (
                 f"record {offset} of {log.folder}, the last one of the journal of "
-                f"{journal.type_name}, was removed or is another's; copy into a new log"
+                f"{journal.type_name}, is missing or another's; copy into a new log"
             )
             raise StateCorrupt(msg)
         self._state_id = record.sender
-        journal.begin_behind(int(position))
+        journal.start_after(int(position))
 
     def append(self, events: list[StoredEvent]) -> None:
-        """Append events, in batches that are not too large."""
+        """Append events, in batches of limited size."""
         state_id = self._journal.state_id
         if self._state_id not in ("", state_id):
             msg = (
                 f"{self._log.folder} has the journal of {self._journal.type_name} of another "
-                f"state ({self._state_id[:8]}, not {state_id[:8]}); give each a log of its own"
+                f"state ({self._state_id[:8]}, not {state_id[:8]}); use another log"
             )
             raise WrongState(msg)
         self._state_id = state_id
@@ -124,7 +125,7 @@ class _LogCopy:
         self._append_batch(batch)
 
     def _append_batch(self, events: list[StoredEvent]) -> None:
-        """Append events at once: all of them or none."""
+        """Append events in one write: all of them or none."""
         name = self._journal.type_name
         self._producer.append_batch(
             [self._form.read_loosely(event.body) for event in events],
@@ -137,7 +138,7 @@ class _LogCopy:
         self.count += len(events)
 
     def _declare(self, events: list[StoredEvent]) -> None:
-        """Declare the fields of events whose classes are known here as columns."""
+        """Declare the fields of events as columns, where this program knows their classes."""
         for name in sorted({event.kind for event in events} - self._declared):
             self._declared.add(name)
             kind = self._form.kind_named(name)
@@ -147,11 +148,11 @@ class _LogCopy:
                 try:
                     self._log.declare({field: column})
                 except (FieldConflict, ValueError):
-                    continue  # another event has one of that name; it stays in the payload
+                    continue  # another event has a field of that name; this one is in the payload
 
 
 def _headers(event: StoredEvent) -> dict[str, str]:
-    """Return what of an event is no field of it; in the order that a retry has as well."""
+    """Return the headers of a record; in a fixed order, as a retry must have the same bytes."""
     return {
         "epoch": str(event.epoch),
         "kind": event.kind,
@@ -165,6 +166,6 @@ def _columns_of(cls: type) -> dict[str, str]:
     """Return the simple fields of a dataclass, with the types of their columns."""
     try:
         hints: dict[str, Any] = typing.get_type_hints(cls)
-    except (NameError, TypeError):  # of a class that is only in its author's scope
+    except (NameError, TypeError):  # annotations that only the author's scope can resolve
         return {}
     return {name: _COLUMNS[hint] for name, hint in hints.items() if hint in _COLUMNS}

@@ -1,17 +1,18 @@
 """A state in PostgreSQL, for several machines. A group commit is one round trip.
 
-The fence rows of its slots are locked FOR SHARE, in slot order, before anything is written: a
-claim that updates one waits until the commit is durable, and a commit behind a claim reads the
-fence as the claim left it. Everything after joins with these rows, so that what is fenced is
-left out by the server. The row of the type, which gives positions, is locked by the last
-statement before COMMIT: positions rise in the order of commits.
+A commit first locks the fence rows of its slots FOR SHARE, in slot order. A claim that updates
+such a row waits until the commit is durable; a commit after a claim reads the raised fence. All
+later statements join with these rows, so the server leaves out fenced slots. The last statement
+before COMMIT locks the row of the type, which assigns positions: so positions rise in the order
+of commits.
 
-**An answer that is lost.** Each commit counts the row of its writer from n - 1 to n, or fails.
-So a new connection that locks this row waits for the commit under way, and then knows: n, it is
-committed; n - 1, it is not, and the row is counted on to n + 1, so that a late one fails. If
-that answer is lost, too, the row says n + 1, which no commit under way could have written. Only
-the thread of commits asks while one is under way. A question that it had to leave open is
-answered before anything else is read or written, by one thread.
+**Lost answers.** Each commit counts the row of its writer from n - 1 to n, or fails. So a new
+connection that locks this row waits for the commit in flight, and then knows the outcome. With
+n it is committed. With n - 1 it is not, and the row is counted to n + 1, so that the commit
+fails if it arrives late. If that answer is lost as well, the row shows n + 1, which no commit
+in flight could have written. Only the thread of commits asks while a commit is in flight. An
+outcome that it could not find out is found out by one thread before anything else is read or
+written.
 """
 
 import json
@@ -62,8 +63,8 @@ from callboard.lease.postgresql import (
     pipelined,
 )
 
-#: Seconds for which a commit whose answer was lost is asked for.
-SETTLING: Final = 6.0
+#: Seconds for which the outcome of a commit is asked for after its answer was lost.
+SETTLE_SECONDS: Final = 6.0
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
@@ -71,7 +72,7 @@ _FENCES = """SELECT f.type, f.slot, f.epoch, f.writer FROM callboard_fences f
     JOIN json_to_recordset(%s) AS w(type text, slot int) ON f.type = w.type AND f.slot = w.slot
     ORDER BY f.type, f.slot FOR SHARE OF f"""
 
-#: Fails with a division by zero unless the row was at n - 1 and the server is the same.
+#: Fails with a division by zero unless the row has n - 1 and the server is the same.
 _COUNT = f"""WITH counted AS (
       UPDATE callboard_writers SET number = %s, time_ms = {_NOW}
       WHERE writer = %s AND number = %s
@@ -154,7 +155,7 @@ _STATE_COLUMNS = (
 
 _KIND = "INSERT INTO callboard_kinds VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 
-#: A claim waits so long for locks until it looks whether who holds them is a stopped client.
+#: A claim first waits 150 ms for locks; then a stopped client that holds them has been ended.
 _LOCK_AT_ONCE = "SELECT set_config('lock_timeout', '150', true)"
 
 _CLAIM = """INSERT INTO callboard_fences VALUES (%s, %s, %s, %s) ON CONFLICT (type, slot)
@@ -163,22 +164,22 @@ _CLAIM = """INSERT INTO callboard_fences VALUES (%s, %s, %s, %s) ON CONFLICT (ty
 
 
 class PostgresqlState(SqlState):
-    """The state of a writer in a database: one connection for commits, one for the rest."""
+    """The state of a writer in a database: a connection for commits, and one for the rest."""
 
     def __init__(self, url: str, writer: str) -> None:
-        """Connect, look whether the server is safe, make or migrate the tables.
+        """Connect, check that the server is safe, and create or migrate the tables.
 
         Raises:
-            UnsafeDatabase: the server could lose what it acknowledges.
+            UnsafeDatabase: the server could lose acknowledged commits.
             StateVersion: a newer callboard wrote the tables.
             StorageError: the server cannot be reached.
         """
         self.url, self.writer = url, writer
         self._id = self._timeline = ""
         self._number = 0
-        #: False after a commit of which nobody could find out whether it took place.
+        #: False while the outcome of a commit could not be found out.
         self._is_settled = True
-        #: Held where that is found out, and where another server is greeted.
+        #: Held while an outcome is found out, and while a new server is prepared.
         self._settling = locks.lock("settling with PostgreSQL", 556)
         self._greeting = locks.lock("greeting of PostgreSQL", 581)
         self._kinds: set[tuple[str, str, int]] = set()
@@ -187,30 +188,30 @@ class PostgresqlState(SqlState):
         self._id = self._writing.transaction(self._prepare)
 
     def _greet(self, connection: "psycopg.Connection[Any]") -> None:
-        """Look at a new connection: the server is safe, and the one that was there before."""
+        """Check a new connection: the server must be safe, and the same as before."""
         check_safety(connection)
         if self._id:
             self._check_server(connection)
 
     def _check_server(self, connection: "psycopg.Connection[Any]") -> None:
-        """Raise `DatabaseReplaced` once if another server answers, or one that failed over."""
+        """Raise `DatabaseReplaced` once if another server answers, or one after a failover."""
         row = connection.execute(WHICH_SERVER).fetchone()
         assert row is not None, "a query of one row"
         with self._greeting:
-            before = self._timeline
-            if row[1] == before:
+            known = self._timeline
+            if row[1] == known:
                 return
             with connection.transaction():
                 self._id = self._prepare(connection)
             self._is_settled = True
             message = (
-                f"PostgreSQL failed over (timeline {before}, now {row[1]}): what it had"
-                " acknowledged may be lost, so all slots have to be claimed again"
+                f"PostgreSQL failed over (timeline {known}, now {row[1]}): acknowledged commits"
+                " may be lost, so all slots must be claimed again"
             )
             raise DatabaseReplaced(message)
 
     def _prepare(self, connection: "psycopg.Connection[Any]") -> str:
-        """Make, migrate and check the tables; raise all fences on another server."""
+        """Create, migrate and check the tables; raise all fences on another server."""
         execute = connection.execute
         execute(SCHEMA_LOCK)
         execute(STATE_TABLE)
@@ -240,7 +241,7 @@ class PostgresqlState(SqlState):
         return identity
 
     def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; a commit of unknown outcome is settled before."""
+        """Return the rows of a query; an unknown outcome of a commit is found out first."""
         self._settle_open()
         return self._reading.read(sql.replace("?", "%s"), parameters)
 
@@ -249,11 +250,11 @@ class PostgresqlState(SqlState):
         return int(self.rows(f"SELECT {_NOW}")[0][0])
 
     def write_row(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return what one statement that writes returns, once it is durable."""
+        """Run one statement that writes; returns its rows after they are durable."""
         return self._reading.query(sql.replace("?", "%s"), parameters)
 
     def identity(self) -> Identity:
-        """Return which state this is."""
+        """Return the identity of this state."""
         parts = urlsplit(self.url)
         return Identity(
             self._id, f"database {parts.path[1:]} on {parts.hostname or 'this machine'}"
@@ -277,17 +278,17 @@ class PostgresqlState(SqlState):
 
         try:
             rows = self._reading.transaction(work_at_once)
-        except StateBusy:  # a client that was stopped inside a commit has been ended by now
+        except StateBusy:  # by now a client that was stopped inside a commit has been ended
             rows = self._reading.transaction(work)
-        found = {slot: Fence(epoch, by) for slot, epoch, by in rows}
+        fences = {slot: Fence(epoch, by) for slot, epoch, by in rows}
         return {
-            slot: found[slot]
+            slot: fences[slot]
             for slot, epoch in slots.items()
-            if found[slot] != (epoch, self.writer)
+            if fences[slot] != (epoch, self.writer)
         }
 
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Write the batches of several slots in one transaction of one round trip."""
+        """Write the batches of several slots in one transaction and one round trip."""
         ordered = sorted(batches, key=attrgetter("slot"))
         self._settle_open()
         try:
@@ -300,7 +301,7 @@ class PostgresqlState(SqlState):
             return self._commit_singly(ordered)
 
     def _commit_singly(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Try each slot by itself: what one cannot write does not hinder the others."""
+        """Commit each slot on its own, so that invalid rows of one do not stop the others."""
         fenced: dict[Slot, Fence] = {}
         failed: dict[Slot, Exception] = {}
         positions: dict[str, int] = {}
@@ -315,12 +316,12 @@ class PostgresqlState(SqlState):
         return Committed(fenced, failed, positions)
 
     def _commit(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Write batches; a lost answer is settled, and what did not happen is repeated once."""
+        """Write batches; find out the outcome of a failure, and retry if nothing happened."""
         for is_last in (False, True):
             try:
                 done = self._writing.run(partial(self._write, batches))
             except BaseException as error:
-                # A division by zero: another server. Behind other errors, too, it may be there.
+                # A division by zero: another server. After any other error it may be committed.
                 if self._settle():
                     return self._committed_before(batches)
                 if is_last or not isinstance(error, StateUnavailable):
@@ -334,15 +335,15 @@ class PostgresqlState(SqlState):
     def _write(
         self, batches: Sequence[SlotBatch], connection: "psycopg.Connection[Any]"
     ) -> Committed:
-        """Send one transaction whole, COMMIT included, and read all answers after."""
+        """Send one transaction including COMMIT, then read all answers."""
         types: dict[str, list[SlotBatch]] = {}
         for batch in batches:
             types.setdefault(batch.slot[0], []).append(batch)
-        wanted = json.dumps([{"type": t, "slot": s} for t, s in (b.slot for b in batches)])
+        slots = json.dumps([{"type": t, "slot": s} for t, s in (b.slot for b in batches)])
         count = (self._number + 1, self.writer, self._number, self._timeline)
         with pipelined(connection), connection.transaction():
             connection.execute(LIMITS)
-            fences = connection.execute(_FENCES, (wanted,))
+            fences = connection.execute(_FENCES, (slots,))
             connection.execute(_COUNT, count)
             for kind in sorted(_kinds_of(batches) - self._kinds):
                 connection.execute(_KIND, kind)
@@ -353,11 +354,11 @@ class PostgresqlState(SqlState):
                 for type_name, of_type in sorted(types.items())
                 if any(batch.events for batch in of_type)
             ]
-        found = {(t, s): Fence(e, w) for t, s, e, w in fences.fetchall()}
+        current = {(t, s): Fence(e, w) for t, s, e, w in fences.fetchall()}
         fenced = {
-            batch.slot: found.get(batch.slot, NO_FENCE)
+            batch.slot: current.get(batch.slot, NO_FENCE)
             for batch in batches
-            if found.get(batch.slot) != (batch.epoch, self.writer)
+            if current.get(batch.slot) != (batch.epoch, self.writer)
         }
         positions = {}
         for type_name, cursor in advanced:
@@ -367,7 +368,7 @@ class PostgresqlState(SqlState):
         return Committed(fenced, {}, positions)
 
     def _event_rows(self, type_name: str, batches: Sequence[SlotBatch]) -> tuple[object, ...]:
-        """Return the parameters that write the events of a type: an array for each column."""
+        """Return the parameters that insert the events of a type: an array for each column."""
         places = [
             (batch.slot[1], batch.epoch) for batch in batches for _ in range(len(batch.events))
         ]
@@ -390,7 +391,7 @@ class PostgresqlState(SqlState):
         )
 
     def _write_others(self, batch: SlotBatch, connection: "psycopg.Connection[Any]") -> None:
-        """Write snapshots and rows, and forget events, of a slot that is not fenced."""
+        """Write snapshots and rows, and delete events, unless the slot is fenced."""
         type_name, slot = batch.slot
         own = {"type": type_name, "slot": slot, "epoch": batch.epoch, "writer": self.writer}
         for snapshot in batch.snapshots:
@@ -403,83 +404,87 @@ class PostgresqlState(SqlState):
             for sql, columns in _row_columns(batch.rows):
                 connection.execute(sql, own | columns)
 
-    # --- an answer that is lost ---
+    # --- lost answers ---
 
     def _settle_open(self) -> None:
-        """Find out first what became of a commit of which that could not be found out."""
+        """Find out the outcome of a commit if that failed before."""
         if not self._is_settled:
             with self._settling:
-                if not self._is_settled:  # another thread may have been faster
+                if not self._is_settled:  # unless another thread has done it
                     self._settle()
 
     def _settle(self) -> bool:
-        """Find out whether the last commit took place; if not, it never will.
+        """Find out whether the last commit took place; if it has not, it never will.
 
         Raises:
             OutcomeUnknown: the database cannot be asked.
-            DatabaseReplaced: it is another one.
+            DatabaseReplaced: another database answers.
         """
         try:
-            found = self._ask_what_became()
+            number = self._read_number()
         except DatabaseReplaced:
-            raise  # it was counted on there, or is refused from here on
+            raise  # the number was set there, or commits are refused from now on
         except BaseException:
             self._is_settled = False
             raise
-        is_committed = found == self._number + 1
-        self._number = found
+        is_committed = number == self._number + 1
+        self._number = number
         self._is_settled = True
         return is_committed
 
-    def _ask_what_became(self) -> int:
-        """Return the number that the writer's row has once no commit is under way."""
-        deadline = time.monotonic() + SETTLING
+    def _read_number(self) -> int:
+        """Return the number in the writer's row when no commit is in flight."""
+        deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:
                 return self._writing.transaction(self._count_on)
             except StateUnavailable as error:
                 if time.monotonic() > deadline:
-                    message = f"perhaps it is committed: no answer for {SETTLING:g} s ({error})"
+                    message = (
+                        f"it may be committed: no answer for {SETTLE_SECONDS:g} s ({error})"
+                    )
                     raise OutcomeUnknown(message) from error
-                time.sleep(0.05)  # the server restarts, or the commit under way has its locks
+                time.sleep(0.05)  # the server restarts, or the commit in flight holds its locks
 
     def _count_on(self, connection: "psycopg.Connection[Any]") -> int:
-        """Wait for the commit under way; count on where it is not there. Returns the number."""
+        """Wait for the commit in flight, and bar it if it is not there; returns the number."""
         self._check_server(connection)
         sql = "SELECT number FROM callboard_writers WHERE writer = %s FOR UPDATE"
         row = connection.execute(sql, (self.writer,)).fetchone()
-        found, before = row[0] if row else -1, self._number
-        if found == before:
-            found = before + 2
+        number, known = row[0] if row else -1, self._number
+        if number == known:
+            number = known + 2
             sql = "UPDATE callboard_writers SET number = %s WHERE writer = %s"
-            connection.execute(sql, (found, self.writer))
-        elif found not in (before + 1, before + 2):
+            connection.execute(sql, (number, self.writer))
+        elif number not in (known + 1, known + 2):
             message = (
-                f"the row of writer {self.writer} says {found}, and {before} commits were"
-                " acknowledged: the database was put back, or the writer's id is used twice"
+                f"the row of writer {self.writer} has number {number} after {known}"
+                " acknowledged commits: the database was restored, or two processes use the id"
             )
             raise DatabaseReplaced(message)
-        return int(found)
+        return int(number)
 
     def _committed_before(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Return what became of a commit whose answer was lost and that took place.
+        """Return the outcome of a commit that took place although its answer was lost.
 
         Raises:
-            OutcomeUnknown: the database cannot be asked. Never `StateUnavailable`, after which
-                callers repeat what is stored.
+            OutcomeUnknown: the database cannot be asked. Not `StateUnavailable`: callers repeat
+                a commit after it, and this one is stored.
         """
-        deadline = time.monotonic() + SETTLING
+        deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:
-                return self._what_was_committed(batches)
+                return self._read_outcome(batches)
             except StateUnavailable as error:
                 if time.monotonic() > deadline:
-                    message = f"perhaps it is committed: no answer for {SETTLING:g} s ({error})"
+                    message = (
+                        f"it may be committed: no answer for {SETTLE_SECONDS:g} s ({error})"
+                    )
                     raise OutcomeUnknown(message) from error
-                time.sleep(0.05)  # the other connection has yet to be made again
+                time.sleep(0.05)  # until the other connection is open again
 
-    def _what_was_committed(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Look up what a commit wrote."""
+    def _read_outcome(self, batches: Sequence[SlotBatch]) -> Committed:
+        """Read which batches of a commit are stored."""
         fences = self.fences([batch.slot for batch in batches])
         fenced: dict[Slot, Fence] = {}
         failed: dict[Slot, Exception] = {}
@@ -488,19 +493,19 @@ class PostgresqlState(SqlState):
             type_name = batch.slot[0]
             if batch.events:
                 last = batch.events[-1]
-                found = self.events(type_name, last.key, last.number - 1, 1)
-                if found and (found[0].number, found[0].epoch) == (last.number, batch.epoch):
-                    position = max(positions.get(type_name, 0), found[0].position)
+                events = self.events(type_name, last.key, last.number - 1, 1)
+                if events and (events[0].number, events[0].epoch) == (last.number, batch.epoch):
+                    position = max(positions.get(type_name, 0), events[0].position)
                     positions[type_name] = position
                 else:
                     fenced[batch.slot] = fences[batch.slot]
             elif fences[batch.slot] != (batch.epoch, self.writer):
-                message = "the answer was lost, and another owner has the slot since"
+                message = "the answer was lost, and another owner has claimed the slot since"
                 failed[batch.slot] = OutcomeUnknown(message)
         return Committed(fenced, failed, positions)
 
     def close(self) -> None:
-        """Take the writer's row away, and close the connections."""
+        """Delete the writer's row, and close the connections."""
         with suppress(StorageError):
             sql = "DELETE FROM callboard_writers WHERE writer = %s RETURNING 1"
             self._writing.query(sql, (self.writer,))
@@ -518,12 +523,12 @@ def _kinds_of(batches: Sequence[SlotBatch]) -> set[tuple[str, str, int]]:
 
 
 def _numbers(column: Sequence[int]) -> str:
-    """Return an array of integers as PostgreSQL writes it: psycopg takes 10 times as long."""
+    """Return an array of integers in PostgreSQL's syntax; psycopg takes 10 times as long."""
     return f"{{{','.join(map(str, column))}}}"
 
 
 def _texts(column: Sequence[str]) -> str | list[str]:
-    """Return an array of texts as PostgreSQL writes it.
+    """Return an array of texts in PostgreSQL's syntax.
 
     A text with NUL is left to psycopg, which refuses it.
     """
@@ -536,11 +541,11 @@ def _texts(column: Sequence[str]) -> str | list[str]:
 
 def _row_columns(rows: RowChanges) -> Iterator[tuple[str, dict[str, list[Any]]]]:
     """Yield the statements that write reminders and jobs, with a list for each column."""
-    if kept := [each for each in rows.reminders.values() if each is not None]:
+    if stored := [row for row in rows.reminders.values() if row is not None]:
         columns = ("keys", "names", "dues", "everies", "bodies")
-        yield _REMINDERS, _columns(columns, [each[: len(columns)] for each in kept])
-    if gone := [place for place, each in rows.reminders.items() if each is None]:
-        yield _NO_REMINDERS, _columns(("keys", "names"), gone)
+        yield _REMINDERS, _columns(columns, [row[: len(columns)] for row in stored])
+    if deleted := [place for place, row in rows.reminders.items() if row is None]:
+        yield _NO_REMINDERS, _columns(("keys", "names"), deleted)
     put: list[tuple[object, ...]] = []
     changed: list[tuple[object, ...]] = []
     done: list[tuple[object, ...]] = []
@@ -560,19 +565,19 @@ def _row_columns(rows: RowChanges) -> Iterator[tuple[str, dict[str, list[Any]]]]
 
 
 def _columns(names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> dict[str, list[Any]]:
-    """Return the columns of rows by their names."""
+    """Return the columns of rows by name."""
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
 
 
 class PostgresqlView(SqlView):
-    """The state in a database as it is, for those that only read: nothing is made."""
+    """The state in a database, for reading only: no table is created or migrated."""
 
     def __init__(self, url: str) -> None:
         """Connect.
 
         Raises:
             StateVersion: a newer callboard wrote the tables.
-            StateCorrupt: there are none.
+            StateCorrupt: the database does not hold a state.
             StorageError: the server cannot be reached.
         """
         self._timeline = ""
@@ -580,22 +585,24 @@ class PostgresqlView(SqlView):
         self._reading.query("SELECT 1")
 
     def _greet(self, connection: "psycopg.Connection[Any]") -> None:
-        """Look at a new connection: there is a state, on the server that was there before."""
-        there = connection.execute("SELECT to_regclass('callboard_state')").fetchone()
+        """Check a new connection: it must have a state, on the same server as before."""
+        table = connection.execute("SELECT to_regclass('callboard_state')").fetchone()
         row = None
-        if there is not None and there[0] is not None:
+        if table is not None and table[0] is not None:
             row = connection.execute("SELECT schema_version FROM callboard_state").fetchone()
         if row is None:
-            message = "the database holds no state of entities; give the one nodes host with"
+            message = (
+                "the database does not hold a state of entities; give the one of the hosts"
+            )
             raise StateCorrupt(message)
         check_version(row[0], "the database")
         server = connection.execute(WHICH_SERVER).fetchone()
         assert server is not None, "a query of one row"
-        before, self._timeline = self._timeline, server[1]
-        if before not in ("", server[1]):
+        known, self._timeline = self._timeline, server[1]
+        if known not in ("", server[1]):
             message = (
-                f"PostgreSQL failed over (timeline {before}, now {server[1]}): what it had"
-                " acknowledged may be lost"
+                f"PostgreSQL failed over (timeline {known}, now {server[1]}): acknowledged"
+                " commits may be lost"
             )
             raise DatabaseReplaced(message)
 
@@ -608,7 +615,7 @@ class PostgresqlView(SqlView):
         return int(self.rows(f"SELECT {_NOW}")[0][0])
 
     def identity(self) -> Identity:
-        """Return which state this is."""
+        """Return the identity of this state."""
         return Identity(self.rows("SELECT id FROM callboard_state")[0][0], "a database")
 
     def close(self) -> None:

@@ -1,20 +1,20 @@
-"""A state in a file of SQLite, for the processes of one machine.
+"""A state in a SQLite file, for the processes of one machine.
 
-A transaction that writes holds the file's only lock for writing from its first statement on
-(`BEGIN IMMEDIATE`), so the fences that it checks stay as they are until it is committed. It is
-synced behind that, and nobody is told of it before: while one process syncs, another one
-writes. What a process reads and hands on as durable, as a journal, it syncs itself; a claim is
-synced with all that was committed before it.
+A transaction that writes holds the file's only write lock from its first statement on
+(`BEGIN IMMEDIATE`), so the fences that it checks cannot change before its commit. The file is
+synced after the transaction, and the commit is reported only after that; while one process
+syncs, another can write. A journal is synced by the process that reads it, before its events
+count as durable. A claim is synced together with everything committed before it.
 
-Each statement lets go of the interpreter, and may wait for the node's thread to have it back,
-with the file locked. So a transaction has few of them, and takes what was handed over while it
-waited for the lock.
+Each statement releases the interpreter's lock, and may wait for the node's thread to get it
+back, while the file is locked. So a transaction has few statements, and takes the batches that
+were submitted while it waited for the file.
 
-**The index by key lags behind.** Events lie in the order of their positions, so many of them
-are written to few pages. In an index by key each event of a busy file has a page of its own,
-which every process reads again behind the commits of the others. So where many events come, the
-index, a table of ours, is not written with each commit but for thousands of events at once, in
-order. Whoever reads the events of a key looks through those that are not in it yet.
+**The index by key lags behind.** Events are stored in the order of their positions, so a commit
+writes few pages. In an index by key, each event of a busy file would change a page of its own,
+which every process would read again after the commits of the others. So under load the index, a
+table of ours, is not written with each commit, but for thousands of events together, in order.
+A query for the events of a key also scans the events that are not in the index yet.
 """
 
 import logging
@@ -74,13 +74,13 @@ _OWN_FENCES = (
     "SELECT group_concat(slot || ' ' || epoch) FROM callboard_fences"
     " WHERE type = ? AND writer = ?"
 )
-#: The position up to which the events of a type, the second parameter, are in the index.
+#: The position up to which events of a type (the second parameter) are in the index.
 _INDEXED = "coalesce((SELECT position FROM callboard_indexed WHERE type = ?2), 0)"
 _ADVANCE = (
     "UPDATE callboard_types SET last = last + ?1 WHERE type = ?2"  # noqa: S608 - our own text
     f" RETURNING last, {_INDEXED}"
 )
-#: The same, and the fences of a writer in one text.
+#: The same, with the fences of a writer in one text.
 _ADVANCE_FENCED = (
     f"{_ADVANCE}, (SELECT group_concat(slot || ' ' || epoch) FROM callboard_fences"  # noqa: S608
     " WHERE type = ?2 AND writer = ?3)"
@@ -90,7 +90,7 @@ _SNAPSHOT = "INSERT OR REPLACE INTO callboard_snapshots VALUES (?, ?, ?, ?, ?, ?
 _OLD_SNAPSHOTS = """DELETE FROM callboard_snapshots WHERE type = ?1 AND key = ?2 AND number <
     (SELECT min(number) FROM (SELECT number FROM callboard_snapshots
      WHERE type = ?1 AND key = ?2 ORDER BY number DESC LIMIT 2))"""
-#: Enters the events of a type between two positions into the index.
+#: Adds the events of a type between two positions to the index.
 _INDEX = """INSERT INTO callboard_events_of_key
     SELECT type, key, number, position FROM callboard_events
     WHERE type = ? AND position > ? AND position <= ? ORDER BY key, number"""
@@ -100,13 +100,13 @@ _LAG = """SELECT last, coalesce((SELECT position FROM callboard_indexed WHERE ty
 _LAGGING = """SELECT t.type, t.last - coalesce(i.position, 0) FROM callboard_types t
     LEFT JOIN callboard_indexed i USING (type) WHERE t.last > coalesce(i.position, 0)"""
 
-#: Of a type and key, the events that are not in the index yet.
+#: The events of a type and key that are not in the index yet.
 _NEWEST = """callboard_events WHERE type = ?1 AND key = ?2 AND position >
     coalesce((SELECT position FROM callboard_indexed WHERE type = ?1), 0)"""
 
 
 def _events_of_key(columns: str) -> str:
-    """Return the query for columns of the events of a key behind a number."""
+    """Return the query for columns of the events of a key after a number."""
     own = {"key": "k.key", "number": "k.number AS number"}
     indexed = ", ".join(own.get(name, f"e.{name}") for name in columns.split(", "))
     return f"""SELECT {indexed} FROM callboard_events_of_key k
@@ -116,7 +116,7 @@ def _events_of_key(columns: str) -> str:
         ORDER BY number LIMIT ?4"""  # noqa: S608 - names of columns
 
 
-#: Queries of one statement each, so that nothing enters the index between two parts.
+#: Queries of one statement each, so that the index cannot change between two parts.
 _BY_KEY: Final = KeyQueries(
     _events_of_key(EVENT),
     _events_of_key("number, kind, version, body"),
@@ -149,31 +149,31 @@ _COUNT = """INSERT INTO callboard_writers VALUES (?, ?, ?) ON CONFLICT (writer)
 _COUNTED = "SELECT number FROM callboard_writers WHERE writer = ?"
 
 
-#: Slots of a commit from which on their fences are read together.
+#: Slots in a commit from which their fences are read together.
 _MANY_SLOTS = 8
 
-#: Events of a commit that enter the index with it, if it is not behind before.
+#: Most events of a commit that are indexed with it, if the index does not lag.
 INDEXED_AT_ONCE: Final = 32
 
-#: Events that are not in the index, from which on they enter it: where nobody has read the
-#: events of a key since the last time, and else. Who reads them looks through so many.
+#: Events missing in the index from which they are added to it: if the events of a key were not
+#: read since the last time, and if they were. A reader scans up to this many events.
 INDEXED_TOGETHER: Final = 8192
 INDEXED_FOR_READERS: Final = 512
 
-#: Numbers of events that one statement inserts, besides any below the last of these.
+#: Numbers of events that one statement inserts; fewer than 32 are inserted together.
 _SIZES = 256, 192, 128, 96, 64, 48, 32, 0
 
 
-#: Parameters of each event: its epoch, and what a `NewEvent` has.
+#: Parameters of each event: its epoch, and the fields of a `NewEvent`.
 _FIELDS = 1 + len(NewEvent._fields)
 
 
 @cache
 def _insert(count: int) -> str:
-    """Return what inserts so many events.
+    """Return the statement that inserts a number of events.
 
-    `OR ROLLBACK`: what fails ends the transaction anyway, so SQLite need not keep each page as
-    it was before the statement, which it does in a temporary file from the 16th on.
+    `OR ROLLBACK`: a failure ends the transaction anyway. Without it SQLite keeps the former
+    content of each page that the statement changes, in a temporary file from the 16th page on.
     """
     rows = (
         f"(?1, ?3 + {row + 1}, ?{5 + 6 * row}, ?{6 + 6 * row}, ?2, ?{4 + 6 * row},"
@@ -185,7 +185,7 @@ def _insert(count: int) -> str:
 
 
 class _FileView(SqlView):
-    """What is read of a file, by a connection of its own."""
+    """Queries of a file on a connection of their own."""
 
     _reading: SharedFile
     _by_key = _BY_KEY
@@ -199,11 +199,11 @@ class _FileView(SqlView):
     def journal(
         self, type_name: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[StoredEvent]:
-        """Return the durable events of all keys behind a position, in order of commits."""
-        found = super().journal(type_name, after, limit)
-        if found:
+        """Return the durable events of a type after a position, in the order of commits."""
+        events = super().journal(type_name, after, limit)
+        if events:
             self._reading.sync()
-        return found
+        return events
 
     def clock(self) -> int:
         """Return the machine's clock, in milliseconds since 1970."""
@@ -211,29 +211,29 @@ class _FileView(SqlView):
 
 
 class SqliteState(_FileView, SqlState):
-    """The state of a writer in a file; all processes of the machine may have it open."""
+    """The state of a writer in a file that all processes of the machine may open."""
 
     def __init__(self, path: Path, writer: str, mode: int | None = None) -> None:
-        """Open the file, make or migrate its tables; `mode` is that of a new file.
+        """Open the file, and create or migrate its tables; `mode` is for a new file.
 
         Raises:
-            UnsafeDatabase: it lies on a network file system.
+            UnsafeDatabase: the file is on a network file system.
             StateVersion: a newer callboard wrote it.
-            StorageError: it cannot be opened.
+            StorageError: the file cannot be opened.
         """
         self.path, self.writer = path.absolute(), writer
         self._number = 0
-        #: Kinds of events that are in their table already, and those of the commit under way.
+        #: Kinds of events that are stored already, and new ones of the current commit.
         self._kinds: set[tuple[str, str, int]] = set()
         self._new_kinds: set[tuple[str, str, int]] = set()
-        #: By type, the text of the fences that were this writer's, and what it says.
+        #: By type: the text of this writer's fences, and the parsed text.
         self._known_fences: dict[str, tuple[str | None, dict[int, int]]] = {}
-        #: By type, how many events are not in the index, as far as is known.
+        #: By type: number of events missing in the index, as far as this process knows.
         self._lags: dict[str, int] = {}
         self._new_lags: dict[str, int] = {}
-        #: Types of which some events cannot enter the index.
+        #: Types with events that cannot be indexed.
         self._unfit: set[str] = set()
-        #: Whether events of a key were read since events entered the index.
+        #: Whether events of a key were read since the index was last written.
         self._is_read = False
         self._writing = SharedFile(self.path, partial(connect, mode=mode))
         try:
@@ -241,62 +241,66 @@ class SqliteState(_FileView, SqlState):
             self._writing.sync_late()
             self._reading = SharedFile(self.path)
             self._lags.update(self.rows(_LAGGING))
-            #: Of the node's thread: it waits for nobody.
-            self._looking = SharedFile(self.path)
+            #: The connection of the node's thread; it never waits for a lock.
+            self._fence_reads = SharedFile(self.path)
         except BaseException:
             self._writing.close()
             raise
-        self._looking.connection.execute("PRAGMA busy_timeout=0")
+        self._fence_reads.connection.execute("PRAGMA busy_timeout=0")
+        #: The last seen data version, and the fences read since then, by type.
         self._seen: tuple[int, dict[str, dict[int, int]]] = -1, {}
-        #: Tells whether anything was committed; None before the first look.
+        #: Shows whether anything was committed; None before the first query.
         self._index: WalIndex | None = None
         self._mark = b""
 
     def own_fences(self, type_name: str) -> Mapping[int, int] | None:
-        """Return the slots whose fences are this writer's, with their epochs.
+        """Return the slots whose fences this writer holds, with their epochs.
 
-        Readers wait for no writer here, so the node's thread may ask: a look costs it less
-        than handing it to another thread would. None where the file is locked all the same.
+        Readers of SQLite do not wait for writers, so the node's thread may query the file: that
+        is cheaper than a call on another thread. None if the file is locked nevertheless.
         """
         index = self._index
         mark = b"" if index is None else index.mark()
         if mark and mark == self._mark and (known := self._seen[1].get(type_name)) is not None:
-            return known  # nobody has committed anything since it was read
+            return known  # nothing was committed since it was read
         try:
-            found = self._looking.run(partial(self._look, type_name))
+            fences = self._fence_reads.run(partial(self._read_own_fences, type_name))
         except StorageError:
             return None
-        self._mark = mark  # from before the look: what was committed meanwhile makes another
-        return found
+        # The mark is older than the query, so a commit between the two changes it.
+        self._mark = mark
+        return fences
 
-    def _look(self, type_name: str, connection: sqlite3.Connection) -> Mapping[int, int]:
-        """Look which fences of a type are this writer's; they are read if anything changed."""
-        # It rises with each commit of another connection; what is read may be newer.
+    def _read_own_fences(
+        self, type_name: str, connection: sqlite3.Connection
+    ) -> Mapping[int, int]:
+        """Return this writer's fences of a type; read again only if anything has changed."""
+        # The version rises with each commit of another connection; the read may be newer.
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._seen[0]:
             self._seen = version, {}
         if self._index is None:
             self._index = WalIndex(self.path)  # SQLite has mapped it by now
-        found = self._seen[1].get(type_name)
-        if found is None:
+        fences = self._seen[1].get(type_name)
+        if fences is None:
             row = connection.execute(_OWN_FENCES, (type_name, self.writer)).fetchone()
-            found = self._seen[1][type_name] = _epochs(row[0])
-        return found
+            fences = self._seen[1][type_name] = _epochs(row[0])
+        return fences
 
     def write_row(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
-        """Return what one statement that writes returns, once it is durable."""
+        """Run one statement that writes; returns its rows after they are durable."""
         return self._write_durably(
             lambda connection: connection.execute(sql, parameters).fetchall()
         )
 
     def _write_durably(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what a transaction returns, once it is durable."""
+        """Run a transaction; returns its result after it is durable."""
         answer = self._writing.run(work, is_write=True)
         self._writing.sync()
         return answer
 
     def identity(self) -> Identity:
-        """Return which state this is: a file that only this boot of this machine may use."""
+        """Return the identity of this state, which only this boot of the machine may use."""
         boot_id = Path("/proc/sys/kernel/random/boot_id")
         boot = boot_id.read_text().strip() if boot_id.exists() else gethostname()
         return Identity(self._id, f"{self.path} on {gethostname()}", boot)
@@ -327,7 +331,7 @@ class SqliteState(_FileView, SqlState):
     def past_events(
         self, type_name: str, key: str, after: int = 0, limit: int = PAGE
     ) -> Sequence[PastEvent]:
-        """Return what is applied of the events of a key behind a number."""
+        """Return the replayed part of a key's events after a number."""
         self._is_read = True
         return super().past_events(type_name, key, after, limit)
 
@@ -338,45 +342,45 @@ class SqliteState(_FileView, SqlState):
         return done
 
     def commit_waiting(self, take: Callable[[], Sequence[SlotBatch]]) -> Committed:
-        """Write what there is to commit once no other process writes.
+        """Write the waiting batches in one transaction, when no other process writes.
 
-        `take` is called then, or not at all if that does not come to be: what is handed over
-        meanwhile goes along.
+        `take` returns the batches. It is called after the file was locked, so batches submitted
+        during the wait are included; it is not called if the lock could not be had.
         """
-        taken: list[SlotBatch] = []
+        batches: list[SlotBatch] = []
 
         def write(connection: sqlite3.Connection) -> Committed:
-            taken.extend(sorted(take(), key=attrgetter("slot")))
-            return self._write(taken, connection)
+            batches.extend(sorted(take(), key=attrgetter("slot")))
+            return self._write(batches, connection)
 
         try:
             return self._commit(write)
         except (StateUnavailable, OutcomeUnknown, StateReplaced):
             raise
         except StorageError as error:
-            if len(taken) == 1:
-                return Committed({}, {taken[0].slot: error}, {})
-            return self._commit_singly(taken)
+            if len(batches) == 1:
+                return Committed({}, {batches[0].slot: error}, {})
+            return self._commit_singly(batches)
 
     def settle(self, *, is_idle: bool = False) -> bool:
-        """Enter events into the index if there are many that are not in it; all, if idle.
+        """Add events to the index if many are missing in it, or if the state is idle.
 
         Returns:
-            Whether none are left out, as far as is known here.
+            Whether no event is missing, as far as this process knows.
         """
         most = INDEXED_FOR_READERS if self._is_read else INDEXED_TOGETHER
         for type_name, lag in list(self._lags.items()):
             if lag and (is_idle or lag >= most):
-                with suppress(StorageError):  # later, then
+                with suppress(StorageError):  # tried again with the next commit
                     self._lags[type_name] = self._enter(type_name, 1 if is_idle else most)
                     self._is_read = False
         return not any(self._lags.values())
 
     def _enter(self, type_name: str, least: int) -> int:
-        """Enter the first events that are not in the index; return how many are left out.
+        """Add the first missing events to the index; returns how many are missing after it.
 
-        Nothing is done where another process has by now. A long lag, which an older callboard
-        can leave, is worked off in parts, so that no other process waits for long.
+        Nothing is done if another process has done it. A long lag, left by an older callboard,
+        is worked off in parts, so that other processes do not wait long for the file.
         """
 
         def write(connection: sqlite3.Connection) -> int:
@@ -391,13 +395,13 @@ class SqliteState(_FileView, SqlState):
         try:
             return self._writing.run(write, is_write=True)
         except StateCorrupt as error:
-            text = "two events of a %s have one number, all newer ones are found slowly: %s"
+            text = "two events of a %s have the same number; newer events are found slowly: %s"
             _log.error(text, type_name, error)
             self._unfit.add(type_name)
             return 0
 
     def _commit_singly(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Try each slot by itself: what one cannot write does not hinder the others."""
+        """Commit each slot on its own, so that invalid rows of one do not stop the others."""
         fenced: dict[Slot, Fence] = {}
         failed: dict[Slot, Exception] = {}
         positions: dict[str, int] = {}
@@ -412,20 +416,20 @@ class SqliteState(_FileView, SqlState):
         return Committed(fenced, failed, positions)
 
     def _commit(self, write: Callable[[sqlite3.Connection], Committed]) -> Committed:
-        """Write in one transaction; find out what became of a failed one."""
+        """Run one transaction; after a failure, find out its outcome."""
         self._number += 1
         try:
             done = self._writing.run(write, is_write=True)
         except StateUnavailable as error:
-            # A COMMIT whose sync failed may have left a whole transaction in the log.
+            # A COMMIT with a failed sync may have left the whole transaction in the log.
             number = self._number
             try:
-                found = self.rows(_COUNTED, self.writer)
+                counted = self.rows(_COUNTED, self.writer)
             except StorageError:
-                message = f"{error}; and it cannot be read what became of the commit"
+                message = f"{error}; and the outcome of the commit cannot be read"
                 raise OutcomeUnknown(message) from error
-            if found and found[0][0] == number:
-                message = f"{error}; the commit stands all the same: recover what it wrote"
+            if counted and counted[0][0] == number:
+                message = f"{error}; the commit is stored nevertheless: recover its entities"
                 raise OutcomeUnknown(message) from error
             raise
         self._kinds |= self._new_kinds
@@ -434,23 +438,23 @@ class SqliteState(_FileView, SqlState):
         return done
 
     def _write(self, batches: Sequence[SlotBatch], connection: sqlite3.Connection) -> Committed:
-        """Write what is not fenced; positions come last, as with other engines."""
+        """Write batches that are not fenced; positions come last, as with other engines."""
         execute, now = connection.execute, time.time_ns() // 1_000_000
         self._new_kinds, self._new_lags = set(), {}
         fenced: dict[Slot, Fence] = {}
         positions: dict[str, int] = {}
-        kept: dict[str, list[SlotBatch]] = {}
+        accepted: dict[str, list[SlotBatch]] = {}
         ends = self._advance_fenced(batches, connection)
-        if ends is not None:  # as nearly always where there are many
-            kept[batches[0].slot[0]] = list(batches)
+        if ends is not None:
+            accepted[batches[0].slot[0]] = list(batches)
         else:
             for batch in batches:
                 fence = Fence(*(execute(_FENCE, batch.slot).fetchone() or NO_FENCE))
                 if fence == (batch.epoch, self.writer):
-                    kept.setdefault(batch.slot[0], []).append(batch)
+                    accepted.setdefault(batch.slot[0], []).append(batch)
                 else:
                     fenced[batch.slot] = fence
-        for type_name, of_type in kept.items():
+        for type_name, of_type in accepted.items():
             self._write_others(type_name, of_type, connection, now)
             count = _events_in(of_type)
             if count:
@@ -474,13 +478,15 @@ class SqliteState(_FileView, SqlState):
     def _advance_fenced(
         self, batches: Sequence[SlotBatch], connection: sqlite3.Connection
     ) -> tuple[int, int] | None:
-        """Return the last position of many batches, and that of the index, if none is fenced.
+        """Advance the position for many batches of one type, and check their fences.
 
-        None, and nothing is written, where a fence is another's, and where there are few
-        batches, or some of several types: each slot is looked at then.
+        Returns:
+            The last position, and the position of the index. None if a fence belongs to another
+            writer, or the batches are few or of several types; nothing was written then, and
+            each slot must be checked.
         """
         name = batches[0].slot[0] if batches else ""
-        if len(batches) < _MANY_SLOTS or batches[-1].slot[0] != name:  # they are in order
+        if len(batches) < _MANY_SLOTS or batches[-1].slot[0] != name:  # sorted by type
             return None
         count = _events_in(batches)
         row = connection.execute(_ADVANCE_FENCED, (count, name, self.writer)).fetchone()
@@ -505,7 +511,7 @@ class SqliteState(_FileView, SqlState):
         connection: sqlite3.Connection,
         now: int,
     ) -> None:
-        """Write the events of a type behind a position."""
+        """Insert the events of a type after a position."""
         known, last_kind, last_version = self._kinds, "", 0
         fields: list[Any] = []
         for _, epoch, events, *_ in batches:
@@ -532,7 +538,7 @@ class SqliteState(_FileView, SqlState):
         connection: sqlite3.Connection,
         now: int,
     ) -> None:
-        """Write snapshots, reminders and jobs, and forget events."""
+        """Write snapshots, reminders and jobs, and delete events."""
         for batch in batches:
             if batch.rows is not None:
                 _change_rows(batch.slot, batch.rows, connection, now)
@@ -546,39 +552,39 @@ class SqliteState(_FileView, SqlState):
     def close(self) -> None:
         """Close the file."""
         self.settle(is_idle=True)
-        self._looking.close()  # first: no look begins to read the index from here on
+        self._fence_reads.close()  # first, so that no query starts to read the index
         if self._index is not None:
-            self._index.close()  # before the last connection ends, and with it the index
+            self._index.close()  # before the last connection closes and unmaps the index
         self._writing.close()
         self._reading.close()
 
 
 def _events_in(batches: Sequence[SlotBatch]) -> int:
-    """Return how many events some batches have."""
+    """Return the number of events in some batches."""
     return sum([len(batch.events) for batch in batches])
 
 
 def _epochs(text: str | None) -> dict[int, int]:
-    """Return the slots and epochs of a text of fences."""
-    pairs = (each.split(" ") for each in text.split(",")) if text else ()
+    """Parse a text of fences into slots and epochs."""
+    pairs = (pair.split(" ") for pair in text.split(",")) if text else ()
     return {int(slot): int(epoch) for slot, epoch in pairs}
 
 
 def _change_rows(
     slot: Slot, rows: RowChanges, connection: sqlite3.Connection, now: int
 ) -> None:
-    """Write reminders and jobs of a slot."""
+    """Write the changed reminders and jobs of a slot."""
     type_name, slot_number = slot
     many = connection.executemany
     if rows.reminders:
-        kept = [
-            (type_name, key, name, slot_number, each.due_ms, each.every_ms, each.body)
-            for (key, name), each in rows.reminders.items()
-            if each is not None
+        changes = rows.reminders.items()
+        stored = [
+            (type_name, key, name, slot_number, row.due_ms, row.every_ms, row.body)
+            for (key, name), row in changes
+            if row is not None
         ]
-        gone = [(type_name, *place) for place, each in rows.reminders.items() if each is None]
-        many(_REMINDER, kept)
-        many(_NO_REMINDER, gone)
+        many(_REMINDER, stored)
+        many(_NO_REMINDER, [(type_name, *place) for place, row in changes if row is None])
     if rows.jobs:
         put, changed, done = [], [], []
         for (key, number), change in rows.jobs.items():
@@ -594,15 +600,15 @@ def _change_rows(
 
 
 class SqliteView(_FileView):
-    """The state in a file as it is, for those that only read: nothing is made or migrated."""
+    """The state in a file, for reading only: no table is created or migrated."""
 
     def __init__(self, path: Path) -> None:
         """Open the file.
 
         Raises:
             StateVersion: a newer callboard wrote it.
-            StateCorrupt: it holds no state.
-            StorageError: it cannot be opened.
+            StateCorrupt: the file does not hold a state.
+            StorageError: the file cannot be opened.
         """
         self._reading = SharedFile(path.absolute(), connect_to_read)
         try:
@@ -614,7 +620,7 @@ class SqliteView(_FileView):
             self._by_key = BY_INDEX
 
     def identity(self) -> Identity:
-        """Return which state this is."""
+        """Return the identity of this state."""
         return Identity(
             self.rows("SELECT id FROM callboard_state")[0][0], str(self._reading.path)
         )
@@ -625,20 +631,27 @@ class SqliteView(_FileView):
 
 
 def _check_tables(path: Path, connection: sqlite3.Connection) -> int:
-    """Return the version of a file's tables, if this callboard can read them."""
+    """Return the version of a file's tables, if this callboard can read them.
+
+    Raises:
+        StateCorrupt: the file does not hold a state.
+        StateVersion: a newer callboard wrote it.
+    """
     sql = "SELECT count(*) FROM sqlite_master WHERE name = 'callboard_state'"
-    is_there = connection.execute(sql).fetchone()[0]
-    row = is_there and connection.execute("SELECT schema_version FROM callboard_state")
-    found = row.fetchone() if row else None
-    if not found:
-        message = f"{path} holds no state of entities; give the file that nodes host with"
+    has_table = connection.execute(sql).fetchone()[0]
+    rows = has_table and connection.execute("SELECT schema_version FROM callboard_state")
+    row = rows.fetchone() if rows else None
+    if not row:
+        message = (
+            f"{path} does not hold a state of entities; give the file that nodes host with"
+        )
         raise StateCorrupt(message)
-    check_version(found[0], str(path))
-    return int(found[0])
+    check_version(row[0], str(path))
+    return int(row[0])
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> str:
-    """Make the tables, or bring them up to date; returns the state's id."""
+    """Create or migrate the tables; returns the state's id."""
     connection.execute(STATE_TABLE)
     row = connection.execute("SELECT id, schema_version FROM callboard_state").fetchone()
     identity, version = row or (uuid4().hex, 0)

@@ -263,7 +263,7 @@ def followed(cluster: Cluster) -> tuple[Node, Node, Any, list[int]]:
 def test_hosts_tell_those_that_follow(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "LOOK", 3600.0)
+    monkeypatch.setattr(journal_module, "POLL_SECONDS", 3600.0)
     host, _, journal, seen = followed(cluster)
     host.entity(Cart, "k").ask("tea").result(5)
     cluster.advance(0.05)
