@@ -76,7 +76,7 @@ Emission = tuple[Callable[[], object], Callable[[BaseException], object]]
 
 
 class EntityBatch:
-    """One commit of an entity, and what waits for it."""
+    """One commit of an entity, with the answer and emissions that wait for it."""
 
     __slots__ = ("answer", "emissions", "events", "number", "rows", "snapshot")
 
@@ -110,7 +110,7 @@ _NONE: Final = object()
 
 
 def _nothing(_: BaseException) -> None:
-    """Drop a message that is not sent; it has no sender to report to."""
+    """Drop a message without a sender to report to."""
 
 
 class DeferredReply(Reply):
@@ -453,7 +453,7 @@ class EntityCell(Cell):
         self._rows: RowChanges | None = None
         #: Emissions of the current unit of work since its first event.
         self._outbox: list[Emission] = []
-        #: Why no event may be committed and no answer may leave until the state is read again.
+        #: The error that stops commits and answers until the state is read again.
         self._broken: BaseException | None = None
         self._next: EntityBatch | None = None
         self._in_flight: EntityBatch | None = None
@@ -464,7 +464,7 @@ class EntityCell(Cell):
         #: Counts the reads of the state; a page of an earlier read is ignored.
         self._reads = 0
         self._has_begun = self._is_passivating = False
-        #: Called when an activation that has ended has no commit in flight.
+        #: Called when the last commit of an activation that has ended is over.
         self.after_commits: Callable[[], object] | None = None
         #: Whether later messages go to the next activation.
         self.is_ending = False
@@ -477,10 +477,10 @@ class EntityCell(Cell):
         """Append a message to the mailbox; from any thread, never blocks."""
         self.post_held(message, DeferredReply(self, sender))
 
-    def post_held(self, message: Any, held: DeferredReply) -> None:
+    def post_held(self, message: Any, reply: DeferredReply) -> None:
         """Append a message whose reply is already wrapped."""
         self.last_used = self.runner.now()
-        Cell.post(self, message, held)
+        Cell.post(self, message, reply)
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message ahead of the normal ones, after earlier urgent ones."""
@@ -683,7 +683,7 @@ class EntityCell(Cell):
             msg = f"{name} has @event methods: persist events instead of save()"
             raise NotPersistable(msg)
         if state is None:
-            msg = f"{name} calls save() and has no self.state; set it in __init__"
+            msg = f"{name} calls save() without self.state; set it in __init__"
             raise NotPersistable(msg)
         kind = self.host.form.kind_of(state)
         body = self.host.form.write(state)
@@ -986,7 +986,7 @@ class EntityCell(Cell):
             self._read_if_clean()
 
     def _not_committed(self, error: BaseException) -> None:
-        """Fail what waits for a failed commit, and read the state again."""
+        """Fail the answers and emissions of a failed commit, and read the state again."""
         failure = unavailable(error)
         with self.host.lock:
             batch, later = self._in_flight, self._next

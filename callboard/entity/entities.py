@@ -237,7 +237,7 @@ class EntityServer(SystemActor):
             deferred = DeferredBatchReply(carrier, carried[0], deadline)
             try:
                 post(carried, deferred)
-            except Exception as error:  # noqa: BLE001 - the other messages of the batch go on
+            except Exception as error:  # noqa: BLE001 - the other messages are handled
                 deferred.inner.set_exception(remote_error(error))
                 text = f"{class_name(error)}: {error_text(error)}"
                 self._entities.runtime.note_failure(cell, text, error)
@@ -378,7 +378,7 @@ class Entities:
         self.hosted: Container[str] = self._hosts.keys()
         self._routers: dict[str, TypeRouter] = {}
         self._turns = MoveTurns()
-        #: Nodes that asked for a table, by type.
+        #: By type: nodes that have requested its table.
         self._askers: dict[str, set[bytes]] = {}
         #: Clients of states and leases, by URL.
         self._states: dict[str, StateClient] = {}
@@ -425,7 +425,7 @@ class Entities:
 
         Raises:
             DuplicateEntityType: this node hosts a class of that name already.
-            NeedsLeases: another node hosts the type, and there are no leases.
+            NeedsLeases: another node hosts the type, and `leases` is missing.
             StorageError: the state cannot be opened.
         """
         name, kind = type_name(cls), EntityType(cls)
@@ -463,7 +463,7 @@ class Entities:
         Raises:
             DuplicateEntityType: this node hosts another class of that name, or this one with
                 other arguments.
-            NeedsLeases: another node hosts the type, and there are no leases.
+            NeedsLeases: another node hosts the type, and `leases` is missing.
             StorageError: the state cannot be opened.
         """
         ref = self.entity(cls, checked_key(key))
@@ -688,7 +688,7 @@ class Entities:
         self._router(name).ask_markers(slots, reachable, settled)
 
     def vote(self, name: str, writer: str) -> bool | None:
-        """Return whether a member of a type is unreachable; None if this node is no member."""
+        """Return whether a member is unreachable; None if this node is not a member."""
         owned = self._owned.get(name)
         return None if owned is None else owned.vote(writer)
 
@@ -725,7 +725,7 @@ class Entities:
         for ask in asks:
             try:
                 table = await ask
-            except Exception:  # noqa: BLE001, S112 - the node has no entities
+            except Exception:  # noqa: BLE001, S112 - the node hosts nothing
                 continue
             if isinstance(table, EntityTable) and table.is_sound:
                 with suppress(StateCorrupt, StateVersion):
@@ -740,7 +740,7 @@ class Entities:
         self.runtime.call_later(POLL_SECONDS, self._poll, owned)
 
     def _adopted(self, name: str, table: Table) -> None:
-        """Adopt a newer table, and send it to the other members and to nodes that asked."""
+        """Adopt a newer table, and send it to members and to nodes that requested it."""
         url = self._registers[name]
         ownerships = self._of_register(url)
         self._held[url].watch(
@@ -866,8 +866,8 @@ class Entities:
     ) -> Callable[[Carried, DeferredBatchReply], None]:
         """Return a function that posts a message of a batch to its entity.
 
-        It answers messages that cannot be read, and those of slots that this node does not own.
-        `server` drops expired ones. `carrier` has counted all as received.
+        It answers messages that cannot be read, and messages for slots that this node does not
+        own. `server` drops expired ones. `carrier` has counted all as received.
         """
         read, node, runtime = carrier.read, carrier.node, self.runtime
         host, way, ways = self._hosts.get(name), (node, name), self._refused

@@ -45,7 +45,7 @@ DEFAULT_IDLE: Final = 60.0
 #: By the current name of a renamed entity type: its former name.
 _RENAMED: Final[dict[str, str]] = {}
 
-#: Names that subclasses may not redefine, besides those of every actor.
+#: Names that subclasses may not redefine, in addition to the names of every actor.
 _RESERVED: Final = frozenset({"key", "fence", "persist", "save", "remind", "forget", "context"})
 
 
@@ -55,8 +55,8 @@ def event(function: F) -> F:
     It may only change the entity. It runs again for each stored event when the entity is
     recovered, so it must not send, ask, or read a clock.
     """
-    given: object = function
-    if not inspect.isfunction(given):
+    argument: object = function
+    if not inspect.isfunction(argument):
         msg = "@event takes no arguments: write it above def on_added(self, event: Added)"
         raise InvalidHandler(msg)
     if inspect.iscoroutinefunction(function):
@@ -78,10 +78,10 @@ def upcast(kind: str, version: int) -> Callable[[F], F]:
         kind: the registered name of the event or the state.
         version: the version to convert from; the first one is 1.
     """
-    given: tuple[object, object] = kind, version
-    if type(given[0]) is not str or type(given[1]) is not int or version < 1:
+    arguments: tuple[object, object] = kind, version
+    if type(arguments[0]) is not str or type(arguments[1]) is not int or version < 1:
         example = '@upcast("shop.Added", 1)'
-        msg = f"@upcast takes a name and a version, {example}, not {safe_repr(given):.80}"
+        msg = f"@upcast takes a name and a version, {example}, not {safe_repr(arguments):.80}"
         raise WrongArgument(msg)
 
     def mark(function: F) -> F:
@@ -110,9 +110,9 @@ class Entity(Actor):
     idle: ClassVar[float | None] = None
     #: Events after which a snapshot is stored; 0 for none.
     snapshot_every: ClassVar[int] = 1000
-    #: How many events of a key are kept before its snapshot: "all", or a number.
+    #: Events of a key kept before its snapshot: "all", or a number.
     keep: ClassVar[int | Literal["all"]] = "all"
-    #: How another node takes over: "fast" by votes, or "lease" after the lease has ended.
+    #: Takeover by another node: "fast" by votes, or "lease" after the lease has ended.
     takeover: ClassVar[Literal["fast", "lease"]] = "fast"
 
     #: Seconds that `activated` and `passivated` may await; None for no limit.
@@ -199,7 +199,7 @@ class Entity(Actor):
         """Store `self.state`, a registered dataclass, when the handler returns or awaits.
 
         Raises:
-            NotPersistable: there is no such `state`, or no handler that may write runs.
+            NotPersistable: `state` is missing, or no handler that may write runs.
             NotSerializable: it holds a value that cannot be stored.
         """
         self.context.save()
@@ -228,7 +228,7 @@ class Entity(Actor):
 
         Raises:
             InvalidSeconds: a time is invalid.
-            NotPersistable: the entity has no state, or no handler that may write runs.
+            NotPersistable: the type is hosted without state, or no handler that may write runs.
             NotSerializable: the message cannot be stored.
             WrongArgument: neither `after` nor `every` is given, or the name is not a text.
             WrongValue: the name is empty or too long.
@@ -245,7 +245,7 @@ class Entity(Actor):
         """Delete a reminder when the handler returns or awaits; a missing one is ignored.
 
         Raises:
-            NotPersistable: the entity has no state, or no handler that may write runs.
+            NotPersistable: the type is hosted without state, or no handler that may write runs.
             WrongArgument: the name is not a text.
             WrongValue: the name is empty or too long.
         """

@@ -208,7 +208,7 @@ class EventSerializer:
         """Return a value as JSON.
 
         Raises:
-            NotSerializable: it has no wire format.
+            NotSerializable: it cannot be serialized.
         """
         try:
             return _Encode(self._plain(value))
@@ -352,7 +352,7 @@ class EventSerializer:
         """Return a copy of a value, independent of later changes.
 
         Raises:
-            NotSerializable: it has no wire format.
+            NotSerializable: it cannot be serialized.
         """
         if type(value) in IMMUTABLE:
             return value

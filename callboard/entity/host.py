@@ -395,7 +395,7 @@ class EntityHost:
 
     @property
     def portion(self) -> int:
-        """How many slots to drain together: fewer if each slot has many entities."""
+        """Number of slots to drain together: fewer if each slot has many entities."""
         in_each = len(self.cells) / max(1, len(self.epochs))
         return max(1, min(MOVED_AT_ONCE, int(PASSIVATED_AT_ONCE / max(1.0, in_each))))
 
@@ -451,7 +451,7 @@ class EntityHost:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait in this host and its mailboxes."""
+        """Number of messages that wait in this host and its mailboxes."""
         with self.lock:
             mail = sum(cell.depth for cell in self.cells.values())
             return mail + len(self._held) + sum(map(len, self._waiting.values()))
@@ -479,7 +479,7 @@ class EntityHost:
             self.runtime.post(self.runtime.call_later, NESTED_SECONDS, self._let_in)
 
     def _let_in(self) -> None:
-        """Let entities in drained slots handle asks of handlers, and passivate them again.
+        """Activate entities of drained slots for asks of handlers, and passivate them again.
 
         A handler in these slots may wait for such an answer, directly or through other
         entities; holding the ask would block the move until its time is over. All held messages
@@ -858,7 +858,7 @@ class EntityHost:
         self.state.submit(take, EntityState.fences, slots)
 
     def lost(self, slot: int, fence: Fence) -> None:
-        """Give up a slot whose fence was raised by another owner or lost with the database."""
+        """Stop serving a slot whose fence another owner has raised or a failover has lost."""
         with self.lock:
             epoch = self.epochs.get(slot)
             if epoch is None or fence.epoch < epoch or fence == (epoch, self.writer):
@@ -902,7 +902,7 @@ class EntityHost:
             self.runtime.post(self.runtime.call_later, _LEASE_POLL_SECONDS, self._poll_lease)
 
     def unpark(self, cell: EntityCell) -> None:
-        """Let a parked cell run, which ends it."""
+        """Schedule a parked cell, which then ends."""
         with self.lock:
             if cell not in self._parked:
                 return
@@ -910,7 +910,7 @@ class EntityHost:
         cell.runner.schedule(cell)
 
     def _poll_lease(self) -> None:
-        """Let parked cells run if the lease is valid again, or check again soon."""
+        """Schedule parked cells if the lease is valid again, or check again soon."""
         with self.lock:
             if self.is_leased is not None and not self.is_leased():
                 if self._parked:

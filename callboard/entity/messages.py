@@ -42,7 +42,7 @@ class EntityMessage:
     is_asked: bool = True
     sender: ActorRef[Any] | None = None
     is_urgent: bool = False
-    #: How often messages of this sender for the slot were refused before.
+    #: Number of earlier attempts of this sender that were refused for the slot.
     attempt: int = 0
 
 
@@ -73,7 +73,7 @@ class EntityMessages:
 
         Raises:
             MalformedPayload: the columns do not match, they are too large, a key is not a
-                text, or a message has no id.
+                text, or a message lacks an id.
         """
         return read_asks(self.heads, self.keys, self.bodies)
 

@@ -87,7 +87,7 @@ LONGEST_STOP_SECONDS: Final = 5.0
 
 
 class Calls(Protocol):
-    """Calls blocking methods of an object on a thread of their own."""
+    """Calls blocking methods of an object on another thread."""
 
     def submit(self, done: Callable[[Any], object], method: Any, /, *args: Any) -> None:
         """Call a method; `done` gets its result or its error, on the node's thread."""
@@ -321,7 +321,7 @@ class Ownership:
                 reply.on_done(partial(self._voted, effect.ballot, voter))
 
     def _voted(self, ballot: int, voter: str, answer: Future[Any]) -> None:
-        """Count a vote; a vote that could not be asked for counts against the removal."""
+        """Count a vote; a vote that failed counts against the removal."""
         is_aye = answer.exception() is None and answer.result() is True
         now = self._runtime.now()
         self._vote(self._ballots.voted(ballot, voter, now, is_out_of_reach=is_aye))

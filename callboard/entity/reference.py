@@ -13,7 +13,7 @@ from callboard.kernel.reply import Asker, Sender
 
 E = TypeVar("E", covariant=True)
 
-#: Start of the text of an entity's ref; it has no host and port, as an entity moves.
+#: Start of the text of an entity's ref; without host and port, as an entity moves.
 PREFIX = "basp:///"
 
 
@@ -81,17 +81,17 @@ class EntityTarget(NoActor):
         self._refuse("killed")
 
     def monitor(self, key: object, watcher: Callable[..., object]) -> None:
-        """Refuse: an entity has no end."""
+        """Refuse: an entity never ends."""
         self._refuse("monitored")
 
     def link(self, other: ActorRef[Any]) -> None:
-        """Refuse: an entity has no end."""
+        """Refuse: an entity never ends."""
         self._refuse("linked")
 
     def _refuse(self, verb: str) -> NoReturn:
         text = entity_text(self.type_name, self.key)
         msg = (
-            f"{text} is an entity and has no end, so it cannot be {verb}; node.events() "
+            f"{text} is an entity and never ends, so it cannot be {verb}; node.events() "
             "reports nodes that are lost"
         )
         raise NotAnActor(msg)
@@ -132,12 +132,12 @@ class EntityRef(ActorRef[E]):
 
     @property
     def actor_id(self) -> int:
-        """Zero: entities have no numbers."""
+        """Zero: entities are not numbered."""
         return 0
 
     @property
     def is_local(self) -> bool:
-        """Whether the entity is on this node, as far as it knows."""
+        """Whether this node owns the entity, by its own table."""
         target = self.target  # first the cheap test: each ask passes here
         return target.type_name in target.router.hosted and self.node_id == self.home.node_id
 

@@ -163,7 +163,7 @@ class ReminderTicket(Reply):
         """Do nothing: a reminder is handled when its commit succeeds."""
 
     def reference(self, _: Home) -> ActorRef[Any] | None:
-        """Return None: a reminder has no sending actor."""
+        """Return None: a reminder is not sent by an actor."""
         return None
 
 

@@ -8,7 +8,7 @@ or refused everything that was sent there. Without the marker, a later message c
 new owner before an earlier one that the former owner still refuses or forwards.
 
 A node that gives a slot away **forwards** the messages that it held during the move. Forwarded
-messages have a queue of their own. It waits only for the new owner, and is sent before the
+messages have a separate queue. It waits only for the new owner, and is sent before the
 messages of this node. Markers of other nodes wait for that queue only. So a marker waits for
 forwarded messages, these wait for an owner that serves the slot, and nothing waits in a circle.
 An owner gives a slot away again only after it has received everything that its predecessor
@@ -85,7 +85,7 @@ _NO_OWNER: Final = "no owner was found in the time of the ask"
 
 
 def _unavailable(type_name: str, key: str, reason: str) -> EntityUnavailable:
-    """Return the error of a message that has no owner."""
+    """Return the error of a message without an owner."""
     return EntityUnavailable(f"{entity_text(type_name, key)}: {reason}; nothing happened")
 
 
@@ -252,7 +252,7 @@ class TypeRouter:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait for their owners."""
+        """Number of messages that wait for their owners."""
         with self._lock:
             return sum(
                 len(q) for queues in (self._queues, self._forwarded) for q in queues.values()
@@ -367,7 +367,7 @@ class TypeRouter:
         self._lock.after(passed)
 
     def end_forwarding(self, slots: Iterable[int]) -> None:
-        """End the forwarding of some slots: no more messages follow."""
+        """End the forwarding of some slots: further messages are not forwarded."""
         with self._lock:
             for slot in slots:
                 if slot in self._forwarded_to or slot in self._forwarded:
@@ -428,11 +428,11 @@ class TypeRouter:
         """Adopt a table that is newer, or known to be current, and send what waited for it."""
         with self._lock:
             if table.version > self.table.version or (is_certain and table != self.table):
-                before, self.table = self.table.nodes, table
+                former_nodes, self.table = self.table.nodes, table
                 self._hostless.clear()
                 self._batches.clear()
                 self._direct.clear()
-                for node in sorted(before - table.nodes):
+                for node in sorted(former_nodes - table.nodes):
                     forget = self._forget_owner
                     self._runtime.call_later(GONE_SECONDS, forget, bytes.fromhex(node))
         self.flush()
@@ -447,7 +447,7 @@ class TypeRouter:
     def _flush(
         self, queues: dict[int, deque[PendingMessage]], go: Callable[[PendingMessage], bool]
     ) -> None:
-        """Send the messages of all queues of one kind, as far as possible; needs the lock."""
+        """Send the messages of all queues of one kind, until one must wait; needs the lock."""
         for slot in list(queues):
             queue, first = queues[slot], None
             while queue:
@@ -567,7 +567,7 @@ class TypeRouter:
         sender_ref: ActorRef[Any] | None,
         asker: PendingMessage | Future[Any],
     ) -> None:
-        """Send a message that cannot be batched, in a frame of its own."""
+        """Send a message that cannot be batched, in a single frame."""
         message, is_ask = pending.message, asker is pending
         envelope = message if message.__class__ is Envelope else None
         wrapped: Any = EntityMessage(
@@ -815,7 +815,7 @@ class TypeRouter:
             ref.target.post(AskEntityTable(self.type_name), future)
 
     def _table_answered(self, node: bytes, future: Future[Any]) -> None:
-        """Handle the answer of a node that was asked for the table."""
+        """Handle the answer of a node to a request for the table."""
         error = future.exception()
         table = None if error is not None else future.result()
         if isinstance(error, ActorDown) or (error is None and table is None):
@@ -824,7 +824,7 @@ class TypeRouter:
             self._hostless.discard(node)
             self.receive_table(table)
         elif isinstance(error, NotPermitted) and not self.table.version:
-            with self._lock:  # a leaf has no other node to ask
+            with self._lock:  # a leaf can ask no other node
                 queues, self._queues = self._queues, {}
             for pending in (
                 queued for queue in queues.values() for queued in queue if queued.key

@@ -1,1 +1,1 @@
-"""What can be seen of entities from outside: figures and events."""
+"""Statistics and events of entities."""

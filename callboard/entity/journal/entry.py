@@ -137,6 +137,6 @@ class EntryDecoder:
         except Exception as error:
             msg = (
                 f"@upcast of {stored.kind} raised {class_name(error)} ({error_text(error)}) in "
-                "a journal, where there is no entity; use only the fields in it"
+                "a journal, without an entity; let it use nothing but the fields"
             )
             raise StateVersion(msg) from error

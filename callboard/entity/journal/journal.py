@@ -292,7 +292,7 @@ class Journal(Closing):
         from callboard.entity.journal.log_copy import copy_to_log
 
         if self._reader is not None:
-            msg = "the log stores the position of its journal; remove reader="
+            msg = "the log stores the position of its journal; leave reader= away"
             raise WrongValue(msg)
         return copy_to_log(self, self._decoder.form, log)
 
@@ -311,7 +311,7 @@ class Journal(Closing):
             entry: by default the last one that was yielded.
 
         Raises:
-            WrongValue: the journal has no reader.
+            WrongValue: the journal was opened without a reader.
             Fenced: another journal with this reader was opened.
             StateUnavailable: the database is unavailable; nothing was stored.
         """

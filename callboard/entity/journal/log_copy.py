@@ -148,7 +148,7 @@ class _LogCopy:
                 try:
                     self._log.declare({field: column})
                 except (FieldConflict, ValueError):
-                    continue  # another event has a field of that name; this one is in the payload
+                    continue  # another event has a field of that name, so this one stays inside
 
 
 def _headers(event: StoredEvent) -> dict[str, str]:

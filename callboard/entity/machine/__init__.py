@@ -1,1 +1,1 @@
-"""Which member owns which slot: pure."""
+"""Pure machines: ownership of slots, votes, and the jobs of a queue."""

@@ -144,7 +144,7 @@ class JobQueue:
     #: Most jobs in the queue.
     limit: int
     changes: RowChanges = field(default_factory=RowChanges)
-    #: Number of jobs by status, including those that are not in memory.
+    #: Number of jobs by status, including jobs that are not in memory.
     counts: "Counter[JobStatus]" = field(default_factory=Counter)
     _jobs: dict[int, _LoadedJob] = field(default_factory=dict)
     _ready: list[int] = field(default_factory=list)
@@ -234,7 +234,7 @@ class JobQueue:
 
     @property
     def room(self) -> int:
-        """How many more jobs the queue can hold."""
+        """Number of jobs that can still be added."""
         return max(0, self.limit - self.counts.total())
 
     def put(self, number: int, body: str, due_ms: int = 0) -> None:
@@ -316,13 +316,13 @@ class JobQueue:
 
     @property
     def refused(self) -> int:
-        """How many ready jobs in memory some node refuses."""
+        """Number of ready jobs in memory that some node refuses."""
         return sum(map(len, self._aside.values()))
 
     def refuse(
         self, number: int, token: str, names: Iterable[str], now: float, reason: str = ""
     ) -> bool:
-        """Give back a job that its taker cannot read; return False if it has no such job.
+        """Put back a job that its taker cannot read; return False if the taker has none.
 
         It counts no attempt. For a while takers of that node get neither this job nor others
         with these types.
@@ -408,7 +408,7 @@ class JobQueue:
             self._set_aside(entry, refusing)
 
     def _set_aside(self, entry: _LoadedJob, nodes: frozenset[str]) -> None:
-        """Add a ready job to those that some nodes refuse.
+        """Add a ready job to the jobs that some nodes refuse.
 
         The first jobs keep their bodies even when memory is full. Otherwise a taker that can
         read them would starve: each read would fill memory with jobs that another taker
@@ -454,7 +454,7 @@ class JobQueue:
 
     @property
     def takers(self) -> int:
-        """How many takers wait for a job."""
+        """Number of takers that wait for a job."""
         return len(self._takers)
 
     def pop_takers(self) -> "deque[JobConsumer]":

@@ -61,7 +61,7 @@ class JoinAsked:
 
 @dataclass(frozen=True, slots=True)
 class DrainAsked:
-    """Give all slots away, and accept none."""
+    """Move all slots away, and accept none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ class OwnershipMachine:
         self.table = Table(slots=(NOBODY,) * count)
         #: The served slots, with their epochs.
         self.served: Mapping[int, int] = {}
-        #: What the node wants: nothing yet, to be a member, to own no slot, or to leave.
+        #: The aim of the node: none yet, to be a member, to own no slot, or to leave.
         self.aim: Literal["", "member", "drained", "none"] = ""
         #: Memberships that have ended, by writer and `joined`.
         self.gone: frozenset[tuple[str, int]] = frozenset()
@@ -358,7 +358,7 @@ class OwnershipMachine:
         #: Slots being drained to be given away, and whether everything in them has ended.
         self.giving: tuple[int, ...] = ()
         self.are_drained = False
-        #: How many slots the next move may have, and slots that were busy before: they go last.
+        #: Most slots of the next move, and slots that were busy before: they go last.
         self.at_once = portion
         self.busy: tuple[int, ...] = ()
         #: Polls until the next move may start, and the pause after the next failed move.
@@ -436,10 +436,10 @@ class OwnershipMachine:
     def _probe(self, effects: Effects) -> None:
         """Probe the other members, unless a probe is under way."""
         members = self.table.members.items()
-        others = {name: member.joined for name, member in members if name != self.writer}
-        if self.probing is None and others:
-            self.probing = others
-            effects.append(ProbeMembers(frozenset(others)))
+        probed = {name: member.joined for name, member in members if name != self.writer}
+        if self.probing is None and probed:
+            self.probing = probed
+            effects.append(ProbeMembers(frozenset(probed)))
 
     def _probed(self, event: MembersProbed, _: Effects) -> None:
         """Record proven deaths."""
@@ -528,7 +528,7 @@ class OwnershipMachine:
         self.claiming = None
 
     def _emptied(self, _: SlotsEmptied, __: Effects) -> None:
-        """Give drained slots away."""
+        """Let the next write of the table move the drained slots away."""
         self.are_drained = bool(self.giving)
 
     def _busy(self, _: SlotsBusy, effects: Effects) -> None:

@@ -600,7 +600,7 @@ class _Taking:
             self._runtime.post(self._send_withdrawal)
 
     def _send_withdrawal(self) -> None:
-        """Send a withdrawal, repeatedly while the queue has no owner."""
+        """Send a withdrawal, repeatedly until an owner receives it."""
         message = WithdrawTake(self._token)
         _Request(self._queue, message, _ignore, _ignore, is_repeated=True).send()
 

@@ -1,1 +1,1 @@
-"""Where entities' events and snapshots are kept, and what proves who may write them."""
+"""States of entities: databases with their events, snapshots and fences."""

@@ -40,7 +40,7 @@ def open_view(url: str, _writer: str = "") -> SqlView:
 
     Raises:
         WrongValue: the URL is of an unknown kind.
-        StateUnavailable: there is no such database.
+        StateUnavailable: the database does not exist.
         StorageError: the database cannot be opened, or does not hold a state.
     """
     if url.startswith(_POSTGRESQL):
@@ -50,7 +50,7 @@ def open_view(url: str, _writer: str = "") -> SqlView:
 
 
 def open_leases(url: str, writer: str) -> Leases:
-    """Open the leases of a URL; those of `sqlite:FILE` are in `FILE-leases`.
+    """Open the leases of a URL; for `sqlite:FILE` they are in `FILE-leases`.
 
     Raises:
         WrongValue: the URL is of an unknown kind.

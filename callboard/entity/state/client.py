@@ -167,8 +167,8 @@ class _Calls:
 class ThreadedStateClient:
     """Calls a state on three threads: for commits, for claims, and for everything else.
 
-    A claim may wait for the database's write lock; with a thread of its own, reads do not wait
-    for it.
+    A claim may wait for the database's write lock; on a separate thread, it does not delay
+    reads.
     """
 
     def __init__(self, state: EntityState, post: Callable[..., object]) -> None:
@@ -282,7 +282,7 @@ class ThreadedStateClient:
 
 
 def _settled(*, is_idle: bool = False) -> bool:
-    """Report that a state has no deferred work."""
+    """Report that all deferred work is finished."""
     return True
 
 

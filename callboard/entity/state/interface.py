@@ -97,7 +97,7 @@ class StoredReminder(NamedTuple):
     every_ms: int
     #: The message as JSON.
     body: str
-    #: How often it was about to be delivered when its process may have crashed.
+    #: Number of deliveries that may have crashed their process.
     attempts: int = 0
 
 
@@ -134,13 +134,13 @@ class JobState(NamedTuple):
     status: JobStatus = JobStatus.READY
     #: When it becomes ready, by the database's clock; 0 unless it is delayed.
     due_ms: int = 0
-    #: How often it was taken.
+    #: Number of times that it was taken.
     attempt: int = 0
     #: Token of its assignment, while it is taken.
     taker: str = ""
     #: Milliseconds that it is reserved for its taker.
     visible_ms: int = 0
-    #: Why it was returned, or is dead.
+    #: The reason of its last return.
     reason: str = ""
 
 
@@ -283,7 +283,7 @@ class EntityState(Protocol):
         """Write the batches of several slots in one transaction; each slot at most once.
 
         Batches of slots that others claimed are left out and reported. If the database refuses
-        a group, each slot is tried once in a transaction of its own. If the answer is lost, the
+        a group, each slot is tried once in a separate transaction. If the answer is lost, the
         state finds out the outcome before this returns.
 
         Raises:

@@ -184,9 +184,9 @@ class MemoryState:
         return Identity(self.tables.id, "the memory of this process")
 
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
-        """Raise the fences of slots; returns those that another claim holds."""
+        """Raise the fences of slots; returns the fences that other claims hold."""
         with self.tables.lock:
-            others, fences = {}, self.tables.fences
+            foreign, fences = {}, self.tables.fences
             for slot, epoch in sorted(slots.items()):
                 fence, claimed = (
                     fences.get((type_name, slot), NO_FENCE),
@@ -195,8 +195,8 @@ class MemoryState:
                 if fence.epoch < epoch:
                     fences[type_name, slot] = claimed
                 elif fence != claimed:
-                    others[slot] = fence
-            return others
+                    foreign[slot] = fence
+            return foreign
 
     def recover(
         self, type_name: str, key: str, version: int | None, limit: int = PAGE
@@ -220,7 +220,7 @@ class MemoryState:
             return self.tables.read_past(type_name, key, after, limit)
 
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Write the batches of several slots; those of fenced slots are left out."""
+        """Write the batches of several slots; batches of fenced slots are left out."""
         tables, now_ms = self.tables, self.clock()
         fenced: dict[Slot, Fence] = {}
         failed: dict[Slot, Exception] = {}

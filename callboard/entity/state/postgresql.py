@@ -63,7 +63,7 @@ from callboard.lease.postgresql import (
     pipelined,
 )
 
-#: Seconds for which the outcome of a commit is asked for after its answer was lost.
+#: Seconds of attempts to read the outcome of a commit whose answer was lost.
 SETTLE_SECONDS: Final = 6.0
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -261,7 +261,7 @@ class PostgresqlState(SqlState):
         )
 
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
-        """Raise the fences of slots; returns those that another claim holds."""
+        """Raise the fences of slots; returns the fences that other claims hold."""
 
         def work(connection: "psycopg.Connection[Any]") -> list[tuple[Any, ...]]:
             sql = "INSERT INTO callboard_types VALUES (%s, 0) ON CONFLICT DO NOTHING"

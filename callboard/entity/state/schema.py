@@ -63,7 +63,7 @@ STEPS: Final[tuple[tuple[str, ...], ...]] = (
             epoch BIGINT NOT NULL, time_ms BIGINT NOT NULL,
             PRIMARY KEY (type, reader)){clustered}""",
     ),
-    (  # where PostgreSQL has an index, SQLite has a table that may lag behind
+    (  # where PostgreSQL has an index, SQLite has a table that may be outdated
         OnSqlite("DROP INDEX callboard_events_of_key"),
         OnSqlite(
             """CREATE TABLE callboard_events_of_key (

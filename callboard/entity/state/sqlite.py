@@ -185,7 +185,7 @@ def _insert(count: int) -> str:
 
 
 class _FileView(SqlView):
-    """Queries of a file on a connection of their own."""
+    """Queries of a file on a separate connection."""
 
     _reading: SharedFile
     _by_key = _BY_KEY
@@ -228,7 +228,7 @@ class SqliteState(_FileView, SqlState):
         self._new_kinds: set[tuple[str, str, int]] = set()
         #: By type: the text of this writer's fences, and the parsed text.
         self._known_fences: dict[str, tuple[str | None, dict[int, int]]] = {}
-        #: By type: number of events missing in the index, as far as this process knows.
+        #: By type: number of events missing in the index, by the knowledge of this process.
         self._lags: dict[str, int] = {}
         self._new_lags: dict[str, int] = {}
         #: Types with events that cannot be indexed.
@@ -306,7 +306,7 @@ class SqliteState(_FileView, SqlState):
         return Identity(self._id, f"{self.path} on {gethostname()}", boot)
 
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
-        """Raise the fences of slots; returns those that another claim holds."""
+        """Raise the fences of slots; returns the fences that other claims hold."""
         rows = [
             field
             for slot, epoch in slots.items()
@@ -366,7 +366,7 @@ class SqliteState(_FileView, SqlState):
         """Add events to the index if many are missing in it, or if the state is idle.
 
         Returns:
-            Whether no event is missing, as far as this process knows.
+            Whether no event is missing, by the knowledge of this process.
         """
         most = INDEXED_FOR_READERS if self._is_read else INDEXED_TOGETHER
         for type_name, lag in list(self._lags.items()):

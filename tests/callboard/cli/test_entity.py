@@ -152,7 +152,7 @@ def test_the_journal_is_printed_and_copied(
         (2, ("ls",), "pass the ADDRESS of a node, or --state URL"),
         (2, ("ls", "basp://127.0.0.1:1", "--state", "sqlite:x"), "or --state URL"),
         (1, ("ls", "basp://127.0.0.1:1"), "no node answers"),
-        (2, ("history", "u-1", "--state", "nonsense"), "is no state"),
+        (2, ("history", "u-1", "--state", "nonsense"), "is not the URL of a state"),
         (1, ("history", "u-1", "--state", "sqlite:/none/a.db"), "there is no file"),
         (1, ("history", "none", "--state", "{url}"), "no entity 'none'"),
         (2, ("history", "u-1", "--state", "{url}", "--type", "Crat"), "no type 'Crat'"),

@@ -172,7 +172,7 @@ def test_what_cannot_be_made_again_is_told(open_one: OpenState) -> None:
     state.commit([batch(1, [1, 2, 3], snapshots=[snapshot(3)])])
     state.commit([batch(1, [], forget=2)])
     assert state.recover("Cart", "k-1", 1).snapshot == snapshot(3)
-    with pytest.raises(StateCorrupt, match="event 3 where 1 has to be"):
+    with pytest.raises(StateCorrupt, match="event 3 where event 1 should be"):
         state.recover("Cart", "k-1", 2)
     state.commit([batch(1, [], forget=3)])
     with pytest.raises(StateVersion, match="other versions"):

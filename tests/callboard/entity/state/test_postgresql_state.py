@@ -87,7 +87,7 @@ def test_a_commit_that_took_place_is_never_called_unavailable(
     lose_answers(state, 1, happens=True)
     with monkeypatch.context() as broken:
         broken.setattr(state._reading, "query", fails)
-        with pytest.raises(OutcomeUnknown, match="perhaps it is committed"):
+        with pytest.raises(OutcomeUnknown, match="it may be committed"):
             state.commit([batch(1, [1])])
     assert [event.number for event in state.recover("Cart", "k-1", 1).events] == [1]
 
@@ -265,7 +265,7 @@ def test_tables_of_the_first_version_get_reminders_and_jobs(
 def test_a_view_reads_and_makes_nothing(url: str) -> None:
     from callboard.entity.state.postgresql import PostgresqlState
 
-    with pytest.raises(StateCorrupt, match="no state of entities"):
+    with pytest.raises(StateCorrupt, match="not hold a state of entities"):
         open_view(url)
     state = PostgresqlState(url, "a")
     state.claim("Cart", {1: 1})

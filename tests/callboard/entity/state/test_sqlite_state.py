@@ -147,7 +147,7 @@ def test_events_are_read_by_sql_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["sqlite:", "mysql://x/y", "shop.db", ""])
 def test_other_urls_are_refused(url: str) -> None:
     for opened in (open_state, open_leases):
-        with pytest.raises(WrongValue, match="write sqlite:FILE"):
+        with pytest.raises(WrongValue, match="use sqlite:FILE"):
             opened(url, "a")
 
 
