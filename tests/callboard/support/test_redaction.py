@@ -118,7 +118,7 @@ def test_values_are_shown_without_secret_ones():
 PLAIN = {
     ("cli.mqtt", "PasswordOptions", "scram"): "whether",
     ("entity.machine.job_queue", "JobQueue", "_tokens"): "numbers of attempts",
-    ("entity.machine.job_queue", "_Held", "token"): "the number of an attempt",
+    ("entity.machine.job_queue", "_LoadedJob", "token"): "the number of an attempt",
     ("entity.machine.job_queue", "JobConsumer", "token"): "the number of an attempt",
     ("entity.queue.messages", "ExtendJob", "token"): "the number of an attempt",
     ("entity.queue.messages", "GiveBackJob", "token"): "the number of an attempt",

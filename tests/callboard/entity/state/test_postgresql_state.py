@@ -83,7 +83,7 @@ def test_a_commit_that_took_place_is_never_called_unavailable(
     def fails(*args: Any) -> Any:
         raise StateUnavailable("the server is away")
 
-    monkeypatch.setattr("callboard.entity.state.postgresql.SETTLING", 0.1)
+    monkeypatch.setattr("callboard.entity.state.postgresql.SETTLE_SECONDS", 0.1)
     lose_answers(state, 1, happens=True)
     with monkeypatch.context() as broken:
         broken.setattr(state._reading, "query", fails)
@@ -150,7 +150,7 @@ def test_reads_beside_a_commit_neither_wait_for_it_nor_ask_what_became_of_it(
 def test_one_thread_finds_out_what_was_left_open(
     state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callboard.entity.state.postgresql.SETTLING", 0.0)
+    monkeypatch.setattr("callboard.entity.state.postgresql.SETTLE_SECONDS", 0.0)
     lose_answers(state, 2, happens=True)
     with pytest.raises(OutcomeUnknown):
         state.commit([batch(1, [1])])

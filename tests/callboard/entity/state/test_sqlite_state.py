@@ -209,7 +209,7 @@ state.close()
 def _statements_of_looks(state: SqliteState) -> list[str]:
     """Return where the statements of a state's looks at its fences appear."""
     statements: list[str] = []
-    state._looking.connection.set_trace_callback(statements.append)
+    state._fence_reads.connection.set_trace_callback(statements.append)
     return statements
 
 
