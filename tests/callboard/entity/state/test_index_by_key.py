@@ -307,7 +307,7 @@ def test_two_events_of_one_number_hinder_nobody_else(
     state: SqliteState, caplog: pytest.LogCaptureFixture
 ) -> None:
     state.commit([written([("a", 1), ("a", 2), ("b", 1), ("a", 2)])])
-    with pytest.raises(StateCorrupt, match="'a' has event 2 where 3 has to be"):
+    with pytest.raises(StateCorrupt, match="'a' has event 2 where event 3 should be"):
         state.recover("Cart", "a", 1)
     with caplog.at_level(logging.ERROR, "callboard"):
         assert state.settle(is_idle=True) is True
@@ -315,7 +315,7 @@ def test_two_events_of_one_number_hinder_nobody_else(
     assert ["Cart have the same number" in record.message for record in caplog.records] == [True]
     state.commit([written([("b", number) for number in range(2, 40)])])
     assert numbers(state, "b") == list(range(1, 40))
-    with pytest.raises(StateCorrupt, match="'a' has event 2 where 3 has to be"):
+    with pytest.raises(StateCorrupt, match="'a' has event 2 where event 3 should be"):
         state.recover("Cart", "a", 1)
     assert len(caplog.records) == 1
 
