@@ -121,5 +121,6 @@ def test_a_missing_event_is_found_on_every_page(place: int) -> None:
         asker.entity(Count, "a").stop()
         cluster.advance(1.0)
         del cluster.database(URL).tables.events[Count.name, "a"][place]
-        with pytest.raises((StateCorrupt, EntityUnavailable), match=f"where event {place + 1} should"):
+        text = f"where event {place + 1} should"
+        with pytest.raises((StateCorrupt, EntityUnavailable), match=text):
             asker.entity(Count, "a").ask("count").result(5)

@@ -312,7 +312,9 @@ def test_two_events_of_one_number_hinder_nobody_else(
     with caplog.at_level(logging.ERROR, "callboard"):
         assert state.settle(is_idle=True) is True
         assert state.settle(is_idle=True) is True
-    assert ["Cart have the same number" in record.message for record in caplog.records] == [True]
+    assert ["Cart have the same number" in record.message for record in caplog.records] == [
+        True
+    ]
     state.commit([written([("b", number) for number in range(2, 40)])])
     assert numbers(state, "b") == list(range(1, 40))
     with pytest.raises(StateCorrupt, match="'a' has event 2 where event 3 should be"):
