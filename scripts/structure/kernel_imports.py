@@ -25,7 +25,9 @@ FACADE: Final = ("callboard", "callboard.node", "callboard.errors", "callboard.e
 """Modules of public names, which users import."""
 
 
-USERS_NAMES: Final = frozenset((*callboard.__all__, *errors.__all__, *events.__all__))
+USERS_NAMES: Final = frozenset(
+    name for module in (callboard, errors, events) for name in vars(module)["__all__"]
+)
 """The names that the facade exports."""
 
 
