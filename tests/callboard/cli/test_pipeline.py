@@ -345,3 +345,24 @@ def test_a_query_that_ends_by_itself_is_done_unless_it_has_an_error(error, how):
     ended = pipeline._follow(Ended(error), None, threading.Event(), print, watch)
 
     assert (ended, watch.query) == ((how, error), "q")
+
+
+def test_a_stream_dials_its_peers_before_the_slow_start_of_java(monkeypatch, tmp_path):
+    steps = []
+
+    def start_no_spark(*_):
+        steps.append("spark")
+        msg = "there is no Java"
+        raise SparkMissing(msg)
+
+    monkeypatch.setattr(pipeline, "_spark", start_no_spark)
+    monkeypatch.setattr(pipeline.StreamOptions, "link", lambda *_: steps.append("link"))
+    with CommitLog(tmp_path / "in", sync="none") as log:
+        log.append("/cpu/a", b"\x01")
+    places = [f"--log={tmp_path / 'in'}", f"--to={tmp_path / 'out'}"]
+    command = ["pipeline", "run", "rates", *places]
+
+    assert main(command) != 0
+    assert main([*command, "--listen", "127.0.0.1:0"]) != 0
+
+    assert steps == ["spark", "link", "spark"]

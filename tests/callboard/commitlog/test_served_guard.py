@@ -1,5 +1,6 @@
 """A server of logs under readers that are many, hostile, or do not read."""
 
+import errno
 import json
 import resource
 import socket
@@ -13,7 +14,7 @@ from callboard.commitlog import CommitLog, LogFailed, LogReader
 flight = pytest.importorskip("pyarrow.flight")
 
 from callboard.commitlog.remote import disk, guard  # noqa: E402
-from callboard.commitlog.remote.server import LogServer  # noqa: E402
+from callboard.commitlog.remote.server import LogServer, _of_disk  # noqa: E402
 from tests.polling import eventually  # noqa: E402
 
 SECRETS = {"reader": ["cpu"], "other": []}
@@ -259,3 +260,18 @@ def test_of_too_many_connections_those_go_whose_token_has_most(monkeypatch):
 )
 def test_peers_are_known_by_their_addresses(peer, found):
     assert guard._peer(peer.partition(":")[2]) == found
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "number"),
+    [
+        (OSError(errno.EIO, "the disk is damaged"), flight.FlightServerError, b"5"),
+        (OSError("without a number"), flight.FlightServerError, b""),
+        (OSError(errno.EMFILE, "too many files"), flight.FlightUnavailableError, b""),
+    ],
+)
+def test_a_client_gets_the_number_of_what_the_disk_refused(error, kind, number):
+    answer = _of_disk(error)
+
+    assert type(answer) is kind
+    assert answer.extra_info == number

@@ -3,7 +3,7 @@
 import pytest
 
 from callboard import Node
-from callboard.gateway import ModuleFailed, ModuleOptions, offer_module
+from callboard.gateway import Gateway, ModuleFailed, ModuleOptions, offer_module
 from callboard.gateway.errors import InvalidEntrypoint
 from callboard.gateway.remote import read_place
 from tests.callboard.gateway.cast import LIMIT, Failing, Quiet, Recorder, Relay
@@ -142,6 +142,21 @@ def test_a_module_of_a_lost_node_has_ended_and_its_messages_are_accounted_for(ga
     eventually(lambda: failed)
     counters = handle.counters
     assert counters.received + sum(counters.lost.values()) == 100
+
+
+def test_messages_wait_here_for_the_start_of_a_remote_module_if_configured(node, there):
+    kind = kept(Recorder)
+    offer_module(there, kind, "recorder")
+    with Gateway(node) as gateway:
+        gateway.add_module("source", Quiet)
+        gateway.add_module("far", place(there, "recorder"), options=ModuleOptions(hold=True))
+        gateway.link("source", "far")
+        gateway.publish("source", b"early")
+
+        assert (gateway._handles["far"].waiting, kind.made[0].calls) == (1, ["create"])
+        gateway.start()
+
+        assert kind.made[0].until(1)[0].content == b"early"
 
 
 @pytest.mark.parametrize(

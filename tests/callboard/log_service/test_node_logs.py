@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from callboard import Node, Rights, errors
+from callboard.actors.errors import NodeClosed
+from callboard.actors.future import Future
 from callboard.basp.header import LOG_SERVICE
 from callboard.commitlog import CommitLog, LogFailed, LogReader, Retention
 from callboard.commitlog.verify import verify
@@ -366,3 +368,41 @@ def test_metrics_tell_readers_and_their_lag(shop, log):
     assert len(list(reading)) == 599
     eventually(lambda: shop.served_logs()[0].lag == 0)
     assert Node.served_logs(shop)[0].lag == 0
+
+
+class Caller:
+    """Stands for a node with a log; its reply is made by hand."""
+
+    log = "cpu"
+
+    def __init__(self):
+        self.reply = Future()
+
+    def begin(self, _question, _seconds):
+        return self.reply
+
+
+@pytest.mark.parametrize("reply", [("first", 7), ("first", "a number"), NodeClosed("gone")])
+def test_a_reply_about_growth_wakes_readers_and_a_failure_lets_them_poll(reply):
+    caller, woken = Caller(), []
+    growth = node_disk.ToldGrowth(caller)
+    growth.add(lambda: woken.append(True))
+
+    if isinstance(reply, tuple):
+        caller.reply.set_result(reply)
+    else:
+        caller.reply.set_exception(reply)
+
+    assert bool(woken) is isinstance(reply, tuple)
+
+
+def test_a_reply_to_a_reader_that_is_gone_wakes_nobody():
+    caller, woken = Caller(), []
+    growth = node_disk.ToldGrowth(caller)
+    growth.add(lambda: woken.append(True))
+
+    del growth
+    gc.collect()
+    caller.reply.set_result(("first", 7))
+
+    assert woken == []

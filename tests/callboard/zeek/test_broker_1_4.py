@@ -427,3 +427,18 @@ def test_a_damaged_batch_ends_the_connection_or_means_something(draws):
     for effect in effects:
         if isinstance(effect, Closed):
             assert effect.error is None or isinstance(effect.error, errors.RemoteProtocolError)
+
+
+@pytest.mark.parametrize(
+    ("node", "source", "is_over"),
+    [(B, "core", True), (A, "core", False), (B, "another actor", False)],
+)
+def test_a_peering_ends_with_the_core_of_the_peer_and_with_nothing_else(
+    wire, node, source, is_over
+):
+    dialing = wire.sides[0]
+    number = dialing._peer_core() + (source != "core")
+
+    dialing.take(caf_frame(CafOperation.DOWN, node.to_bytes(), source=number), 0.0)
+
+    assert dialing.is_over() is is_over
