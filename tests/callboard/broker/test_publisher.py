@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from callboard.actors.errors import WouldBlock
+from callboard.broker import publisher as module
 from callboard.endpoint.hub import INPUT_LIMIT
 
 
@@ -124,3 +125,15 @@ def test_a_closed_publisher_publishes_no_more(published):
 
     with pytest.raises(EOFError, match="was closed"):
         publisher.publish(1)
+
+
+def test_a_forked_process_drops_the_pipe_of_a_publisher(published, monkeypatch):
+    publisher, _ = published
+    pipe, dropped = [publisher.fd(), publisher._pipe[1]], []
+    monkeypatch.setattr(module.after_fork, "drop", lambda *ends: dropped.append([*ends]))
+
+    publisher._leave()
+    publisher.close()
+    publisher._leave()
+
+    assert dropped == [pipe, []]

@@ -91,14 +91,16 @@ def test_handshake_completed_is_called_at_the_initial_ack():
 
 
 def test_a_pending_handshake_is_sent_again_at_each_heartbeat():
-    sender, station = producer(heartbeat_interval=2)
+    sender, station = producer(heartbeat_interval=3)
     sender.add("a")
     station.take_sent()
 
-    for _ in range(4):
+    repeated = []
+    for tick in range(1, 8):
         sender.tick()
+        repeated += [(tick, msg) for hdl, msg in station.take_sent() if hdl == "a"]
 
-    assert [msg for hdl, msg in station.take_sent() if hdl == "a"] == [Handshake(1, 2)] * 2
+    assert repeated == [(3, Handshake(1, 3)), (6, Handshake(1, 3))]
 
 
 def test_drop_indicates_that_a_consumer_got_removed():

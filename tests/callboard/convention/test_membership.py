@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from thespian.actors import (
@@ -24,6 +25,7 @@ from callboard import ActorRef, handler
 from callboard.actors import SystemBase
 from callboard.actors.errors import NotSpawnable
 from callboard.actors.thespian.cell import Creation
+from callboard.convention.membership import Membership
 from callboard.convention.messages import Create
 from callboard.proxies.errors import NotSerializable
 from callboard.proxies.node import Node
@@ -450,3 +452,13 @@ base.shutdown()
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert int(done.stdout) > 0, done.stderr
+
+
+def test_a_leader_is_forgotten_when_it_leaves_and_not_when_others_do():
+    neighbors = SimpleNamespace(leader="leader", left=lambda _: None)
+    membership = SimpleNamespace(known={"leader": 1, "other": 2}, neighbors=neighbors)
+
+    Membership.left(membership, "other")
+    assert (neighbors.leader, membership.known) == ("leader", {"leader": 1})
+    Membership.left(membership, "leader")
+    assert (neighbors.leader, membership.known) == (None, {})

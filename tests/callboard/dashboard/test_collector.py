@@ -1,11 +1,12 @@
 """The cost of a watched cluster: questions and rows, and none without a watcher."""
 
 import asyncio
+import time
 
 import pytest
 
 from callboard import Actor, Node, handler
-from callboard.dashboard.collector import ClusterWatch
+from callboard.dashboard.collector import ClusterWatch, Member
 from callboard.dashboard.streams import Streams
 from callboard.proxies.inspection import Inspect
 from callboard.support.inspection_tables import RowWindow
@@ -117,3 +118,17 @@ def test_a_node_that_does_not_answer_is_not_waited_for(watch):
 
     assert (names, count, asked % 2) == ({"n0", "n2"}, 300, 0)
     assert silent == {"n1": "it does not answer"}
+
+
+def test_the_history_has_sums_of_all_nodes_at_seconds_of_the_wall_clock():
+    with Node() as node:
+        watch, now, before = ClusterWatch(node), time.monotonic(), time.time_ns() / 1e9
+        for name in "ab":
+            member = watch.members[name.encode()] = Member(name.encode(), name)
+            for second, handled in ((now - 1.0, 0.0), (now, 30.0)):
+                member.history.append((second, {"handled": handled, "sent": 0.0, "lost": 0.0}))
+
+        history = watch.history()
+
+    assert history["handled"] == [60.0]
+    assert history["times"] == [pytest.approx(before, abs=5.0)]

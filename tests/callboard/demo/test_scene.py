@@ -1,9 +1,11 @@
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from callboard.demo.outcome import Balance
+from callboard.demo.run import Show
 from callboard.demo.scene import Scene, describe
 from callboard.demo.screen import PlainScreen, event_line, status_line
 from callboard.demo.view import amount, figures, journey, line_of_nodes, sparkline, store
@@ -275,3 +277,23 @@ def test_another_aggregator_counts_its_topics_from_the_start(scene):
 
     assert scene.topics() == {}
     assert scene.topics_rate() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("views", "has_reported"),
+    [
+        ([(True, True, 3), (True, True, 4)], True),
+        ([(True, True, 3), (True, True, 2)], False),
+        ([(True, True, 3), (True, False, 3)], False),
+        ([(True, True, 3), (False, False, 0)], True),
+    ],
+)
+def test_a_round_is_over_when_every_living_node_has_reported_for_it(views, has_reported):
+    names = ("is_alive", "has_reported", "round")
+    nodes = {
+        n: SimpleNamespace(**dict(zip(names, view, strict=True)))
+        for n, view in enumerate(views)
+    }
+    show = SimpleNamespace(scene=SimpleNamespace(nodes=nodes))
+
+    assert Show._has_reported(show, 3) is has_reported
