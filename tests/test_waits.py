@@ -403,7 +403,7 @@ def test_a_publisher_that_waits_for_room_ends_with_its_node(monkeypatch):
     node = Node("full")
     endpoint = Endpoint(node=node)
     monkeypatch.setattr(endpoint.hub, "has_room", lambda: False)
-    room = endpoint.hub.room()
+    room = endpoint.hub.inputs.room()
     assert not room.done()
     node.close()
     assert isinstance(room.exception(END_SECONDS), errors.NodeClosed)

@@ -461,7 +461,7 @@ class Endpoint(Closing):
     async def apublish(self, *args: Any, topic: Any = None, data: Any = ABSENT) -> None:
         """Awaitable twin of `publish`: waits for room."""
         while not self.hub.has_room():
-            await self.hub.room()
+            await self.hub.inputs.room()
         self.publish(*args, topic=topic, data=data)
 
     def publish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
@@ -476,7 +476,7 @@ class Endpoint(Closing):
     async def apublish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
         """Awaitable twin of `publish_batch`: waits for room."""
         while not self.hub.has_room():
-            await self.hub.room()
+            await self.hub.inputs.room()
         self.publish_batch(*batch)
 
     def publish_journal(self, journal: "Journal", topic: str | Topic) -> int:
@@ -892,7 +892,7 @@ class Endpoint(Closing):
         remote, limit = checked_endpoint(address, port), _seconds(retry)
         wire = wire or self.configuration.options.wire
         if wire == NATIVE:
-            return self.hub.peer(remote, limit)
+            return self.hub.peerings.peer(remote, limit)
         done: Future[bool] = self._peering(wire).peer(remote, limit)
         return self.node.context.shutdown.guard(done)
 
@@ -902,7 +902,7 @@ class Endpoint(Closing):
             done: Future[bool] | None = peering.unpeer(remote)
             if done is not None:
                 return self.node.context.shutdown.guard(done)
-        return self.hub.unpeer(remote)
+        return self.hub.peerings.unpeer(remote)
 
     def _until_known(self, whom: str, timeout: Seconds | None) -> Future[bool]:
         self._refuse_shut()
@@ -918,14 +918,14 @@ class Endpoint(Closing):
             is_peer = any(peer.endpoint == endpoint for peer in foreign.peers())
             return is_peer or core.node_of(endpoint) is not None
 
-        return self.hub.until(is_known, limit)
+        return self.hub.waits.until(is_known, limit)
 
     def _until_taken(self, topic: str | Topic, timeout: Seconds | None) -> Future[bool]:
         self._refuse_shut()
         text = topic_text(topic)
 
         limit = _seconds(timeout, AWAIT_PEER_LIMIT)
-        return self.hub.until(lambda core: text in core.peer_topics(), limit)
+        return self.hub.waits.until(lambda core: text in core.peer_topics(), limit)
 
     def _hold(self, store: Store) -> Store:
         self.stores = [attached for attached in self.stores if not attached.is_closed]
@@ -942,7 +942,7 @@ class Endpoint(Closing):
         if node is None:
             log.info("endpoint %s is not reachable; a message to it was dropped", receiver)
         else:
-            self.hub.send_to(node, [(topic, value)])
+            self.hub.publishing.send_to(node, [(topic, value)])
 
     def _member(self, member: M) -> M:
         self._refuse_shut()

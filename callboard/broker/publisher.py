@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from callboard import locks
-from callboard.endpoint.hub import INPUT_LIMIT, Hub
+from callboard.endpoint.hub import Hub
+from callboard.endpoint.input_queue import INPUT_LIMIT
 from callboard.kernel.twins import Closing
 from callboard.support import after_fork
 
@@ -68,7 +69,7 @@ class Publisher(Closing):
         """Wait for room; raise if the publisher is closed."""
         self._refuse_closed()
         while not self._hub.has_room():
-            await self._hub.room()
+            await self._hub.inputs.room()
 
     # --- inspection ---
 
@@ -103,7 +104,7 @@ class Publisher(Closing):
                 for end in self._pipe:
                     os.set_blocking(end, False)
                 os.write(self._pipe[1], b"x")
-                self._hub.room_listeners.append(self._room_changed)
+                self._hub.inputs.room_listeners.append(self._room_changed)
                 if not self._hub.has_room():
                     os.read(self._pipe[0], 1)
             return self._pipe[0]
@@ -124,7 +125,7 @@ class Publisher(Closing):
         with self._lock:
             pipe, self._pipe = self._pipe, None
         if pipe is not None:
-            self._hub.room_listeners.remove(self._room_changed)
+            self._hub.inputs.room_listeners.remove(self._room_changed)
             for end in pipe:
                 os.close(end)
         self._on_closed(self)
@@ -139,7 +140,7 @@ class Publisher(Closing):
 
     def _drop_waiting(self) -> None:
         """Remove messages that the core has not taken yet."""
-        inputs = self._hub.inputs
+        inputs = self._hub.inputs.entries
         for item in list(inputs):
             if isinstance(item, tuple) and item[0] == self.topic:  # not a command to send
                 with suppress(ValueError, IndexError):  # the core has just taken it

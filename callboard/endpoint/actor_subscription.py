@@ -1,14 +1,15 @@
-"""Actors that take topics: `endpoint.subscribe(ref, topics)`, and `@topic` on a handler.
+"""Subscriptions of actors: `endpoint.subscribe(ref, topics)`, and `@topic` on a handler.
 
     hubs ──> hub of this node ──> subscription: a queue ──> mailbox of the actor
 
-A message goes into the actor's mailbox while that has room. A bounded mailbox that is full
-holds the queue of the subscription up, and that has bounds too: what is beyond them is dropped,
-counted and told. An actor on another node, whose mailbox is not seen from here, has some
-messages under way and confirms each by having handled it.
+Messages go to the actor's mailbox while it has room. While a bounded mailbox is full, messages
+wait in the queue of the subscription. This queue is bounded too: above its limit, messages are
+dropped, counted and reported. The mailbox of an actor on another node is not visible here, so a
+limited number of messages is sent to it, and its answer to each confirms the processing.
 
-A subscription ends with its actor. Where a supervisor starts that again, it waits meanwhile and
-goes on with the next incarnation: see `Succession`. It works in turns of the hub.
+A subscription ends with its actor. If a supervisor restarts the actor, messages wait until the
+next incarnation, which keeps the subscription: see `Succession`. All of this happens in turns
+of the hub.
 """
 
 import inspect
@@ -33,31 +34,31 @@ from callboard.kernel.twins import Closing
 from callboard.model.data import thawed
 from callboard.support.text import describe
 
-_LOG: Final = logging.getLogger("callboard.endpoint")
+_log: Final = logging.getLogger("callboard.endpoint")
 
 F = TypeVar("F", bound=Callable[..., Any])
 OnFull = Literal["drop_oldest", "drop_newest", "wait"]
 
-#: Bytes that may wait for one actor, beside the limit in messages.
+#: Maximum number of bytes in the queue of one actor, in addition to the limit in messages.
 QUEUE_BYTES: Final = 64 << 20
 
-#: Messages that an actor on another node may have under way.
+#: Maximum number of unconfirmed messages to an actor on another node.
 WINDOW: Final = 64
 
-#: Seconds that a link is not read while publishers are slowed for a subscription.
+#: Seconds for which a link is not read while a subscription slows down publishers.
 PAUSE: Final = 0.05
 
-#: Seconds between two events about one subscription that drops all the time.
+#: Seconds between two events of a subscription that drops messages continuously.
 REPORT_INTERVAL: Final = 1.0
 
 
 @frozen_message("callboard.TopicMessage")
 class TopicMessage:
-    """A published message, as a subscribed actor gets it.
+    """A published message, as a subscribed actor receives it.
 
     Attributes:
-        topic: that it was published on.
-        value: of the data model of topics: a list has become a tuple.
+        topic: the topic on which it was published.
+        value: the value in the data model of topics: a list has become a tuple.
     """
 
     topic: str
@@ -65,13 +66,13 @@ class TopicMessage:
 
 
 class ActorSubscription(Closing, RunReceiver):
-    """Brings topics to an actor until it ends, or `close`. Made by `Endpoint.subscribe`.
+    """Subscription of an actor, until the actor ends or `close`. See `Endpoint.subscribe`.
 
     Attributes:
-        ref: The actor; the next incarnation once a supervisor has started it again.
-        topics: What it takes: every topic that begins with one of these.
-        dropped: Messages that it did not get, because too much waited or it had ended.
-        is_closed: Whether it takes no more.
+        ref: The actor; after a restart by a supervisor, its next incarnation.
+        topics: Prefixes of its topics.
+        dropped: Number of messages dropped because the queue was full or the actor had ended.
+        is_closed: Whether the subscription has ended.
     """
 
     def __init__(
@@ -89,12 +90,12 @@ class ActorSubscription(Closing, RunReceiver):
         """Use `Endpoint.subscribe`; `door` is the message class of a handler with `@topic`.
 
         Raises:
-            WrongArgument: that is no ref, no limit, or no policy.
+            WrongArgument: the ref, the limit or the policy is invalid.
             ActorDown: the actor has ended.
         """
         self.ref = checked_ref(ref, "subscribe()")
         if type(limit) is not int or limit < 1:
-            msg = f"limit={limit!r}: give the number of messages that may wait, 1 or more"
+            msg = f"limit={limit!r}: pass the maximum number of waiting messages, 1 or more"
             raise errors.WrongArgument(msg)
         if on_full not in typing.get_args(OnFull):
             choices = ", ".join(typing.get_args(OnFull))
@@ -102,19 +103,26 @@ class ActorSubscription(Closing, RunReceiver):
             raise errors.WrongArgument(msg)
         target = ref.target
         if isinstance(target, Cell) and not target.alive:
-            msg = f"{ref} has ended ({target.reason}); subscribe an actor that runs"
+            msg = f"{ref} has ended ({target.reason}); subscribe a running actor"
             raise errors.ActorDown(msg, str(target.reason), target.detail)
         self.topics = tuple(map(checked_topic, topics))
         self.dropped = 0
         self.is_closed = False
         self._hub, self._make, self._closed_told, self._door = hub, make, closed, door
         self._limit, self._on_full = limit, on_full
-        #: What waits, with its size.
+        #: Waiting messages with their sizes.
         self._queue: deque[tuple[Item, int]] = deque()
-        self._bytes = self._under_way = self._untold = self._heirs = 0
-        #: Whether the actor has no room; whether it has ended and another one follows.
+        self._bytes = 0
+        #: Number of unconfirmed messages to an actor on another node.
+        self._unconfirmed = 0
+        #: Number of dropped messages since the last event.
+        self._unreported = 0
+        #: Number of incarnations announced by `_succeeded` whose turn has not come.
+        self._successors = 0
+        #: Whether the actor has no room; whether it has ended and a successor is expected.
         self._is_full = self._is_orphan = False
-        self._is_holding = self._is_telling = False
+        #: Whether publishers are slowed down; whether an event was sent within the interval.
+        self._is_holding = self._is_reporting = False
         self._succession = hub.runtime.succession
         self._watch(self.ref)
         if door is not None:
@@ -126,7 +134,7 @@ class ActorSubscription(Closing, RunReceiver):
 
     @property
     def waiting(self) -> int:
-        """Messages that wait because the actor has no room."""
+        """Number of messages that wait because the actor has no room."""
         return len(self._queue)
 
     def close(self) -> None:
@@ -140,33 +148,36 @@ class ActorSubscription(Closing, RunReceiver):
             self._hub.call_soon(self._drop_all)
 
     async def aclose(self) -> None:
-        """Awaitable twin of `close`, which never waits."""
+        """Awaitable twin of `close`, which never blocks."""
         self.close()
 
-    # --- what comes, in turns of the hub ---
+    # --- received messages, in turns of the hub ---
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
-        """Hand a run over, or let it wait."""
-        if self.is_closed or self._hand_over(items):
+        """Deliver a run to the actor, or queue it."""
+        if self.is_closed or self._deliver_run(items):
             return
-        queue, each = self._queue, size // len(items)
-        queue.extend([(item, each) for item in items])
-        self._bytes += each * len(items)
+        queue, item_size = self._queue, size // len(items)
+        queue.extend([(item, item_size) for item in items])
+        self._bytes += item_size * len(items)
         self._drain()
         if self._on_full == "wait" and len(queue) > self._limit // 16:
             self._is_holding = True
             self._hub.hold(self, sender, PAUSE)
-        take = queue.popleft if self._on_full == "drop_oldest" else queue.pop
+        pop = queue.popleft if self._on_full == "drop_oldest" else queue.pop
         excess = 0
         while len(queue) > self._limit or (self._bytes > QUEUE_BYTES and len(queue) > 1):
-            self._bytes -= take()[1]
+            self._bytes -= pop()[1]
             excess += 1
-        if excess and not self._is_telling:
-            _LOG.warning("%s is slower than its topics: messages are dropped", self)
+        if excess and not self._is_reporting:
+            _log.warning("%s is slower than its topics: messages are dropped", self)
         self._drop(excess)
 
-    def _hand_over(self, items: list[Item]) -> bool:
-        """Hand a whole run over to an actor here that takes everything; its cell wakes once."""
+    def _deliver_run(self, items: list[Item]) -> bool:
+        """Deliver a whole run to a local actor with an unbounded mailbox: one wake-up for all.
+
+        Returns False if messages wait already, or the mailbox is bounded or not on this node.
+        """
         target = self.ref.target
         if self._queue or self._is_orphan or not isinstance(target, Cell) or target.bounds:
             return False
@@ -174,28 +185,28 @@ class ActorSubscription(Closing, RunReceiver):
         for topic, value in items:
             try:
                 messages.append(make(topic, thawed(value)))
-            except Exception as error:  # noqa: BLE001  # what the user makes of a value
-                self._drop_unmade(topic, error)
+            except Exception as error:  # noqa: BLE001  # `make` is a function of the user
+                self._drop_failed(topic, error)
             if self.is_closed:
                 break
         target.post_run(messages)
         return True
 
-    def _drop_unmade(self, topic: str, error: Exception) -> None:
-        """Drop a message that could not be made, or not be sent."""
-        told = f"a message of {topic[:200]} for {self.ref} was dropped"
-        self._hub.runtime.warn_once((self, type(error)), f"{told}: {describe(error)}")
+    def _drop_failed(self, topic: str, error: Exception) -> None:
+        """Drop a message that could not be created or sent."""
+        text = f"a message of {topic[:200]} for {self.ref} was dropped: {describe(error)}"
+        self._hub.runtime.warn_once((self, type(error)), text)
         self._drop(1)
 
     def _drain(self) -> None:
-        """Hand over what the actor has room for."""
+        """Deliver queued messages while the actor has room."""
         queue = self._queue
         while queue and not (self._is_full or self._is_orphan or self.is_closed):
             (topic, value), size = queue[0]
             try:
-                self._offer(self._make(topic, thawed(value)))
-            except Exception as error:  # noqa: BLE001  # what the user makes of a value
-                self._drop_unmade(topic, error)
+                self._deliver(self._make(topic, thawed(value)))
+            except Exception as error:  # noqa: BLE001  # `make` is a function of the user
+                self._drop_failed(topic, error)
             if not self._is_full:
                 queue.popleft()
                 self._bytes -= size
@@ -203,103 +214,107 @@ class ActorSubscription(Closing, RunReceiver):
             self._is_holding = False
             self._hub.relax(self)
 
-    def _offer(self, message: Any) -> None:
-        """Give the actor a message, or take note that it has no room."""
+    def _deliver(self, message: Any) -> None:
+        """Send the actor a message; without room, set `_is_full` and wait for room."""
         ref, target = self.ref, self.ref.target
         if isinstance(target, Cell):
             room = target.offer(message)
             if room is not None:
                 self._is_full = True
-                room.add_done_callback(lambda _: self._hub.call_soon(self._go_on))
-        elif self._under_way >= WINDOW:
+                room.add_done_callback(lambda _: self._hub.call_soon(self._resume))
+        elif self._unconfirmed >= WINDOW:
             self._is_full = True
         else:
-            done = ref.ask(message, timeout=None)
-            self._under_way += 1
-            done.add_done_callback(
-                lambda done: self._hub.call_soon(self._confirmed, ref, done.exception())
+            answer = ref.ask(message, timeout=None)
+            self._unconfirmed += 1
+            answer.add_done_callback(
+                lambda answer: self._hub.call_soon(self._confirmed, ref, answer.exception())
             )
 
-    def _go_on(self) -> None:
-        """Hand over more: there is room."""
+    def _resume(self) -> None:
+        """Continue to deliver: the actor has room."""
         self._is_full = False
         self._drain()
 
     def _confirmed(self, ref: ActorRef[Any], error: BaseException | None) -> None:
-        """Take note that an actor on another node has handled a message, or will not."""
+        """Handle the answer of an actor on another node: it processed a message, or failed."""
         if ref == self.ref:
-            self._under_way -= 1
-        # What its handler raised is an answer like any other.
+            self._unconfirmed -= 1
+        # An error that its handler raised (`RemoteError`) confirms the message as well.
         if isinstance(error, errors.CallboardError) and not isinstance(
             error, errors.RemoteError
         ):
             self._drop(1)
             self._hub.runtime.warn_once((self, type(error)), f"{self!r}: {describe(error)}")
-        self._go_on()
+        self._resume()
 
-    # --- what is dropped ---
+    # --- dropped messages ---
 
     def _drop(self, count: int) -> None:
-        """Count messages that the actor does not get, and tell of them."""
+        """Count dropped messages and report them."""
         self.dropped += count
-        self._untold += count
+        self._unreported += count
         self._hub.counters.dropped += count
-        if count and not self._is_telling:
-            self._tell()
+        if count and not self._is_reporting:
+            self._report()
 
-    def _tell(self) -> None:
-        """Tell what was dropped since the last event; again after a while if more is."""
-        count, self._untold = self._untold, 0
-        self._is_telling = bool(count)
+    def _report(self) -> None:
+        """Report the messages dropped since the last event; check again after the interval."""
+        count, self._unreported = self._unreported, 0
+        self._is_reporting = bool(count)
         if count:
             self._hub.runtime.report(SubscriptionOverflow(self.ref, self.topics, count))
-            self._hub.after(REPORT_INTERVAL, CallBack(self._tell))
+            self._hub.after(REPORT_INTERVAL, CallBack(self._report))
 
     def _drop_all(self) -> None:
-        """Drop what waits at the end."""
+        """Drop the queue, because the subscription has ended."""
         count = len(self._queue)
         self._queue.clear()
         self._drop(count)
 
-    # --- the actor and those that take its place ---
+    # --- the actor and its successors ---
 
     def _watch(self, ref: ActorRef[Any]) -> None:
-        """Hear of the end of an actor, and of its heir; from any thread."""
-        self._succession.follow(ref, self._passed)
+        """Monitor an actor and its succession; may be called from any thread."""
+        self._succession.follow(ref, self._succeeded)
         ref.target.monitor(self, lambda _: self._hub.call_soon(self._ended, ref))
 
     def _leave(self) -> None:
-        """Belong to the actor no more."""
-        self._succession.leave(self.ref, self._passed)
+        """Stop monitoring the actor."""
+        self._succession.leave(self.ref, self._succeeded)
         self.ref.target.demonitor(self)
         if self._door is not None:
             self._hub.by_door.pop((self.ref, self._door), None)
 
     def _ended(self, ref: ActorRef[Any]) -> None:
-        """Wait for the next incarnation where there will be one, else close."""
+        """Handle the end of the actor: wait for a successor, or close if none is expected."""
         if ref == self.ref:
             self._is_orphan = True
-            if not (self._succession.expects(ref) or self._heirs):
+            if not (self._succession.expects(ref) or self._successors):
                 self.close()
 
-    def _passed(self, successor: ActorRef[Any] | None) -> None:
-        """Take note of the next incarnation at once; it may end before the hub's turn."""
-        self._heirs += 1
+    def _succeeded(self, successor: ActorRef[Any] | None) -> None:
+        """Handle the next incarnation; called on the thread that started it.
+
+        The successor is monitored here already: if it ended before the hub's turn, a monitor
+        set in that turn would miss its own successor.
+        """
+        self._successors += 1
         if successor is not None and not self.is_closed:
             self._watch(successor)
         self._hub.call_soon(self._change_over, successor)
 
     def _change_over(self, successor: ActorRef[Any] | None) -> None:
-        """Go on with the next incarnation; close if there is none."""
-        self._heirs -= 1
+        """Continue with the next incarnation; close if there is none."""
+        self._successors -= 1
         if successor is None:
             self.close()
         elif not self.is_closed:
             self._leave()
-            self.ref, self._under_way, self._is_orphan = successor, 0, False
+            self.ref, self._unconfirmed, self._is_orphan = successor, 0, False
             if self._door is not None:
                 self._hub.by_door[successor, self._door] = self
-            self._go_on()
+            self._resume()
 
 
 def topic(
@@ -307,31 +322,32 @@ def topic(
 ) -> Callable[[F], F]:
     """Subscribe a method of an actor class to topics: `@topic("/home")`.
 
-    It takes the value, `(self, value)`; or `(self, topic, value)`; or the whole, where its
-    parameter is annotated with `TopicMessage`. A value that is not of the annotated type is
-    counted and logged, and not handled. It may be a coroutine. Each actor of the class is
-    subscribed on its node while it lives; see `Endpoint.subscribe`.
+    The method has the parameters `(self, value)` or `(self, topic, value)`; with the annotation
+    `TopicMessage`, a single parameter receives topic and value. A value of another type than
+    annotated is counted and logged instead of handled. The method may be a coroutine. Each
+    actor of the class is subscribed on its node until it ends; see `Endpoint.subscribe`.
 
     Args:
-        topics: every topic that begins with one of these.
-        limit: messages that may wait while the actor's mailbox is full.
-        on_full: what happens beyond that; see `Endpoint.subscribe`.
+        topics: prefixes of the topics.
+        limit: maximum number of messages that wait while the actor's mailbox is full.
+        on_full: policy above the limit; see `Endpoint.subscribe`.
 
     Raises:
-        WrongArgument: there is no topic.
-        InvalidTopic: one is no topic.
-        InvalidHandler: the method takes something else.
+        WrongArgument: there is no topic, or an argument is not a topic.
+        InvalidTopic: a topic is invalid.
+        InvalidHandler: the method has other parameters.
     """
-    if not topics or not all(isinstance(one, str | Topic) for one in topics):
+    if not topics or not all(isinstance(prefix, str | Topic) for prefix in topics):
         msg = 'topic() takes the topics of a handler: write @topic("/home/kitchen")'
         raise errors.WrongArgument(msg)
     texts = topic_texts(topics)
 
     def mark(function: F) -> F:
         required = [
-            one
-            for one in list(inspect.signature(function).parameters.values())[1:]
-            if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+            parameter
+            for parameter in list(inspect.signature(function).parameters.values())[1:]
+            if parameter.default is parameter.empty
+            and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         ]
         if not 1 <= len(required) <= 2:
             name = function.__qualname__
@@ -341,7 +357,7 @@ def topic(
 
         def opened(cell: Cell) -> None:
             hub = Hub.of(_node_of(cell))
-            # The subscription of the one whose place it takes goes on with it.
+            # After a restart, the subscription of the former incarnation continues.
             if (getattr(cell.parent, "former", None), kind) not in hub.by_door:
                 ActorSubscription(
                     hub, cell.ref, texts, make=kind, limit=limit, on_full=on_full, door=kind
@@ -353,32 +369,32 @@ def topic(
 
 
 def _node_of(cell: Cell) -> Any:
-    """Return the node of an actor that takes topics.
+    """Return the node of an actor with `@topic`.
 
     Raises:
-        WrongArgument: it has none.
+        WrongArgument: the actor is not on a node.
     """
     node = getattr(cell.runtime, "node", None)
     if node is None:
-        msg = "an actor with @topic lives on a callboard.Node, and this system is none"
+        msg = "an actor with @topic needs a callboard.Node; spawn it with node.spawn(…)"
         raise errors.WrongArgument(msg)
     return node
 
 
 def _entry_of(function: Callable[..., Any]) -> HandlerEntry:
-    """Return the entry of a handler that takes topics."""
+    """Return the handler entry of a method with `@topic`."""
     required = list(inspect.signature(function).parameters.values())[1:3]
     takes_topic = len(required) == 2 and required[1].default is inspect.Parameter.empty
     name = required[takes_topic].name
     kinds = _kinds_of(function, name)
     is_coroutine = inspect.iscoroutinefunction(function)
 
-    def call(actor: Any, found: TopicMessage) -> Any:
-        given = found if kinds == (TopicMessage,) else found.value
-        if kinds and not isinstance(given, kinds):
-            _refuse(actor, function, found)
+    def call(actor: Any, message: TopicMessage) -> Any:
+        value = message if kinds == (TopicMessage,) else message.value
+        if kinds and not isinstance(value, kinds):
+            _refuse(actor, function, message)
             return _nothing() if is_coroutine else None
-        return function(actor, found.topic, given) if takes_topic else function(actor, given)
+        return function(actor, message.topic, value) if takes_topic else function(actor, value)
 
     entry = HandlerEntry(call)
     entry.is_coroutine = is_coroutine
@@ -386,29 +402,29 @@ def _entry_of(function: Callable[..., Any]) -> HandlerEntry:
 
 
 async def _nothing() -> None:
-    """Stand in the place of a coroutine handler."""
+    """Replace the call of a coroutine handler whose value was refused."""
 
 
 def _kinds_of(function: Callable[..., Any], name: str) -> tuple[type, ...]:
-    """Return the classes of values that a handler takes; none for all of them."""
+    """Return the types of values that a handler accepts; empty for any type."""
     try:
         hint = hints_of(function, name).get(name, Any)
         kinds = set(types_of(hint, function.__qualname__))
-    except errors.InvalidHandler:  # the annotation says nothing that can be checked
+    except errors.InvalidHandler:  # the annotation cannot be checked at run time
         return ()
-    # What arrives of an int, a list or a set is one of the second.
-    also = {float: int, list: tuple, set: frozenset}
-    kinds |= {also[kind] for kind in kinds if kind in also}
+    # An int is accepted as a float; published lists and sets arrive as tuples and frozensets.
+    received_as = {float: int, list: tuple, set: frozenset}
+    kinds |= {received_as[kind] for kind in kinds if kind in received_as}
     return () if object in kinds else tuple(kinds)
 
 
-def _refuse(actor: Any, function: Callable[..., Any], found: TopicMessage) -> None:
-    """Count a value that is not of the type which its handler takes."""
-    runtime, kind = actor.node.context, type(found.value).__qualname__
+def _refuse(actor: Any, function: Callable[..., Any], message: TopicMessage) -> None:
+    """Count and report a value whose type the handler does not accept."""
+    runtime, kind = actor.node.context, type(message.value).__qualname__
     runtime.counters.unexpected += 1
-    runtime.report(Unexpected(actor.me, found))
+    runtime.report(Unexpected(actor.me, message))
     runtime.warn_once(
         (function, kind),
-        f"{function.__qualname__} does not take {kind}, which came on {found.topic[:200]}: "
-        "not handled; annotate what it takes, or publish that",
+        f"{function.__qualname__} does not take {kind}, which was published on "
+        f"{message.topic[:200]}: not handled; change the annotation, or publish another type",
     )

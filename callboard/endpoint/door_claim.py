@@ -64,14 +64,14 @@ def next_state(
         has_waited: whether the directories had time to report other claims.
         is_outdone: whether this node does not reach the peer, but a standby or claimer does.
     """
-    others = {*holders} - {own}
+    other_holders = {*holders} - {own}
     if state is DoorState.HELD:
-        is_second = any(other < own for other in others)
+        is_second = any(other < own for other in other_holders)
         return DoorState.STANDBY if is_second or is_outdone else state
     if state is DoorState.STANDBY:
-        return state if others or is_outdone else DoorState.CLAIMING
+        return state if other_holders or is_outdone else DoorState.CLAIMING
     if state is DoorState.CLAIMING:
-        if others or is_outdone:
+        if other_holders or is_outdone:
             return DoorState.STANDBY
         if has_waited and not any(other < own for other in {*claimers} - {own}):
             return DoorState.HELD
@@ -93,8 +93,8 @@ class DoorClaim:
         hub: Hub,
         peer_key: str,
         *,
-        kept: Callable[[], object],
-        lost: Callable[[bytes], object],
+        on_held: Callable[[], object],
+        on_lost: Callable[[bytes], object],
         reaches: Callable[[], bool] = lambda: True,
     ) -> None:
         """Claim a door; may be called from any thread. Callbacks run on the node's thread.
@@ -102,9 +102,9 @@ class DoorClaim:
         Args:
             hub: hub of the node.
             peer_key: identity of the peer; a node can have one claim for each.
-            kept: called when this node becomes the holder.
-            lost: called with the id of the holder when that is another node, which may happen
-                after `kept` at the end of a partition; empty while the holder is unknown.
+            on_held: called when this node becomes the holder.
+            on_lost: called with the id of the holder when that is another node; also after
+                `on_held`, at the end of a partition. Empty while the holder is unknown.
             reaches: returns whether this node reaches the peer.
 
         Raises:
@@ -121,7 +121,7 @@ class DoorClaim:
                 raise DoorTaken(msg)
             hub.claims.add(name)
         self._hub, self._name = hub, name
-        self._kept, self._lost, self._reaches = kept, lost, reaches
+        self._on_held, self._on_lost, self._reaches = on_held, on_lost, reaches
         node: Node = hub.node
         self._claimers, self._holders = node.group(name), node.group(f"{name}.held")
         #: Standbys and claimers that reach the peer.
@@ -131,7 +131,7 @@ class DoorClaim:
         hub.call_soon(self._begin)
 
     def release(self) -> None:
-        """Give up the claim and the door; may be called from any thread. Idempotent."""
+        """Withdraw the claim, and close the door. From any thread. Idempotent."""
         if self.state is not DoorState.RELEASED:
             self.state = DoorState.RELEASED
             with self._hub.lock:
@@ -172,7 +172,7 @@ class DoorClaim:
             self._enter(state, holders)
         elif state is DoorState.STANDBY and self.holder != (other := _other(holders, own)):
             self.holder = other
-            self._lost(other or b"")
+            self._on_lost(other or b"")
         if (state is not DoorState.HELD and reaches) is not self._is_ready:
             self._is_ready = not self._is_ready
             (self._ready.join if self._is_ready else self._ready.leave)(hub.me)
@@ -185,11 +185,11 @@ class DoorClaim:
             self.holder = None
             self._holders.join(me)
             self._claimers.leave(me)
-            self._kept()
+            self._on_held()
         elif state is DoorState.STANDBY:
             self._leave()
             self.holder = _other(holders, self._hub.runtime.node_id)
-            self._lost(self.holder or b"")
+            self._on_lost(self.holder or b"")
         else:
             self._since = self._hub.runtime.now()
             self._claimers.join(me)

@@ -18,7 +18,7 @@ from callboard.node import Node
 from callboard.pages import JSON, PLAIN, Page, PageServer
 from callboard.support.json_form import json_of
 
-_LOG: Final = logging.getLogger("callboard.broker")
+_log: Final = logging.getLogger("callboard.broker")
 
 METRICS_PATH: Final = "/metrics"
 
@@ -193,5 +193,5 @@ def serve_topics(
         return PageServer(pages, *address, hosts=hosts, option="metrics_hosts")
     except (OSError, UnicodeError) as error:  # the latter: a host that is not a name
         text = "cannot serve metrics at %s:%s: %s; choose another port, 0 picks one"
-        _LOG.error(text, *address, error)
+        _log.error(text, *address, error)
         return None

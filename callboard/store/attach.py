@@ -136,7 +136,7 @@ def _start_master(
 
 def _make_entity(hub: Hub) -> EntityId:
     """Return a new, unique id for a sender of commands."""
-    return EntityId(UUID(bytes=hub.endpoint_id), hub.make_object())
+    return EntityId(UUID(bytes=hub.endpoint_id), hub.new_object_id())
 
 
 def _start(

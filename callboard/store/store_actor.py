@@ -189,7 +189,7 @@ class StoreActor(SystemActor, RunReceiver):
         #: Done when the actor has ended, and another master of the name may start.
         self._end_waiters: list[Future[None]] = []
         topic = self._to_clones if backend is None else self._to_masters
-        hub.refusal_listeners.append(self._record_refusal)  # before the first command is sent
+        hub.refusals.listeners.append(self._record_refusal)  # before the first command is sent
         hub.add_receiver(
             self, [topic], kind=PackedType.COMMAND, sees_own=True
         ).add_done_callback(self._subscribed)
@@ -479,7 +479,7 @@ class StoreActor(SystemActor, RunReceiver):
         """Seek the master or clones, once other endpoints know that this store exists."""
         if self.error is None:
             self.step(StoreSignal.ENDPOINT_FOUND)
-            refusal = self.hub.refusals.get(("read", self.name))
+            refusal = self.hub.refusals.get("read", self.name)
             if refusal is not None:  # received for another clone on this node
                 self._record_refusal(refusal)
 
@@ -534,7 +534,7 @@ class StoreActor(SystemActor, RunReceiver):
         """Send a run to its receiver, or to all masters or clones if it is nil."""
         topic = self._to_masters if to_master else self._to_clones
         endpoint = run.receiver.endpoint.bytes if run.receiver else None
-        self.hub.command(topic, command.encode_run(run), endpoint)
+        self.hub.publishing.command(topic, command.encode_run(run), endpoint)
 
     def _answer(self, request: int, value: object) -> None:
         """Complete the future of a request, unless its caller has stopped waiting."""
@@ -559,7 +559,7 @@ class StoreActor(SystemActor, RunReceiver):
         if self.hub.wants(self._events):
             master = self.machine.master or command.NIL
             for change in changes:
-                self.hub.deliver_here(self._events, event_data(name, change, master))
+                self.hub.publishing.deliver_here(self._events, event_data(name, change, master))
 
     def _resign(self, rival: command.EntityId) -> None:
         """End this master: after a partition, the master with the smaller id stays."""
@@ -639,7 +639,7 @@ class StoreActor(SystemActor, RunReceiver):
         self._close(error or StoreClosed(f"the store {self.name!r} was closed"))
         self.hub.off_peer_event(self._handle_peer_event)
         with suppress(ValueError):
-            self.hub.refusal_listeners.remove(self._record_refusal)
+            self.hub.refusals.listeners.remove(self._record_refusal)
         self.hub.remove_receiver(self, kind=PackedType.COMMAND)
         self.stop_self()
 

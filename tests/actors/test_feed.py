@@ -111,7 +111,7 @@ def test_subscribers_lose_nothing_when_a_read_of_several_is_cancelled():
             await cancelled(items)
             publisher = endpoint.make_publisher("t")
             for number in range(3):
-                other.hub.deliver_here("t", number)
+                other.hub.publishing.deliver_here("t", number)
             await asyncio.to_thread(eventually, lambda: subscriber.available() == 3)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(subscriber.aget(10), 0.05)  # it has taken three by then

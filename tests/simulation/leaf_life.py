@@ -138,7 +138,9 @@ class Topics:
             self.hubs[node].publish(topic, [source, self.published[source]])
             if source:
                 forbidden = self.life.random.choice(("/a", "/prob", "", "/a/<$>/x"))
-                self.hubs[node].send_to(near.node_id, [(forbidden, [FORBIDDEN, source])])
+                self.hubs[node].publishing.send_to(
+                    near.node_id, [(forbidden, [FORBIDDEN, source])]
+                )
 
     def check(self) -> None:
         """Check who got what: at the member all, behind it nothing of leaves."""

@@ -70,7 +70,7 @@ def filters_overlap(plant):
 
 
 def wishes_are_not_followed(plant):
-    plant(Hub, "watch_wishes", lambda *_: lambda: None)
+    plant(Hub, "watch_interest", lambda *_: lambda: None)
 
 
 @pytest.mark.slow

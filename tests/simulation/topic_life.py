@@ -190,7 +190,7 @@ class TopicLife:
             if aim is None:
                 place.hub.publish(topic, value)
             else:
-                place.hub.send_to(aim.node.node_id, [(topic, value)])
+                place.hub.publishing.send_to(aim.node.node_id, [(topic, value)])
 
     def _entry(self, place: Place, target: Place | None, topic: str) -> str:
         """Write a message into the book; returns its topic."""

@@ -1,21 +1,23 @@
-"""Catch-up: values for receivers that were in reach, but not yet known here, when published.
+"""Catch-up: delivery of values to receivers whose filter arrived after the publication.
 
-News of an endpoint travel from node to node, and its filter follows. A value that is published
-in the meantime has no receiver there yet. So a core keeps what it published of late, and sends
-it to an endpoint as soon as the filter of that endpoint arrives. The source alone sends, so
-each value arrives once, whatever the nodes between know, and old nodes take part unchanged.
+The news of an endpoint spreads from node to node, and its filter follows. A value that is
+published before the filter arrives would miss this receiver. Therefore a core keeps the values
+that it published recently, and sends them to an endpoint when the filter of that endpoint
+arrives. Only the source sends them. So each value arrives once, whatever the nodes on the path
+know, and nodes of older releases need no change.
 
-Only values count that were published when the receiver was subscribed and in reach. Its node
-knows since when it is subscribed. Nobody knows when it came into reach of the source, but each
-node on the way knows when it heard of each of the others. Two nodes were in reach of each other
-when one of them heard of the other, and so were those at the ends of a chain of such pairs. Of
-all these chains that gives the earliest time; a peering is in one as soon as it is established.
+A receiver gets only values that were published while it was subscribed and in reach. Its node
+knows since when it is subscribed. No node knows since when it is in reach of the source, but
+each node on the path knows when it heard of each of the others. Two nodes are in reach of each
+other once one of them has heard of the other. So the two ends of the path are in reach once a
+chain of such pairs joins them, and the earliest such chain gives the time. A peering is a pair
+from the moment when its link is established.
 
-The source asks with a ping, which nodes of older releases echo. Until the answers are there,
-values for the receiver wait, so that it gets all of them in order. An answer has an age, and
-the event happened at most so long before the question was sent: that is exact up to the time
-which the question was under way. An answer has the reading of the clock too: one that lies
-between question and answer comes from the same clock, and makes the age exact.
+The source asks with a ping, which nodes of older releases echo. Until the answers arrive, new
+values for the receiver are held, so that it gets all values in order. An answer contains an
+age: the event happened at most this long before the question was sent. The error is the time
+that the question needed. An answer also contains the reading of the peer's clock. If it lies
+between question and answer, both nodes use the same clock, and the age is exact.
 """
 
 from collections import deque
@@ -32,34 +34,36 @@ from callboard.support.dataclass import dataclass
 
 #: Seconds for which a published value is kept: a path may break while filters are exchanged.
 KEEP_SECONDS: Final = 10.0
-#: Messages that are kept at most, and their bytes.
+#: Maximum number of messages that are kept, and of their bytes.
 KEEP_MESSAGES: Final = 32_768
 KEEP_BYTES: Final = 4 * 1024 * 1024
-#: Seconds that a node may take to answer.
+#: Seconds to wait for the answer of a node.
 ANSWER_SECONDS: Final = 3.0
-#: Seconds after which a node on the way is known to have no endpoint that could answer.
+#: Seconds after which a node that has sent no filter is assumed to have no endpoint.
 ENDPOINT_SECONDS: Final = 0.5
-#: Bytes that wait for one receiver until then.
+#: Maximum number of bytes held for one receiver during the questions.
 HELD_BYTES: Final = 4 * 1024 * 1024
-#: Topics that one receiver is asked about.
+#: Maximum number of topics in the questions to one receiver.
 TOPICS_ASKED: Final = 1024
 
-#: Topics of pings. Their content is a number and a node, or a topic; answers add age and clock.
+#: Topics of pings. Their content is the number of the question, and a node or a topic. Answers
+#: add the age and the clock.
 REACH_AGE: Final = f"{RESERVED}/age/reach"
 SUBSCRIPTION_AGE: Final = f"{RESERVED}/age/subscription"
 
 _topic_of: Final = itemgetter(0)
 _NEVER: Final = float("inf")
-#: When a run was published; its topic, or None for several; a packed run, or several, or
-#: messages of that topic, or topics and messages; number of messages; bytes; TTL.
-_Kept = tuple[float, str | None, Any, int, int, int]
+#: A published run: time; topic, or None for several; content; number of messages; bytes; TTL.
+#: The content is a packed run, several packed runs, or encoded messages of the topic; without a
+#: topic it is pairs of topic and encoded message.
+_RecentRun = tuple[float, str | None, Any, int, int, int]
 
 
 class Question(NamedTuple):
-    """A question to a node about what it has in reach, and what it is subscribed to.
+    """A ping that asks a node for the age of its routes and subscriptions.
 
     Attributes:
-        node: who is asked.
+        node: the receiver of the ping.
         pairs: topics and contents of the ping.
     """
 
@@ -69,19 +73,19 @@ class Question(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """A receiver whose values wait until it is known which of the late ones it gets.
+    """A receiver whose new runs are held until the answers tell which recent values it gets.
 
     Attributes:
         node: the receiver's node.
-        path: the nodes on the way from the source to it, both included.
-        end: number of the first run that was published when its filter was known.
-        began_at: when its filter arrived.
-        pairs: since when two nodes of the path are in reach of each other, and who they are.
-        topics: since when the receiver wants each topic.
+        path: the nodes from the source to the receiver, both included.
+        end: number of the first run published after its filter arrived.
+        began_at: time when its filter arrived.
+        pairs: since when two nodes of the path are in reach of each other, and the two nodes.
+        topics: since when the receiver is subscribed to each topic.
         silent: nodes that have not answered.
-        asked: nodes that were asked.
-        held: what was published since its filter is known.
-        size: bytes of that.
+        questioned: nodes that got a question.
+        held_runs: the runs published for it since its filter arrived.
+        size: bytes of these runs.
     """
 
     node: bytes
@@ -91,24 +95,24 @@ class Pending:
     pairs: list[tuple[float, bytes, bytes]]
     topics: dict[str, float]
     silent: set[bytes]
-    asked: set[bytes] = field(default_factory=set)
-    held: list[TransmitRun] = field(default_factory=list)
+    questioned: set[bytes] = field(default_factory=set)
+    held_runs: list[TransmitRun] = field(default_factory=list)
     size: int = 0
 
     def is_answered(self, now: float) -> bool:
-        """Return whether nothing more will be heard."""
+        """Return whether no further answer is expected."""
         waited = now - self.began_at
-        nobody_else = waited >= ENDPOINT_SECONDS and self.silent.isdisjoint(self.asked)
-        return not self.silent or nobody_else or waited >= ANSWER_SECONDS
+        has_all_answers = waited >= ENDPOINT_SECONDS and self.silent.isdisjoint(self.questioned)
+        return not self.silent or has_all_answers or waited >= ANSWER_SECONDS
 
     def in_reach_since(self) -> float:
-        """Return since when there has been a way from the source to the receiver.
+        """Return since when the receiver has been in reach of the source.
 
-        Pairs are taken in the order of their times, until they join the ends of the path.
+        Pairs are joined in the order of their times, until they connect the ends of the path.
         """
         groups = {node: {node} for node in self.path}
-        for time, one, other in sorted(self.pairs):
-            joined = groups[one] | groups[other]
+        for time, node, other in sorted(self.pairs):
+            joined = groups[node] | groups[other]
             groups.update(dict.fromkeys(joined, joined))
             if self.node in groups[self.path[0]]:
                 return time
@@ -116,22 +120,22 @@ class Pending:
 
 
 class CatchUp:
-    """What one endpoint published of late, and the receivers that may still want it."""
+    """The recently published runs of one endpoint, and the receivers that may need them."""
 
     def __init__(self) -> None:
-        self._recent: deque[_Kept] = deque()
-        #: Number of the first run that is kept; runs are numbered in their order.
+        self._recent: deque[_RecentRun] = deque()
+        #: Number of the oldest run in `_recent`; runs are numbered in their order.
         self._first = 0
         self._messages = self._bytes = 0
-        #: Receivers whose values wait, by node.
+        #: Receivers whose runs are held, by node.
         self.pending: dict[bytes, Pending] = {}
-        #: Who was asked when, for which receiver, by the number of the question.
+        #: Node, time and receiver of each question, by its number.
         self._questions: dict[int, tuple[bytes, float, Pending]] = {}
         self._question = 0
-        #: Nodes that got all that they are to get of the runs before a number.
+        #: For each node, the number of the first run that is not settled for it.
         self._served: dict[bytes, int] = {}
 
-    # --- what was published ---
+    # --- published runs ---
 
     @property
     def next_number(self) -> int:
@@ -155,7 +159,7 @@ class CatchUp:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Drop an eighth of what may be kept: not for each message again."""
+        """Drop an eighth of the limit, so that this does not happen for each message."""
         messages, size = KEEP_MESSAGES * 7 // 8, KEEP_BYTES * 7 // 8
         while self._recent and (self._messages > messages or self._bytes > size):
             self._drop_first()
@@ -173,21 +177,21 @@ class CatchUp:
         self._recent.clear()
         self._messages = self._bytes = 0
 
-    def _runs_between(self, begin: int, end: int) -> Iterator[_Kept]:
-        """Yield runs by their numbers, as far as they are kept."""
+    def _runs_between(self, begin: int, end: int) -> Iterator[_RecentRun]:
+        """Yield the runs with these numbers that were not dropped."""
         return islice(self._recent, max(0, begin - self._first), max(0, end - self._first))
 
     # --- receivers ---
 
     def served(self, node: bytes) -> None:
-        """Take note that a node got what it is to get of all that was published until now."""
+        """Record that a node needs none of the runs published until now."""
         self._served[node] = self.next_number
 
     def forget(self, node: bytes) -> int:
-        """Drop a receiver that is out of reach; returns how many messages waited for it."""
+        """Drop a receiver that is out of reach; returns the number of messages held for it."""
         self.served(node)
         pending = self.pending.pop(node, None)
-        return 0 if pending is None else sum(run.messages for run in pending.held)
+        return 0 if pending is None else sum(run.messages for run in pending.held_runs)
 
     def begin(
         self,
@@ -197,35 +201,34 @@ class CatchUp:
         now: float,
         wants: Callable[[str], bool],
     ) -> None:
-        """Let values for a receiver wait whose filter has arrived, if it may get late ones.
+        """Hold runs for a receiver whose filter has arrived, if it may need recent values.
 
         Args:
             node: the receiver's node.
-            path: the nodes on the way, from the source to the receiver, both included.
+            path: the nodes from the source to the receiver, both included.
             reached: since when nodes are in reach of the source.
             now: the time.
-            wants: returns whether the receiver wants a topic.
+            wants: returns whether the receiver is subscribed to a topic.
         """
         since, end = self._served.get(node, 0), self.next_number
-        wanted: dict[str, bool] = {}
+        recent: dict[str, None] = {}  # ordered, so that a seed gives the same questions
         for _, topic, content, _, _, _ in self._runs_between(since, end):
-            topics_of = (topic,) if topic is not None else map(_topic_of, content)
-            for each in topics_of:  # in their order, so that a seed gives the same run
-                if each not in wanted:
-                    wanted[each] = wants(each)
-        topics = [topic for topic, is_wanted in wanted.items() if is_wanted][:TOPICS_ASKED]
+            recent.update(
+                dict.fromkeys((topic,) if topic is not None else map(_topic_of, content))
+            )
+        topics = list(filter(wants, recent))[:TOPICS_ASKED]
         if topics:
-            source, *others = path
-            pairs = [(reached[other], source, other) for other in others if other in reached]
+            source, *hops = path
+            pairs = [(reached[hop], source, hop) for hop in hops if hop in reached]
             self.pending[node] = Pending(
-                *(node, path, end, now, pairs, dict.fromkeys(topics, _NEVER), {*others})
+                *(node, path, end, now, pairs, dict.fromkeys(topics, _NEVER), {*hops})
             )
 
     def questions_to(self, node: bytes, now: float) -> list[Question]:
-        """Return what a node is to be asked, for all receivers whose values wait."""
+        """Return the questions to a node, for all receivers whose runs are held."""
         questions: list[Question] = []
         for pending in self.pending.values():
-            if node not in pending.silent or node in pending.asked:
+            if node not in pending.silent or node in pending.questioned:
                 continue
             self._question = number = self._question + 1
             pairs: list[tuple[str, tuple[Any, ...]]] = [
@@ -234,12 +237,12 @@ class CatchUp:
             if node == pending.node:
                 pairs += [(SUBSCRIPTION_AGE, (number, topic)) for topic in pending.topics]
             self._questions[number] = node, now, pending
-            pending.asked.add(node)
+            pending.questioned.add(node)
             questions.append(Question(node, pairs))
         return questions
 
     def take_answers(self, node: bytes, items: list[Item], now: float) -> list[Pending]:
-        """Take what a node answered; returns the receivers of which all is known now."""
+        """Apply the answers of a node; returns the receivers that need no further answer."""
         changed: dict[bytes, Pending] = {}
         for topic, content in items:
             match content:
@@ -252,12 +255,12 @@ class CatchUp:
                     continue
             if question is None or question[0] != node:
                 continue
-            _, at, pending = question
+            _, asked_at, pending = question
             if pending is not self.pending.get(pending.node):
                 continue
             changed[pending.node] = pending
             pending.silent.discard(node)
-            time = _time_of(answer, at, now)
+            time = _time_of(answer, asked_at, now)
             if time is None:
                 continue
             if isinstance(subject, str):
@@ -268,7 +271,7 @@ class CatchUp:
         return [pending for pending in changed.values() if pending.is_answered(now)]
 
     def tick(self, now: float) -> list[Pending]:
-        """Return the receivers that wait long enough; forget what is too old."""
+        """Drop old runs and questions; returns the receivers that need no further answer."""
         while self._recent and now - self._recent[0][0] > KEEP_SECONDS:
             self._drop_first()
         self._served = {node: end for node, end in self._served.items() if end > self._first}
@@ -280,29 +283,33 @@ class CatchUp:
         return [pending for pending in self.pending.values() if pending.is_answered(now)]
 
     def hold(self, runs: list[TransmitRun]) -> tuple[list[TransmitRun], list[Pending]]:
-        """Let data for receivers wait; returns what goes, and for whom too much waits."""
-        going: list[TransmitRun] = []
+        """Hold runs for pending receivers.
+
+        Returns:
+            The runs for other receivers, and the receivers for which too many bytes are held.
+        """
+        ready: list[TransmitRun] = []
         full: list[Pending] = []
         for run in runs:
             pending = self.pending.get(run.node)
             if pending is None:
-                going.append(run)
+                ready.append(run)
                 continue
-            pending.held.append(run)
+            pending.held_runs.append(run)
             pending.size += len(run.payload)
             if pending.size > HELD_BYTES and pending not in full:
                 full.append(pending)
-        return going, full
+        return ready, full
 
     def settle(
         self, pending: Pending, hops: int, wants: Callable[[str], bool]
     ) -> list[TransmitRun]:
-        """End the waiting of a receiver; returns what it gets late, and what waited.
+        """Stop holding runs for a receiver; returns its recent runs, and the held ones.
 
         Args:
             pending: the receiver.
-            hops: links to its node now; 0 when there is no path.
-            wants: returns whether it wants a topic.
+            hops: present number of links to its node; 0 without a path.
+            wants: returns whether it is subscribed to a topic.
         """
         if self.pending.pop(pending.node, None) is None:
             return []
@@ -322,12 +329,12 @@ class CatchUp:
             elif topic is not None:
                 packed = content if type(content[0]) is tuple else _packed(content, ttl)
             else:
-                late = [pair for each, pair in content if published >= times.get(each, _NEVER)]
+                late = [pair for name, pair in content if published >= times.get(name, _NEVER)]
                 packed = _packed(late, ttl)
             if topic is not None and published < times.get(topic, _NEVER):
                 continue
-            runs += [TransmitRun(pending.node, *one) for one in packed]
-        return runs + pending.held
+            runs += [TransmitRun(pending.node, payload, size) for payload, size in packed]
+        return runs + pending.held_runs
 
 
 def _packed(pairs: Sequence[bytes], ttl: int) -> Iterable[tuple[bytes, int]]:
@@ -336,10 +343,10 @@ def _packed(pairs: Sequence[bytes], ttl: int) -> Iterable[tuple[bytes, int]]:
 
 
 def _time_of(answer: Sequence[Any], asked_at: float, now: float) -> float | None:
-    """Return when something happened, by our clock; None where a node does not know.
+    """Return when an event happened, by our clock; None if the node does not know.
 
-    It happened no earlier. A clock that stands between question and answer is ours, so the
-    time is exact; the others' may be earlier by as long as the question was under way.
+    A clock reading between question and answer comes from our own clock, so the time is exact.
+    Otherwise the event may have been later, by the time that the question needed.
     """
     match answer:
         case (float() as age, float() as clock) if 0.0 <= age < _NEVER:

@@ -1,22 +1,22 @@
-"""The core: the hub of an endpoint, as a machine without sockets, threads or a clock.
+"""The core: the state machine of an endpoint, without sockets, threads or a clock.
 
-Everything flows through one point, as the developer guide draws it (section 7.2.1):
+All messages pass one point, as in the drawing of Broker's developer guide (section 7.2.1):
 
     data_inputs ─────┐                    ┌──> peers (node messages, undecoded)
     command_inputs ──┼──> central_merge ──┼──> data_outputs (decoded, local subscribers)
     peers ───────────┘                    └──> command_outputs (decoded, local stores)
 
-`data_inputs` and `command_inputs` take runs of messages that were serialized when they entered.
-`central_merge` sends each message to every endpoint whose filter matches its topic: one
-dispatch for each such node and run, which BASP carries over the shortest path, in order and
-undecoded by the nodes between. `data_outputs` and `command_outputs` exist from the first local
-subscriber on; only they decode.
+`data_inputs` and `command_inputs` accept runs of messages, which were serialized when they
+entered. `central_merge` sends each message to every endpoint whose filter matches its topic.
+Each such node gets one dispatch for a run. BASP forwards it over the shortest path, in order,
+and the nodes between do not decode it. `data_outputs` and `command_outputs` exist from the
+first local subscriber on; only these decode messages.
 
-Rare things (filters, peers, statuses) come in as calls that return effects. The runs are the
-hot path: they return plain tuples, and touch each message once.
+Rare inputs (filters, peers, statuses) are calls that return effects. Runs are the hot path:
+they return plain tuples and handle each message once.
 
-An endpoint that is found, connected, lost or removed is told by a `PeerEvent`, whose kinds are
-the seven callbacks of the guide.
+A `PeerEvent` reports an endpoint that is found, connected, lost or removed. Its kinds are the
+seven callbacks of the guide.
 """
 
 from collections import Counter
@@ -42,6 +42,7 @@ from callboard.endpoint.machine.effect import (
     DoorReceiver,
     Egress,
     Ingested,
+    InterestChanged,
     Item,
     NearDoor,
     Pair,
@@ -49,7 +50,6 @@ from callboard.endpoint.machine.effect import (
     RefusedHere,
     RefusedThere,
     TransmitRun,
-    WishesChanged,
 )
 from callboard.endpoint.machine.filter_exchange import (
     FilterChange,
@@ -78,21 +78,20 @@ from callboard.endpoint.machine.topic import is_local, is_reserved, shortest
 from callboard.model.errors import MalformedMessage
 from callboard.support.dataclass import dataclass
 
-#: Links that a message may cross: Broker's own limit since 2.0.
+#: Maximum number of links that a message crosses, as in Broker since 2.0.
 DEFAULT_TTL: Final = 16
 
-#: Topics whose receivers are remembered; the cache starts again when it is full.
+#: Maximum number of topics whose receivers are cached; a full cache is cleared.
 CACHED_TOPICS: Final = 65_536
 
-#: Topics that are counted by name while somebody looks, and what all others count as.
+#: Maximum number of topics that are counted by name, and the label of all further ones.
 COUNTED_TOPICS: Final = 2_000
 OTHER_TOPICS: Final = "(all others)"
 
-#: An attribute of an enum costs ten times a global.
+#: A global, because reading an attribute of an enum takes ten times as long.
 _DATA: Final = PackedType.DATA
 
-
-#: What stands for the source on the way from it to a receiver.
+#: The source in the path from this endpoint to a receiver.
 _SOURCE: Final = b""
 
 _topic_of: Final = itemgetter(0)
@@ -102,7 +101,15 @@ _PAIRS: Final = {tuple}
 
 @dataclass(slots=True)
 class PeerPlace:
-    """How another endpoint is connected: over any path, or as a peer."""
+    """Connection to another endpoint: over any path, or as a peer.
+
+    Attributes:
+        is_known: whether its node is known to have an endpoint.
+        is_peer: whether there is a link to its node.
+        address: host and port of the link.
+        is_discovered: whether `EndpointDiscovered` was reported.
+        was_peer_then: whether it was a peer at that time.
+    """
 
     is_known: bool = False
     is_peer: bool = False
@@ -113,15 +120,15 @@ class PeerPlace:
 
 @dataclass(eq=False, repr=False)
 class Core:
-    """One endpoint's hub.
+    """State of one endpoint.
 
     Attributes:
         endpoint: the endpoint's id, 16 bytes.
-        path_of: returns the nodes on the way to a node, itself last; empty for none.
-        ttl: links that the messages of this endpoint may cross.
-        forwards: whether messages for others may pass through this endpoint's node.
-        rights: what leaves may do, by node; whoever knows them keeps it up to date.
-        now: the time at which messages are published, which the driver sets before.
+        path_of: returns the nodes on the path to a node, which is the last; empty without path.
+        ttl: maximum number of links that messages of this endpoint cross.
+        forwards: whether this endpoint's node forwards messages between other endpoints.
+        rights: rights of the present leaves, by node; a live view that the owner updates.
+        now: time of the messages that are published next; set by the driver.
     """
 
     endpoint: bytes
@@ -137,53 +144,58 @@ class Core:
         self.filters = FilterExchange(self.endpoint, forwards=self.forwards)
         self._remote_index: SubscriptionTable[bytes] = SubscriptionTable()
         self._places: dict[bytes, PeerPlace] = {}
-        #: Topic → nodes to send it to; forgotten with every change of a filter or a path.
+        #: Receiving nodes by topic: a cache that each change of a filter or path clears.
         self._receivers: dict[str, tuple[bytes, ...]] = {}
         self.counters = CoreCounters()
-        #: `data_outputs` and `command_outputs`, each from its first receiver on.
+        #: `data_outputs` and `command_outputs`, each created for its first receiver.
         self._outputs: dict[PackedType, CoreOutput] = {}
-        #: How many local receivers want each topic: the local filter.
-        self._wanted: dict[str, int] = {}
+        #: The local filter: the number of local receivers by topic.
+        self._subscribed: dict[str, int] = {}
         #: Since when each topic is in the local filter.
-        self._wanted_since: dict[str, float] = {}
-        #: What was published of late, for receivers of which this endpoint learns later.
+        self._subscribed_at: dict[str, float] = {}
+        #: Recently published values, for receivers whose filter arrives later.
         self.catch_up = CatchUp()
         #: Since when nodes are in reach.
         self._reached: dict[bytes, float] = {}
-        #: Links there are: without any, no receiver is in reach.
+        #: Number of links: without one, no receiver is in reach.
         self._links = 0
-        #: Whether there has been a receiver of a door.
+        #: Whether there has been a receiver of an adapter.
         self._has_doors = False
-        #: Whether to tell that what is wanted has changed: there is a door.
-        self.tells_wishes = False
-        #: Ways out of the network of nodes; each takes what is published here.
-        self.ways_out: dict[Egress, None] = {}
+        #: Whether an adapter follows the interest, so that changes have an effect.
+        self.reports_interest = False
+        #: Egresses, each of which gets the messages published here; ordered.
+        self.egresses: dict[Egress, None] = {}
 
-    # --- looked at ---
+    # --- inspection ---
 
     def subscriptions(self) -> dict[str, int]:
-        """Return the topics that are subscribed to here, and by how many; from any thread."""
-        return dict(self._wanted)
+        """Return the number of local receivers by topic; from any thread."""
+        return dict(self._subscribed)
 
-    def wishes(self, bringer: object) -> tuple[str, ...]:
-        """Return what a door is to bring in: data that others here, or elsewhere, want.
+    def interest(self, origin: object) -> tuple[str, ...]:
+        """Return the topics that an adapter subscribes to outside for this network.
 
-        These are the shortest prefixes, sorted, so that none takes another. What the door
-        itself subscribes to for its peer is not among them, and no topic of the endpoints.
+        These are the shortest prefixes, sorted. The adapter's own subscriptions for its peer
+        are left out, and so are reserved topics.
         """
         output = self._outputs.get(_DATA)
-        here = () if output is None else output.index.taken_by_others(bringer)
-        elsewhere = chain.from_iterable(each.topics for each in self.filters.remotes.values())
-        return shortest(topic for topic in chain(here, elsewhere) if not is_reserved(topic))
+        local = () if output is None else output.index.taken_by_others(origin)
+        remote_topics = chain.from_iterable(
+            remote.topics for remote in self.filters.remotes.values()
+        )
+        return shortest(
+            topic for topic in chain(local, remote_topics) if not is_reserved(topic)
+        )
 
     def wanting(self, topic: str) -> int:
-        """Return how many other endpoints subscribe to just that topic."""
+        """Return the number of other endpoints with exactly this topic in their filter."""
         return sum(topic in remote.topics for remote in list(self.filters.remotes.values()))
 
     def count_topics(self, counts: Counter[str] | None) -> None:
-        """Count what is published here by topic from here on; None ends it.
+        """Start to count published messages by topic; None stops it.
 
-        While nobody looks, publishing is the method of the class and pays nothing.
+        For this time, a method of the object replaces the one of the class and counts. At other
+        times publishing has no additional cost.
         """
         if counts is None:
             self.__dict__.pop("_to_others", None)
@@ -192,22 +204,22 @@ class Core:
         def counting(kind: PackedType, run: Sequence[Pair]) -> list[TransmitRun]:
             if kind is _DATA:
                 for topic, _ in run:
-                    known = topic in counts or len(counts) < COUNTED_TOPICS
-                    counts[topic if known else OTHER_TOPICS] += 1
+                    has_room = topic in counts or len(counts) < COUNTED_TOPICS
+                    counts[topic if has_room else OTHER_TOPICS] += 1
             return Core._to_others(self, kind, run)
 
         self._to_others = counting  # type: ignore[method-assign]
 
-    # --- in ---
+    # --- published messages ---
 
     def take_inputs(self, inputs: Sequence[Pair | CoreOrder]) -> Iterator[Sequence[CoreEffect]]:
-        """Take data and orders in the order in which they came, in as few runs as that allows.
+        """Process data and orders in their order, in as few runs as the order allows.
 
-        Data come as plain pairs. Yields the effects of each run before it takes the next.
+        Data are plain pairs. Yields the effects of each run before the next run is processed.
         """
-        if {*map(type, inputs)} <= _PAIRS:  # nearly always
+        if {*map(type, inputs)} <= _PAIRS:
             if inputs:
-                yield self.data_inputs(inputs)  # type: ignore[arg-type]  # the types were looked at
+                yield self.data_inputs(inputs)  # type: ignore[arg-type]  # types checked above
             return
         data: list[Pair] = []
         commands: list[Pair] = []
@@ -217,33 +229,33 @@ class Core:
             elif isinstance(entry, CommandPairs):
                 commands.extend(entry.pairs)
             else:
-                yield self._merged(data, commands)  # ordered behind what was before
+                yield self._merged(data, commands)  # an order follows the previous messages
                 data, commands = [], []
                 if isinstance(entry, Ingested):
-                    yield self.ingest(entry.pairs, entry.bringer, entry.ttl)
+                    yield self.ingest(entry.pairs, entry.origin, entry.ttl)
                 else:
                     yield entry()
         yield self._merged(data, commands)
 
     def _merged(self, data: list[Pair], commands: list[Pair]) -> list[CoreEffect]:
-        """Send data and commands that no order stands between."""
+        """Publish the data and commands between two orders."""
         effects = self.data_inputs(data) if data else []
         return effects + self.command_inputs(commands) if commands else effects
 
     def data_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
-        """Take data messages that were published here."""
+        """Publish data messages of this endpoint."""
         self.counters.data_published += len(run)
-        for way_out in self.ways_out:
-            way_out.take_own(run)
+        for egress in self.egresses:
+            egress.take_own(run)
         return self.central_merge(_DATA, run)
 
     def command_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
-        """Take command messages of the stores here."""
+        """Publish command messages of the local stores."""
         self.counters.commands_published += len(run)
         return self.central_merge(PackedType.COMMAND, run)
 
     def central_merge(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
-        """Send each message to the nodes that want it, and to receivers of own messages."""
+        """Send each message to the matching nodes, and to local receivers of own messages."""
         effects: list[CoreEffect] = [*self._to_others(kind, run)]
         output = self._outputs.get(kind)
         if output is not None and output.sees_own:
@@ -251,32 +263,32 @@ class Core:
         return effects
 
     def ingest(
-        self, run: Sequence[Pair], bringer: object, ttl: int | None = None
+        self, run: Sequence[Pair], origin: object, ttl: int | None = None
     ) -> list[CoreEffect]:
-        """Take data messages that a door brought: as if they had come from another node.
+        """Process data messages from an adapter like messages of another node.
 
-        Whoever brought them does not get them, whatever it subscribed to, and no receiver of
-        the same foreign peer.
+        The origin does not get them, even if it subscribes to them, and neither does another
+        receiver of the same foreign peer.
 
         Args:
             run: the messages.
-            bringer: the door's receiver.
-            ttl: links that they may still cross, where their wire says so.
+            origin: the adapter's receiver.
+            ttl: maximum number of links that they still cross, if their protocol has one.
         """
         if ttl is None or ttl >= self.ttl:
-            others = self.data_for_others(run)
+            runs = self.data_for_others(run)
         else:
-            others = self._to_near(run, ttl)
+            runs = self._to_near(run, ttl)
         left = self.ttl if ttl is None else min(ttl, self.ttl)
-        here = [
+        deliveries = [
             effect
             for effect in self._decoded_here(_DATA, run)
-            if not (isinstance(effect, DeliverItems) and _leads_back(effect.receiver, bringer))
+            if not (isinstance(effect, DeliverItems) and _leads_back(effect.receiver, origin))
         ]
-        return [*others, *_within(left, here)]
+        return [*runs, *_within(left, deliveries)]
 
     def _to_near(self, run: Sequence[Pair], ttl: int) -> list[TransmitRun]:
-        """Send data messages to those who want them and are no more links away than `ttl`."""
+        """Send data messages to the matching nodes that are at most `ttl` links away."""
         self.counters.data_published += len(run)
         bundles: dict[bytes, list[bytes]] = {}
         for topic, pair in run:
@@ -289,32 +301,32 @@ class Core:
         if self._links:
             size = sum(len(pair) for _, pair in run)
             self.catch_up.keep(self.now, None, run, len(run), size, ttl)
-        return self._held(
+        return self._hold_pending(
             [
-                TransmitRun(node, *one)
+                TransmitRun(node, payload, count)
                 for node, pairs in bundles.items()
-                for one in pack_runs(_DATA, ttl, pairs)
+                for payload, count in pack_runs(_DATA, ttl, pairs)
             ]
         )
 
     def data_for_others(self, run: Sequence[Pair]) -> list[TransmitRun]:
-        """Take data messages that nobody here wants: see `known_receivers`."""
+        """Publish data messages without local receivers: see `known_receivers`."""
         self.counters.data_published += len(run)
         return self._to_others(_DATA, run)
 
     def _to_others(self, kind: PackedType, run: Sequence[Pair]) -> list[TransmitRun]:
-        """Sort a run by the nodes that want its messages.
+        """Return the runs for other nodes.
 
         The hot path of publishing: a dictionary look-up and an append for each message.
         """
         counters = self.counters
         counters.serialized += len(run)
         counters.processed[kind] += len(run)
-        known = self._receivers
+        cache = self._receivers
         topics = {*map(_topic_of, run)}
-        if len(topics) == 1:  # nearly always: nothing to sort
+        if len(topics) == 1:
             (topic,) = topics
-            nodes = known.get(topic)
+            nodes = cache.get(topic)
             if nodes is None:
                 nodes = self._find_receivers(topic)
             counters.transmitted += len(nodes) * len(run)
@@ -322,13 +334,13 @@ class Core:
             packed = [*pack_runs(kind, self.ttl, pairs)] if nodes else ()
             if self._links and kind is _DATA:
                 self._keep(topic, pairs, packed)
-            runs = [TransmitRun(node, *one) for node in nodes for one in packed]
-            return self._held(runs) if self.catch_up.pending and kind is _DATA else runs
+            runs = [TransmitRun(node, *run_of) for node in nodes for run_of in packed]
+            return self._hold_pending(runs) if self.catch_up.pending and kind is _DATA else runs
         bundles: dict[bytes, list[bytes]] = {}
         lists: list[list[bytes]] = []
         last: tuple[bytes, ...] | None = None
         for topic, pair in run:
-            nodes = known.get(topic)
+            nodes = cache.get(topic)
             if nodes is None:
                 nodes = self._find_receivers(topic)
             if nodes is not last:
@@ -348,35 +360,35 @@ class Core:
     def _keep(
         self, topic: str, pairs: list[bytes], packed: Sequence[tuple[bytes, int]]
     ) -> None:
-        """Keep a run of one topic for late receivers: packed, where somebody gets it now."""
-        if len(packed) == 1:  # nearly always; one object for each run is kept
+        """Keep a run of one topic for catch-up, packed if it was sent to a node now."""
+        if len(packed) == 1:  # a single bytes object needs the least memory
             content: bytes | Sequence[Any] = packed[0][0]
             size = len(content)
         else:
             content, size = packed or pairs, sum(map(len, pairs))
         self.catch_up.keep(self.now, topic, content, len(pairs), size, self.ttl)
 
-    def _held(self, runs: list[TransmitRun]) -> list[TransmitRun]:
-        """Return the runs that go now: data for some receivers wait, see `CatchUp`."""
+    def _hold_pending(self, runs: list[TransmitRun]) -> list[TransmitRun]:
+        """Return the runs to send now, without the data held for receivers: see `CatchUp`."""
         if not self.catch_up.pending:
             return runs
-        going, full = self.catch_up.hold(runs)
+        ready, full = self.catch_up.hold(runs)
         for pending in full:
-            going += self._settle(pending)
-        return going
+            ready += self._settle(pending)
+        return ready
 
     def _settle(self, pending: Pending) -> list[TransmitRun]:
-        """Send to a receiver what it gets late, and what waited behind it."""
+        """Return the recent runs for a receiver, and after them the held ones."""
         node = pending.node
         hops = len(self.path_of(node)) if self._may_reach(node) else 0
         runs = self.catch_up.settle(pending, hops, partial(self._wants, node))
         self.counters.transmitted += sum(
-            run.messages for run in runs[: len(runs) - len(pending.held)]
+            run.messages for run in runs[: len(runs) - len(pending.held_runs)]
         )
         return runs
 
     def _wants(self, node: bytes, topic: str) -> bool:
-        """Return whether the filter of a node has a topic which it may get."""
+        """Return whether the filter of a node matches a topic that the node may receive."""
         return (
             not is_local(topic)
             and node in self._remote_index.match(topic)
@@ -388,15 +400,15 @@ class Core:
     ) -> list[TransmitRun]:
         """Return encoded messages as runs for nodes."""
         packed = list(pack_runs(kind, self.ttl, pairs)) if nodes else ()
-        runs = [TransmitRun(node, *one) for node in nodes for one in packed]
-        return self._held(runs) if self.catch_up.pending and kind is _DATA else runs
+        runs = [TransmitRun(node, *run_of) for node in nodes for run_of in packed]
+        return self._hold_pending(runs) if self.catch_up.pending and kind is _DATA else runs
 
     def _own_run(self, node: bytes, kind: PackedType, pair: bytes) -> TransmitRun:
-        """Return a message of the endpoints themselves as a run: users published none of it."""
+        """Return a run with a message of the endpoint itself; it counts no message of users."""
         return self._runs((node,), kind, [pair])[0]._replace(messages=0)
 
     def send_to(self, node: bytes, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
-        """Send messages to one endpoint, whatever its filter says: the directed form."""
+        """Send messages to one endpoint, whether or not its filter matches them."""
         if node in self.rights:
             run = [pair for pair in run if self.leaves.may_have(node, pair[0])]
         self.counters.serialized += len(run)
@@ -404,7 +416,7 @@ class Core:
         return [*self._runs((node,), kind, [*map(_pair_of, run)])]
 
     def commands_for(self, endpoint: bytes, run: Sequence[Pair]) -> list[CoreEffect]:
-        """Send commands to one endpoint; to all that want their topic, if it is not known."""
+        """Send commands to one endpoint; to all matching ones if its node is not known."""
         if endpoint == self.endpoint:
             return self.deliver_here(PackedType.COMMAND, run)
         node = self.node_of(endpoint)
@@ -413,11 +425,11 @@ class Core:
         return self.send_to(node, PackedType.COMMAND, run)
 
     def deliver_here(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
-        """Hand messages that are directed at this endpoint to its own receivers."""
+        """Deliver messages for this endpoint only to its receivers."""
         return _within(0, self._decoded_here(kind, run))
 
     def _decoded_here(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
-        """Decode messages that are here already, for receivers here."""
+        """Decode messages of this node and deliver them to local receivers."""
         self.counters.serialized += len(run)
         effects: list[CoreEffect] = []
         for payload, _ in pack_runs(kind, 0, [*map(_pair_of, run)]):
@@ -425,10 +437,10 @@ class Core:
         return effects
 
     def receive(self, node: bytes, payload: bytes, now: float) -> list[CoreEffect]:
-        """Take what the core of another node sent.
+        """Process a run from the core of another node.
 
         Raises:
-            MalformedMessage: the payload is none of ours. Nothing of it was taken.
+            MalformedMessage: the payload is not a valid run; nothing of it was processed.
         """
         try:
             kind, items = decode_run(payload)
@@ -463,17 +475,17 @@ class Core:
         payload: bytes,
         now: float,
     ) -> list[CoreEffect]:
-        """Take what the rights of a leaf include of what it sent, and tell it of the rest."""
+        """Process the permitted part of a run from a leaf, and answer with the refusals."""
         effects: list[CoreEffect] = []
         refusals: list[Refusal] = []
         if kind in (PackedType.DATA, PackedType.COMMAND):
-            items, refusals = self.leaves.taken(rights, kind, items)
+            items, refusals = self.leaves.permitted_items(rights, kind, items)
             effects = self._take_items(kind, items, node, len(payload)) if items else []
             effects = self._within(node, payload, effects)
         elif kind is PackedType.ROUTING_UPDATE:
-            update, refusals = self.leaves.heard(rights, _update_of(items))
-            known = self.filters.remotes.get(node)
-            has_another = known is not None and known.endpoint not in (b"", update.endpoint)
+            update, refusals = self.leaves.permitted_filter(rights, _update_of(items))
+            remote = self.filters.remotes.get(node)
+            has_another = remote is not None and remote.endpoint not in (b"", update.endpoint)
             if has_another or self.leaves.is_false(node, update.endpoint):
                 refusals.append(("endpoint", update.endpoint.hex()))
             else:
@@ -485,20 +497,20 @@ class Core:
         return effects + self.refuse(node, refusals)
 
     def refuse(self, node: bytes, refusals: Sequence[Refusal]) -> list[CoreEffect]:
-        """Tell a leaf, and whoever counts it here, what it has no right to."""
+        """Return the effects of refusals: events on this node, and an answer to the leaf."""
         if not refusals:
             return []
         self.counters.refused += len(refusals)
-        named = [*dict.fromkeys(refusals)][:REFUSALS_TOLD]
-        answer = self._own_run(node, PackedType.REFUSED, encode_plain_pair("", named))
-        return [*(RefusedHere(node, *one) for one in named), answer]
+        unique = [*dict.fromkeys(refusals)][:REFUSALS_TOLD]
+        answer = self._own_run(node, PackedType.REFUSED, encode_plain_pair("", unique))
+        return [*(RefusedHere(node, right, name) for right, name in unique), answer]
 
-    # --- out ---
+    # --- received messages ---
 
     def _take_items(
         self, kind: PackedType, items: list[Item], sender: bytes, size: int
     ) -> list[CoreEffect]:
-        """Hand decoded messages to the output of their kind."""
+        """Deliver decoded messages through the output of their type."""
         self.counters.received += len(items)
         output = self._outputs.get(kind)
         if output is None:
@@ -509,7 +521,7 @@ class Core:
     def _within(
         self, node: bytes, payload: bytes, effects: Sequence[CoreEffect]
     ) -> list[CoreEffect]:
-        """Tell doors how many links a run of another node may still cross."""
+        """Add to effects for adapters how many links a run of another node may still cross."""
         crossed = max(1, len(self.path_of(node)))
         return _within(min(ttl_of(payload), self.ttl) - crossed, effects)
 
@@ -524,7 +536,7 @@ class Core:
         kind: PackedType = PackedType.DATA,
         sees_own: bool = False,
     ) -> list[CoreEffect]:
-        """Let a local receiver take messages of more topics."""
+        """Subscribe a local receiver to further topics."""
         output = self._output(kind)
         if isinstance(receiver, DoorReceiver):
             self._has_doors = True
@@ -536,13 +548,13 @@ class Core:
         for topic in topics:
             if output.index.add(topic, receiver):
                 is_changed = True
-                count = self._wanted.get(topic, 0)
-                self._wanted[topic] = count + 1
+                count = self._subscribed.get(topic, 0)
+                self._subscribed[topic] = count + 1
                 if not count and not is_local(topic):
                     added.add(topic)
-                    self._wanted_since[topic] = now
-        told = self._tell(self.filters.change(added, set(), now))
-        return told + self._wishes_changed(is_changed=is_changed)
+                    self._subscribed_at[topic] = now
+        updates = self._send_updates(self.filters.change(added, set(), now))
+        return updates + self._interest_changed(is_changed=is_changed)
 
     def unsubscribe(
         self,
@@ -552,7 +564,7 @@ class Core:
         *,
         kind: PackedType = PackedType.DATA,
     ) -> list[CoreEffect]:
-        """Take topics from a local receiver; with None all of them, and it is forgotten."""
+        """Unsubscribe a local receiver from topics; None removes the receiver."""
         output = self._output(kind)
         if topics is None:
             topics = output.index.prefixes(receiver)
@@ -562,64 +574,65 @@ class Core:
         for topic in topics:
             if output.index.remove(topic, receiver):
                 is_changed = True
-                self._wanted[topic] -= 1
-                if not self._wanted[topic]:
-                    del self._wanted[topic]
-                    self._wanted_since.pop(topic, None)
+                self._subscribed[topic] -= 1
+                if not self._subscribed[topic]:
+                    del self._subscribed[topic]
+                    self._subscribed_at.pop(topic, None)
                     removed.add(topic)
-        told = self._tell(self.filters.change(set(), removed, now))
-        return told + self._wishes_changed(is_changed=is_changed)
+        updates = self._send_updates(self.filters.change(set(), removed, now))
+        return updates + self._interest_changed(is_changed=is_changed)
 
-    def _wishes_changed(self, *, is_changed: bool) -> list[CoreEffect]:
-        """Return that doors may have to bring in something else."""
-        return [WishesChanged()] if is_changed and self.tells_wishes else []
+    def _interest_changed(self, *, is_changed: bool) -> list[CoreEffect]:
+        """Return the effect of changed interest, if an adapter follows it."""
+        return [InterestChanged()] if is_changed and self.reports_interest else []
 
     def is_taken(self, topic: str) -> bool:
-        """Return whether a local receiver takes data of a topic."""
+        """Return whether a local receiver is subscribed to data of a topic."""
         output = self._outputs.get(_DATA)
         return output is not None and bool(output.index.match(topic))
 
     def _output(self, kind: PackedType) -> CoreOutput:
-        """Return the output of a kind; made when the first receiver appears."""
+        """Return the output of a type, created for its first receiver."""
         if kind not in self._outputs:
             self._outputs[kind] = CoreOutput(kind, self.counters)
         return self._outputs[kind]
 
     def known_receivers(self) -> Mapping[str, tuple[bytes, ...]]:
-        """Return the nodes that want data, by the topics of which that is known.
+        """Return the cached nodes by topic, if no local receiver may need the same data.
 
-        There are none where a receiver here may want data too.
+        It is empty when local receivers get own messages: the run must then be processed in a
+        turn, where receivers may be called.
         """
         output = self._outputs.get(_DATA)
         sees_own = output is not None and output.sees_own
-        return {} if sees_own or self.ways_out else self._receivers
+        return {} if sees_own or self.egresses else self._receivers
 
     # --- other endpoints: paths, filters, peers ---
 
     def endpoint_found(self, node: bytes, now: float) -> list[CoreEffect]:
-        """A node that has an endpoint came into reach: tell it what is wanted here."""
+        """Handle a node with an endpoint that came into reach: send it our filter."""
         self._places.setdefault(node, PeerPlace()).is_known = True
         self._receivers.clear()
-        return self._tell(self.filters.greet(node, now)) + self._introduce(node)
+        return self._send_updates(self.filters.greet(node, now)) + self._introduce(node)
 
     def node_reached(self, node: bytes, now: float) -> None:
-        """A node came into reach, with or without an endpoint."""
+        """Handle a node that came into reach, with or without an endpoint."""
         self._reached.setdefault(node, now)
 
     def node_lost(self, node: bytes) -> None:
-        """No path leads to a node any more."""
+        """Handle the loss of the last path to a node."""
         self._reached.pop(node, None)
 
     def path_moved(self) -> None:
-        """Another path leads to some node."""
+        """Handle a change of the path to any node."""
         self._receivers.clear()
 
     def link_established(
         self, node: bytes, address: tuple[str, int] | None = None, now: float = 0.0
     ) -> list[CoreEffect]:
-        """There is a link to a node: its endpoint is a peer."""
+        """Handle a link to a node: its endpoint becomes a peer."""
         self.node_reached(node, now)
-        self._receivers.clear()  # it may have other rights than before
+        self._receivers.clear()  # a new link may have other rights
         place = self._places.setdefault(node, PeerPlace())
         place.address = address or place.address
         if place.is_peer:
@@ -629,7 +642,7 @@ class Core:
         return self._connected(node) if place.is_discovered else []
 
     def link_lost(self, node: bytes, text: str, *, by_user: bool = False) -> list[CoreEffect]:
-        """The link to a peer ended."""
+        """Handle the end of the link to a peer."""
         place = self._places.get(node)
         if place is None or not place.is_peer:
             return []
@@ -637,39 +650,39 @@ class Core:
         self._links -= 1
         if not self._links:
             self.catch_up.clear()
-        if not place.is_known:  # a node without an endpoint, of which no end will be told
+        if not place.is_known:  # without an endpoint, `endpoint_lost` would never remove it
             del self._places[node]
         if not place.is_discovered:
             return []
         return [self._event(SC.PeerRemoved if by_user else SC.PeerLost, node, text)]
 
     def endpoint_lost(self, node: bytes, text: str) -> list[CoreEffect]:
-        """An endpoint ended, or no path leads to it."""
+        """Handle an endpoint that ended or is out of reach."""
         effects: list[CoreEffect] = self.link_lost(node, text)
         self.counters.dropped += self.catch_up.forget(node)
         place = self._places.pop(node, None)
         if place is not None and place.is_discovered:
             endpoint = self.endpoint_of(node)
-            gone = SC.EndpointUnreachable, endpoint, place.address, text
-            effects.append(PeerEvent(*gone, is_direct=place.was_peer_then))
+            fields = SC.EndpointUnreachable, endpoint, place.address, text
+            effects.append(PeerEvent(*fields, is_direct=place.was_peer_then))
         return effects + self._apply(self.filters.forget(node))
 
     def tick(self, now: float) -> list[CoreEffect]:
-        """Repeat what was not confirmed, and end what waits for answers that do not come."""
-        effects: list[CoreEffect] = self._tell(self.filters.tick(now))
+        """Repeat unconfirmed filters, and settle receivers whose answers are overdue."""
+        effects: list[CoreEffect] = self._send_updates(self.filters.tick(now))
         for pending in self.catch_up.tick(now):
             effects += self._settle(pending)
         return effects
 
     def endpoint_of(self, node: bytes) -> bytes | None:
-        """Return the id of the endpoint on a node, None before it said so."""
+        """Return the id of the endpoint on a node; None before its first filter update."""
         remote = self.filters.remotes.get(node)
         if remote is None or not remote.endpoint or self.leaves.is_false(node, remote.endpoint):
             return None
         return remote.endpoint
 
     def is_introduced(self, node: bytes) -> bool:
-        """Return whether the endpoint of a neighbor is a peer, and both know both filters."""
+        """Return whether a neighbor's endpoint is a peer, and both filters are exchanged."""
         place = self._places.get(node)
         is_peer = place is not None and place.is_peer and place.is_discovered
         return is_peer and self.filters.is_confirmed(node)
@@ -683,13 +696,13 @@ class Core:
         ]
 
     def peer_topics(self) -> list[str]:
-        """Return the topics that some other endpoint, or a foreign peer, takes; sorted."""
+        """Return the topics in filters of other endpoints and foreign peers, sorted."""
         remotes = list(self.filters.remotes.values())
         output = self._outputs.get(_DATA)
         foreign = () if output is None else output.index.taken_by(DoorReceiver)
-        found = {topic for remote in remotes for topic in tuple(remote.topics)}
-        beyond = (topic for way in list(self.ways_out) for topic in way.peer_topics())
-        return sorted({*found, *foreign, *beyond})
+        native = {topic for remote in remotes for topic in tuple(remote.topics)}
+        beyond = (topic for way in list(self.egresses) for topic in way.peer_topics())
+        return sorted({*native, *foreign, *beyond})
 
     def node_of(self, endpoint: bytes) -> bytes | None:
         """Return the node of an endpoint that is in reach and whose filter is known."""
@@ -699,19 +712,19 @@ class Core:
         return None
 
     def _introduce(self, node: bytes) -> list[CoreEffect]:
-        """Tell of an endpoint once its path and its filter are both known."""
+        """Report an endpoint once both its path and its filter are known."""
         place = self._places.get(node)
         if place is None or not place.is_known or place.is_discovered:
             return []
         if self.endpoint_of(node) is None:
             return []
         place.is_discovered, place.was_peer_then = True, place.is_peer
-        found = self._event(SC.EndpointDiscovered, node, "found a new endpoint")
-        found = replace(found, is_direct=place.is_peer)
-        return [found, *(self._connected(node) if place.is_peer else ())]
+        event = self._event(SC.EndpointDiscovered, node, "found a new endpoint")
+        event = replace(event, is_direct=place.is_peer)
+        return [event, *(self._connected(node) if place.is_peer else ())]
 
     def _apply(self, changes: list[FilterChange]) -> list[CoreEffect]:
-        """Bring the table of remote subscriptions up to date with changed filters."""
+        """Apply changed filters to the table of remote subscriptions."""
         for change in changes:
             for topic in change.removed:
                 self._remote_index.remove(topic, change.node)
@@ -719,58 +732,58 @@ class Core:
                 self._remote_index.add(topic, change.node)
         if changes:
             self._receivers.clear()
-        return [*changes, *self._wishes_changed(is_changed=bool(changes))]
+        return [*changes, *self._interest_changed(is_changed=bool(changes))]
 
-    def _tell(self, updates: list[tuple[bytes, FilterUpdate]]) -> list[CoreEffect]:
+    def _send_updates(self, updates: list[tuple[bytes, FilterUpdate]]) -> list[CoreEffect]:
         """Return filter updates as runs to transmit."""
-        kind, told = PackedType.ROUTING_UPDATE, self.leaves.told
+        kind, visible = PackedType.ROUTING_UPDATE, self.leaves.visible_filter
         return [
-            self._own_run(node, kind, encode_plain_pair("", tuple(told(node, update))))
+            self._own_run(node, kind, encode_plain_pair("", tuple(visible(node, update))))
             for node, update in updates
         ]
 
     def receivers_of(self, topic: str) -> tuple[bytes, ...]:
-        """Return the nodes to which a message with this topic would be sent."""
-        known = self._receivers.get(topic)
-        return self._find_receivers(topic) if known is None else known
+        """Return the nodes that would get a message with this topic."""
+        nodes = self._receivers.get(topic)
+        return self._find_receivers(topic) if nodes is None else nodes
 
     def is_wanted(self, topic: str) -> bool:
-        """Return whether somebody gets what this endpoint publishes with a topic."""
+        """Return whether a message of this endpoint with this topic has a receiver."""
         output = self._outputs.get(_DATA)
         takes_own = output is not None and output.takes_own(topic)
-        leads_out = any(way_out.takes(topic) for way_out in self.ways_out)
+        leads_out = any(egress.takes(topic) for egress in self.egresses)
         return takes_own or leads_out or bool(self.receivers_of(topic))
 
     def _find_receivers(self, topic: str) -> tuple[bytes, ...]:
-        """Return the nodes that want a topic and may be reached; remembered by topic."""
+        """Return the matching nodes that can be reached, and cache them."""
         nodes: tuple[bytes, ...] = ()
         if not is_local(topic):
             may_have = self.leaves.may_have
-            wanting = [
-                each for each in self._remote_index.match(topic) if may_have(each, topic)
-            ]
-            nodes = tuple(filter(self._may_reach, wanting))
+            matches = self._remote_index.match(topic)
+            nodes = tuple(
+                node for node in matches if may_have(node, topic) and self._may_reach(node)
+            )
         if len(self._receivers) >= CACHED_TOPICS:
             self._receivers.clear()
         self._receivers[topic] = nodes
         return nodes
 
     def _may_reach(self, node: bytes) -> bool:
-        """Return whether the TTL suffices and nobody on the way refuses to forward."""
+        """Return whether the TTL suffices and all endpoints on the path forward."""
         path = self.path_of(node)
         if not path or len(path) > self.ttl:
             return False
         remotes = self.filters.remotes
-        return all(passed not in remotes or remotes[passed].forwards for passed in path[:-1])
+        return all(hop not in remotes or remotes[hop].forwards for hop in path[:-1])
 
     def _take_update(
         self, node: bytes, update: FilterUpdate, now: float, limit: int | None = None
     ) -> list[CoreEffect]:
-        """Take the filter of another endpoint, or a part of it."""
-        before = self.filters.remotes.get(node)
-        was_known, was_empty = bool(before and before.endpoint), not (before and before.topics)
+        """Apply a filter update of another endpoint."""
+        old = self.filters.remotes.get(node)
+        was_known, was_empty = bool(old and old.endpoint), not (old and old.topics)
         changes, answers = self.filters.receive(node, update, now, limit)
-        effects = self._apply(changes) + self._tell(answers) + self._introduce(node)
+        effects = self._apply(changes) + self._send_updates(answers) + self._introduce(node)
         remote = self.filters.remotes[node]
         if was_empty and remote.topics:
             self._begin_catch_up(node, now)
@@ -780,10 +793,10 @@ class Core:
             effects += self._ask(node, now)
         return effects
 
-    # --- receivers that this endpoint learns of late: see `CatchUp` ---
+    # --- catch-up of receivers whose filter arrives late: see `CatchUp` ---
 
     def _begin_catch_up(self, node: bytes, now: float) -> None:
-        """Look for what a node wants of the values that were published before it was known."""
+        """Hold runs for a node if recently published values match its new filter."""
         path = self.path_of(node)
         if path:
             self.catch_up.begin(
@@ -791,17 +804,17 @@ class Core:
             )
 
     def _ask(self, arrived: bytes, now: float) -> list[CoreEffect]:
-        """Ask those who know whether late values are for a receiver, as far as they are known.
+        """Return the pings that find out which recent values a receiver gets.
 
         Args:
             arrived: the node whose filter has just arrived.
             now: the time.
         """
         pending = self.catch_up.pending.get(arrived)
-        asked = (arrived,) if pending is None else pending.path
+        nodes = (arrived,) if pending is None else pending.path
         return [
             run._replace(messages=0)
-            for node in asked
+            for node in nodes
             if self.endpoint_of(node) is not None
             for question in self.catch_up.questions_to(node, now)
             for run in self._runs(
@@ -812,7 +825,7 @@ class Core:
         ]
 
     def _take_answers(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
-        """Take what a node answered to a ping."""
+        """Apply the answers of a node to a ping."""
         effects: list[CoreEffect] = []
         if self.catch_up.pending:
             for pending in self.catch_up.take_answers(node, items, now):
@@ -820,7 +833,7 @@ class Core:
         return effects
 
     def _pong(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
-        """Answer a ping with its own content, and with the age that it asks for."""
+        """Answer a ping with its content, and the requested age."""
         pairs = [
             encode_plain_pair(topic, self._answer(node, topic, content, now))
             for topic, content in items
@@ -833,34 +846,34 @@ class Core:
         match content:
             case (int(), bytes() as other) if topic == REACH_AGE:
                 since = self._reached.get(other or asker)
-            case (int(), str() as wanted) if topic == SUBSCRIPTION_AGE:
+            case (int(), str() as subject) if topic == SUBSCRIPTION_AGE:
                 rights = self.rights.get(asker)
-                if rights is None or rights.permit_topic("publish", wanted):
-                    since = self._subscribed_since(wanted)
+                if rights is None or rights.permit_topic("publish", subject):
+                    since = self._subscribed_since(subject)
         return content if since is None else (*content, max(0.0, now - since), now)
 
     def _subscribed_since(self, topic: str) -> float | None:
-        """Return since when this endpoint wants a topic."""
+        """Return since when this endpoint has a receiver of a topic."""
         output = self._outputs.get(_DATA)
         prefixes = () if output is None else output.index.prefixes_of(topic)
-        times = [self._wanted_since.get(prefix) for prefix in prefixes]
+        times = [self._subscribed_at.get(prefix) for prefix in prefixes]
         return min((time for time in times if time is not None), default=None)
 
     # --- peer events ---
 
     def _connected(self, node: bytes) -> list[CoreEffect]:
-        """A link to an endpoint is established."""
+        """Return the event of a link to an endpoint."""
         return [self._event(SC.PeerAdded, node, "handshake successful")]
 
     def _event(self, kind: SC, node: bytes, text: str) -> PeerEvent:
-        """Return an event about the endpoint of a node."""
+        """Return an event of the endpoint on a node."""
         place = self._places.get(node)
         address = None if place is None else place.address
         return PeerEvent(kind, self.endpoint_of(node), address, text)
 
 
 def _within(ttl: int, effects: Sequence[CoreEffect]) -> list[CoreEffect]:
-    """Return effects by which doors learn how many links a run may still cross."""
+    """Return effects in which adapters get the number of links that a run may still cross."""
     return [
         effect._replace(receiver=NearDoor(effect.receiver, ttl))
         if isinstance(effect, DeliverItems) and isinstance(effect.receiver, DoorReceiver)
@@ -869,31 +882,29 @@ def _within(ttl: int, effects: Sequence[CoreEffect]) -> list[CoreEffect]:
     ]
 
 
-def _leads_back(receiver: object, bringer: object) -> bool:
-    """Return whether a receiver is the bringer, or another door to the same foreign peer."""
-    return receiver is bringer or (
-        isinstance(receiver, DoorReceiver) and receiver.is_of(bringer)
-    )
+def _leads_back(receiver: object, origin: object) -> bool:
+    """Return whether a receiver is the origin, or another adapter to the same foreign peer."""
+    return receiver is origin or (isinstance(receiver, DoorReceiver) and receiver.is_of(origin))
 
 
 def _update_of(items: list[Item]) -> FilterUpdate:
-    """Return the filter update that a run holds."""
+    """Return the filter update in a run."""
     return read_update(items[0][1] if items else None)
 
 
 def _refused_there(node: bytes, items: list[Item]) -> list[CoreEffect]:
-    """Return what another endpoint says that this one has no right to.
+    """Return the refusals of another endpoint.
 
     Raises:
-        MalformedMessage: it says something else.
+        MalformedMessage: the items are not refusals.
     """
     effects: list[CoreEffect] = []
-    for _, named in items:
-        for one in named if type(named) is tuple else (None,):
-            match one:
+    for _, refusals in items:
+        for refusal in refusals if type(refusals) is tuple else (None,):
+            match refusal:
                 case (str() as right, str() as name):
                     effects.append(RefusedThere(node, right, name))
                 case _:
-                    msg = "a refusal names rights and what they are for"
+                    msg = "a refusal is a list of pairs of a right and a name"
                     raise MalformedMessage(msg)
     return effects

@@ -1,4 +1,4 @@
-"""What goes in and out of a core: messages, orders, effects, peer events, counters."""
+"""Inputs and outputs of a core: messages, orders, effects, peer events, counters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -9,46 +9,46 @@ from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.status import EC, SC
 from callboard.support.dataclass import dataclass
 
-#: A message that entered: its topic, and `topic, content` encoded.
+#: A published message: its topic, and `topic, content` encoded.
 Pair = tuple[str, bytes]
 
-#: A message that leaves: its topic and its decoded content.
+#: A delivered message: its topic and its decoded content.
 Item = tuple[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandPairs:
-    """Commands of stores, for all endpoints that want their topic; runs of them are joined."""
+    """Commands of stores for all matching endpoints; successive ones are joined to a run."""
 
     pairs: Sequence[Pair]
 
 
 @dataclass(slots=True)
 class Ingested:
-    """Data messages that a door brought; see `Core.ingest`."""
+    """Data messages from an adapter; see `Core.ingest`."""
 
     pairs: Sequence[Pair]
-    bringer: object
+    origin: object
     ttl: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PeerEvent:
-    """Something about a peer that status subscribers are told.
+    """A change of a peer, or an error, for status subscribers.
 
-    The callbacks of the core actor, by their names in the guide: `peer_discovered` is
+    The guide names the callbacks of the core actor: `peer_discovered` is
     `SC.EndpointDiscovered`, `peer_connected` `SC.PeerAdded`, `peer_disconnected` `SC.PeerLost`,
     `peer_removed` `SC.PeerRemoved`, `peer_unreachable` `SC.EndpointUnreachable`,
     `cannot_remove_peer` `EC.PeerInvalid`, and `peer_unavailable` `EC.PeerUnavailable`.
 
     Attributes:
-        kind: what has changed, or what went wrong.
-        endpoint: the peer's id; None while it is not known.
-        address: host and port that the user gave; None for peers that came by themselves.
-        text: for people.
-        is_direct: whether a path that is found or lost is told by a peering too: that of an
-            endpoint that was a peer when it was discovered.
-        wire: what the peer speaks; "native" is an endpoint of a node.
+        kind: code of the change or error.
+        endpoint: the peer's id; None while unknown.
+        address: host and port in the user's request; None for peers that dialed this node.
+        text: description for people.
+        is_direct: for a path that is found or lost, whether the endpoint was a peer when it was
+            discovered: its peering is reported too.
+        wire: protocol of the peer; "native" for an endpoint of a node.
     """
 
     kind: SC | EC
@@ -60,7 +60,7 @@ class PeerEvent:
 
 
 class TransmitRun(NamedTuple):
-    """Send a payload to the core of a node; it holds so many `messages` of users."""
+    """Send a payload to the core of a node; `messages` is its number of users' messages."""
 
     node: bytes
     payload: bytes
@@ -68,13 +68,13 @@ class TransmitRun(NamedTuple):
 
 
 class DeliverItems(NamedTuple):
-    """Hand decoded messages to a local receiver, in this order.
+    """Deliver decoded messages to a local receiver, in this order.
 
     Attributes:
-        receiver: who takes them.
+        receiver: the local receiver.
         items: topics and values.
-        sender: the node that published them; empty for this one.
-        size: bytes of the run that they came in, to bound what waits.
+        sender: the node that published them; empty for this node.
+        size: bytes of the run that contained them, for limits of queues.
     """
 
     receiver: object
@@ -83,12 +83,12 @@ class DeliverItems(NamedTuple):
     size: int = 0
 
 
-class WishesChanged(NamedTuple):
-    """What doors bring in may be wanted by more or by fewer than before."""
+class InterestChanged(NamedTuple):
+    """Report that the subscriptions followed by adapters have changed."""
 
 
 class RefusedHere(NamedTuple):
-    """A leaf was refused something, by its rights."""
+    """Report that this endpoint refused a leaf a right."""
 
     node: bytes
     right: str
@@ -96,7 +96,7 @@ class RefusedHere(NamedTuple):
 
 
 class RefusedThere(NamedTuple):
-    """This endpoint was refused something by another one, whose leaf it is."""
+    """Report that another endpoint refused this one, its leaf, a right."""
 
     node: bytes
     right: str
@@ -104,91 +104,93 @@ class RefusedThere(NamedTuple):
 
 
 class Receiver(Protocol):
-    """A local receiver: the queue of a subscriber, an actor's adapter, a store."""
+    """A local receiver, such as the queue of a subscriber, or a store."""
 
     def take(self, items: list[Item], /) -> None:
-        """Take a run of messages in the order of their publishers; on the node's thread.
+        """Receive a run of messages in the order of their publisher; on the node's thread.
 
-        Must be quick and must not block or raise.
+        It must be quick, and must not block or raise.
         """
 
 
 class Egress(Protocol):
-    """A way out of the network of nodes, whose other end need not tell what it wants.
+    """A connection that leads out of the network of nodes, to a peer without a filter.
 
-    It gets what this endpoint publishes, and nothing of other nodes or doors: so nothing that
-    came in by one way goes out by another.
+    It gets the messages that this endpoint publishes, but none of other nodes or adapters.
+    Otherwise a message that arrived over one egress would leave over another one, and could
+    circle.
     """
 
     def takes(self, topic: str, /) -> bool:
-        """Return whether a message with a topic goes out."""
+        """Return whether messages with this topic leave here."""
 
     def peer_topics(self) -> tuple[str, ...]:
-        """Return what the other end is known to want; from any thread."""
+        """Return the known subscriptions of the peer; from any thread."""
 
     def take_own(self, run: Sequence[Pair], /) -> None:
-        """Take a run, encoded, in its order; must be quick and must not block or raise."""
+        """Receive an encoded run. It must be quick, and must not block or raise."""
 
 
 class RunReceiver:
-    """A local subscriber that is told who sent a run, and its size."""
+    """A local receiver that also gets the sender and size of a run."""
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
-        """Take a run; on the node's thread, so it must be quick and must not block or raise.
+        """Receive a run on the node's thread. It must be quick, and must not block or raise.
 
         Args:
             sender: the node that published it.
             items: topics and values, in the order of their publisher.
-            size: bytes of the run, of which others may have taken a part.
+            size: bytes of the whole run, including messages for other receivers.
         """
         raise NotImplementedError
 
 
 class DoorReceiver(RunReceiver):
-    """The receiver of a door to one foreign peer, with the peer's filter.
+    """The receiver of an adapter to one foreign peer, with the peer's filter.
 
-    What one door of a peer brought in never goes out by another one to the same peer.
+    Messages that an adapter received from a peer are never sent back to this peer, also not by
+    another adapter with the same `peer_key`.
     """
 
-    #: What tells the peer from others: its address as it was configured, or its name.
+    #: Identifies the peer: its configured address, or its name.
     peer_key: str = ""
 
-    #: Whether it takes what this endpoint publishes by `take_own`, encoded.
+    #: Whether it gets this endpoint's own messages encoded, by `take_own`.
     takes_pairs: bool = False
 
     def take_own(self, run: Sequence[Pair]) -> None:
-        """Take a run of this endpoint's own messages as they were encoded."""
+        """Receive an encoded run of this endpoint's own messages."""
         raise NotImplementedError
 
     def take_within(self, ttl: int, sender: bytes, items: list[Item], size: int) -> None:
-        """Take a run of others that may still cross so many links; as `take_from`."""
+        """Receive a run of another node that may still cross `ttl` links; see `take_from`."""
         self.take_from(sender, items, size)
 
-    def is_of(self, bringer: object) -> bool:
-        """Return whether a bringer leads to the same peer."""
-        return isinstance(bringer, DoorReceiver) and bringer.peer_key == self.peer_key
+    def is_of(self, origin: object) -> bool:
+        """Return whether a origin leads to the same peer."""
+        return isinstance(origin, DoorReceiver) and origin.peer_key == self.peer_key
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPublications(RunReceiver):
-    """A door that takes what this endpoint itself publishes, encoded."""
+    """Passes encoded messages of this endpoint to a receiver with `takes_pairs`."""
 
     door: DoorReceiver
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
-        """Hand the pairs on that stand for items here."""
+        """Pass the run on; its items are pairs here."""
         self.door.take_own(items)
 
 
 @dataclass(frozen=True, slots=True)
 class NearDoor(RunReceiver):
-    """A door that takes a run of others, which may cross so many links."""
+    """Passes a run of another node to an adapter, with the links that it may still cross."""
 
     door: DoorReceiver
     ttl: int
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
-        """Hand them on."""
+        """Pass the run on."""
         self.door.take_within(self.ttl, sender, items, size)
 
 
@@ -199,20 +201,21 @@ CoreEffect = (
     | FilterChange
     | RefusedHere
     | RefusedThere
-    | WishesChanged
+    | InterestChanged
 )
 
 
-#: What waits for the core among the data that was published: commands, or a call of it.
+#: An input of the core besides published data: messages, or a function that returns effects.
 CoreOrder = CommandPairs | Ingested | Callable[[], Sequence[CoreEffect]]
 
 
 @dataclass(slots=True)
 class CoreCounters:
-    """What flowed through, in messages.
+    """Numbers of messages.
 
-    `serialized` counts entries, `deserialized` the messages that a local output wanted: that
-    neither grows with the number of nodes on the way is the point of node messages.
+    `serialized` counts messages that entered here, `deserialized` those with a local receiver.
+    Neither grows with the number of nodes on the path, because node messages are forwarded
+    without decoding.
     """
 
     data_published: int = 0
@@ -225,12 +228,12 @@ class CoreCounters:
     unwanted: int = 0
     dropped: int = 0
     malformed: int = 0
-    #: Values, commands and topics of filters that rights of leaves did not include.
+    #: Values, commands and topics in filters of leaves beyond their rights.
     refused: int = 0
-    #: Messages that a foreign wire has no form for, once for each receiver.
+    #: Messages that a foreign protocol cannot represent, once for each receiver.
     unwritten: int = 0
-    #: Messages that went through the central merge, by type: those of users from here, and
-    #: everything that came from other endpoints.
+    #: Messages in the central merge by type: published by users here, or received from other
+    #: endpoints.
     processed: dict[PackedType, int] = field(
         default_factory=lambda: dict.fromkeys(PackedType, 0)
     )

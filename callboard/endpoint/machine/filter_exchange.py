@@ -1,18 +1,18 @@
-"""Who wants what: the filters of all endpoints in reach, kept equal to their owners'.
+"""Exchange of filters between endpoints.
 
-Each endpoint tells its filter (the topics that somebody there wants) to every other one, and
-each knows of every other one how much of its own filter has arrived there:
+The filter of an endpoint is the set of topics to which it has subscribers. Each endpoint sends
+its filter to all others in reach, and records for each of them which version has arrived there.
 
 - A filter has a version, a Lamport timestamp that grows with each change.
-- An update says version, the version that it builds on, and what was added and removed. One
-  that builds on 0 is the whole filter; a large one comes in several parts.
-  A part counts only behind all parts before it, of the same version.
-- Whoever takes an update says which version it has (`seen`). One that does not build on what
-  the receiver has is answered with what it has, and the owner sends the whole filter.
-- What was not confirmed is sent again: updates travel as messages do, and those can be lost
-  when a path breaks.
+- An update contains the new version, the version on which it builds, and the added and removed
+  topics. An update that builds on 0 is the whole filter. A large filter is sent in several
+  parts; a part counts only after all previous parts of the same version.
+- The receiver of an update confirms it by sending the version that it has (`seen`). If an
+  update does not build on this version, the receiver requests the whole filter.
+- An update that is not confirmed is sent again: it travels like a message, and messages are
+  lost when a path breaks.
 
-Updates to one endpoint keep their order, as all messages of a pair do.
+Updates to one endpoint keep their order, as all messages between two endpoints do.
 """
 
 from dataclasses import field
@@ -21,34 +21,36 @@ from typing import Any, Final, NamedTuple
 from callboard.model.errors import MalformedMessage
 from callboard.support.dataclass import dataclass
 
-#: Topics in one update: with topics of 60 bytes it stays below the 256 KiB of a chunk.
+#: Maximum number of topics in one update. With topics of 60 bytes each, the update has less
+#: than the 256 KiB of a chunk.
 PART_SIZE: Final = 4096
 
-#: Seconds after which an update that was not confirmed is sent again, as a whole filter.
+#: Seconds after which the whole filter is sent instead of an update that was not confirmed.
 REPEAT_AFTER: Final = 2.0
 
-#: Bytes of one topic.
+#: Maximum number of characters of one topic.
 TOPIC_LIMIT: Final = 4096
 
-#: Topics that one other endpoint may want; twice what is stated to work.
+#: Maximum number of topics in the filter of another endpoint: twice the documented number.
 FILTER_LIMIT: Final = 2_000_000
 
 _ID_LENGTH: Final = 16
 
 
 class FilterUpdate(NamedTuple):
-    """One message of the exchange; it travels as an array of these fields.
+    """One message of the exchange; encoded as an array of these fields.
 
     Attributes:
         endpoint: the sender's endpoint id, 16 bytes.
-        forwards: whether messages for others may pass through the sender.
-        version: the version of the sender's filter; 0 tells nothing about it.
-        base: the version that this update builds on; 0 for a whole filter.
+        forwards: whether the sender forwards messages between other endpoints.
+        version: the version of the sender's filter; 0 if the update only confirms.
+        base: the version on which this update builds; 0 for a whole filter. In an update that
+            only confirms, 1 requests the whole filter.
         seen: the version of the receiver's filter that the sender has.
-        added: topics that the filter gained.
-        removed: topics that it lost.
+        added: topics added to the filter.
+        removed: topics removed from it.
         is_last: False when more parts of the same version follow.
-        part: which part of a whole filter this is, from 0.
+        part: number of the part of a whole filter, from 0.
     """
 
     endpoint: bytes
@@ -63,10 +65,10 @@ class FilterUpdate(NamedTuple):
 
 
 def read_update(plain: Any) -> FilterUpdate:
-    """Check what a peer sent.
+    """Return the update in a decoded message of a peer.
 
     Raises:
-        MalformedMessage: it is no update.
+        MalformedMessage: the message is not a filter update.
     """
     match plain:
         case [
@@ -88,13 +90,13 @@ def read_update(plain: Any) -> FilterUpdate:
                 *(endpoint, forwards, version, base, seen),
                 *(tuple(added), tuple(removed), is_last, part),
             )
-    msg = "a filter update has nine fields of other types"
+    msg = "the message is not a filter update: it needs nine fields of the right types"
     raise MalformedMessage(msg)
 
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of a whole filter that have arrived, all from the first on."""
+    """The received parts of a whole filter, without gaps from the first."""
 
     version: int
     topics: set[str]
@@ -103,16 +105,16 @@ class Parts:
 
 @dataclass(slots=True)
 class RemoteFilter:
-    """What this endpoint knows of another one, and the other one of this one.
+    """State of the exchange with one other endpoint.
 
     Attributes:
         endpoint: its id; empty until its first update.
-        forwards: whether it lets messages for others pass.
-        version: the version of its filter that is known here.
-        topics: that filter.
-        confirmed: the version of ours that it has.
-        told_at: when it was last told.
-        parts: what has come of a whole filter that is not complete.
+        forwards: whether it forwards messages between other endpoints.
+        version: the version of its filter that arrived here.
+        topics: its filter in this version.
+        confirmed: the version of our filter that it has.
+        told_at: the time of our last update to it; 0 before the first.
+        parts: the received parts of an incomplete whole filter.
     """
 
     endpoint: bytes = b""
@@ -126,7 +128,7 @@ class RemoteFilter:
 
 @dataclass(frozen=True, slots=True)
 class FilterChange:
-    """How the filter of another endpoint changed."""
+    """A change in the filter of another endpoint."""
 
     node: bytes
     added: tuple[str, ...]
@@ -148,7 +150,7 @@ class FilterExchange:
     def change(
         self, added: set[str], removed: set[str], now: float
     ) -> list[tuple[bytes, FilterUpdate]]:
-        """Change our filter; returns what to tell whom."""
+        """Change our filter; returns the updates to send, each with its node."""
         added = added - self.topics
         removed = removed & self.topics - added
         if not added and not removed:
@@ -160,19 +162,19 @@ class FilterExchange:
         updates: list[tuple[bytes, FilterUpdate]] = []
         for node, remote in self.remotes.items():
             if remote.told_at == 0.0:
-                continue  # it is greeted when it is known to be there
+                continue  # `greet` sends it the whole filter once the node is known
             if len(added) + len(removed) <= PART_SIZE:
-                told = self._update(remote, self.version, base)._replace(
+                update = self._update(remote, self.version, base)._replace(
                     added=tuple(sorted(added)), removed=tuple(sorted(removed))
                 )
-                updates.append((node, told))
+                updates.append((node, update))
             else:
                 updates += self._whole(node, remote)
             remote.told_at = now
         return updates
 
     def greet(self, node: bytes, now: float) -> list[tuple[bytes, FilterUpdate]]:
-        """Tell an endpoint that came into reach our whole filter."""
+        """Send our whole filter to an endpoint that came into reach."""
         remote = self.remotes.setdefault(node, RemoteFilter())
         if remote.told_at:
             return []
@@ -183,19 +185,19 @@ class FilterExchange:
         """Return our whole filter for one endpoint, in parts."""
         topics = sorted(self.topics)
         starts = range(0, len(topics) or 1, PART_SIZE)
-        told = self._update(remote, self.version, 0)
+        update = self._update(remote, self.version, 0)
         updates = []
         for part, start in enumerate(starts):
             added, is_last = tuple(topics[start : start + PART_SIZE]), start == starts[-1]
-            updates.append((node, told._replace(added=added, is_last=is_last, part=part)))
+            updates.append((node, update._replace(added=added, is_last=is_last, part=part)))
         return updates
 
     def _update(self, remote: RemoteFilter, version: int, base: int) -> FilterUpdate:
-        """Return what tells which version of ours and of a remote filter is here."""
+        """Return an update without topics, which confirms the version of the remote filter."""
         return FilterUpdate(self.endpoint, self.forwards, version, base, remote.version)
 
     def tick(self, now: float) -> list[tuple[bytes, FilterUpdate]]:
-        """Tell again what was not confirmed in time."""
+        """Send the whole filter to endpoints that did not confirm it in time."""
         updates: list[tuple[bytes, FilterUpdate]] = []
         for node, remote in self.remotes.items():
             is_due = remote.told_at and now - remote.told_at >= REPEAT_AFTER
@@ -209,14 +211,14 @@ class FilterExchange:
     def receive(
         self, node: bytes, update: FilterUpdate, now: float, limit: int | None = None
     ) -> tuple[list[FilterChange], list[tuple[bytes, FilterUpdate]]]:
-        """Take an update of another endpoint; returns what changed and what to answer.
+        """Apply an update of another endpoint; returns the changes and the answers to send.
 
         Raises:
-            MalformedMessage: its filter would have more than `limit` topics, or the usual ones.
+            MalformedMessage: the filter would exceed `limit` topics, by default `FILTER_LIMIT`.
         """
         remote = self.remotes.setdefault(node, RemoteFilter())
         changes: list[FilterChange] = []
-        if remote.endpoint not in (b"", update.endpoint):  # another endpoint on the same node
+        if remote.endpoint not in (b"", update.endpoint):  # the node has a new endpoint
             changes.append(FilterChange(node, (), tuple(sorted(remote.topics))))
             remote = self.remotes[node] = RemoteFilter(told_at=remote.told_at)
         remote.forwards = update.forwards
@@ -231,11 +233,11 @@ class FilterExchange:
         elif update.version and update.is_last:
             answers.append((node, self._update(remote, 0, 0)))
         elif not update.version and update.seen < self.version and update.base:
-            # The other side found a gap: `base` says that it waits for the whole filter.
+            # A confirmation with a base is a request for the whole filter.
             remote.told_at = now
             answers += self._whole(node, remote)
         if is_gap:
-            # A base says that this endpoint waits for the whole filter.
+            # Request the whole filter: an update was lost, so later ones do not apply either.
             answers = [(node, self._update(remote, 0, 1))]
         return changes, answers
 
@@ -246,11 +248,11 @@ class FilterExchange:
         update: FilterUpdate,
         changes: list[FilterChange],
     ) -> bool:
-        """Take what an update says of a filter; False when something before it is missing."""
+        """Apply an update to a remote filter; return False if a previous update is missing."""
         is_first = not remote.endpoint
         if update.base:
             if update.base != remote.version:
-                return update.version <= remote.version  # known already: only a repetition
+                return update.version <= remote.version  # a repetition leaves no gap
             added = set(update.added) - remote.topics
             removed = set(update.removed) & remote.topics
         else:
@@ -268,7 +270,7 @@ class FilterExchange:
         return True
 
     def _gather(self, remote: RemoteFilter, update: FilterUpdate) -> set[str] | None:
-        """Put a part to those before it; None when one of those was lost."""
+        """Add a part to the previous ones and return all topics; None if a part was lost."""
         if not update.part:
             remote.parts = Parts(update.version, set())
         parts = remote.parts
@@ -279,12 +281,12 @@ class FilterExchange:
         return parts.topics
 
     def is_confirmed(self, node: bytes) -> bool:
-        """Return whether another endpoint has our filter as it is."""
+        """Return whether another endpoint has confirmed the present version of our filter."""
         remote = self.remotes.get(node)
         return remote is not None and remote.confirmed == self.version
 
     def forget(self, node: bytes) -> list[FilterChange]:
-        """Drop an endpoint that ended or is out of reach."""
+        """Remove an endpoint that ended or is out of reach."""
         remote = self.remotes.pop(node, None)
         if remote is None or not remote.endpoint:
             return []
@@ -292,10 +294,10 @@ class FilterExchange:
 
 
 def _check_size(remote: RemoteFilter, update: FilterUpdate, limit: int) -> None:
-    """Refuse an update after which a filter may have too many topics.
+    """Refuse an update that may let a filter exceed its limit.
 
     Raises:
-        MalformedMessage: it may.
+        MalformedMessage: the filter may have more than `limit` topics.
     """
     waiting = 0 if remote.parts is None else len(remote.parts.topics)
     if max(len(remote.topics), waiting) + len(update.added) > limit:

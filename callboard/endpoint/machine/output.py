@@ -1,4 +1,4 @@
-"""`data_outputs` and `command_outputs`: who takes messages on this endpoint."""
+"""`data_outputs` and `command_outputs`: delivery to the local receivers."""
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
@@ -19,19 +19,19 @@ _topic_of: Final = itemgetter(0)
 
 
 class CoreOutput:
-    """The local receivers of one kind of message. Only here are messages decoded."""
+    """The local receivers of one type of message. Only here are messages decoded."""
 
     def __init__(self, kind: PackedType, counters: CoreCounters) -> None:
         self.index: SubscriptionTable[object] = SubscriptionTable()
-        #: Who also sees what this endpoint itself publishes.
+        #: Receivers that also get this endpoint's own messages.
         self.sees_own: set[object] = set()
-        #: Those among them that take these encoded.
+        #: The part of `sees_own` that gets own messages encoded.
         self.encoded: set[object] = set()
         self._kind = kind
         self._counters = counters
 
     def deliver(self, items: list[Item], sender: bytes, size: int) -> list[DeliverItems]:
-        """Hand a run from another endpoint to the receivers here that want it."""
+        """Deliver a run of another endpoint to the matching receivers."""
         self._counters.deserialized += len(items)
         return [
             DeliverItems(receiver, batch, sender, size)
@@ -39,7 +39,7 @@ class CoreOutput:
         ]
 
     def deliver_own(self, run: Sequence[Pair]) -> list[DeliverItems]:
-        """Hand a run of this endpoint's own messages to those who see these too."""
+        """Deliver a run of this endpoint's own messages to the receivers in `sees_own`."""
         match, sees_own = self.index.match, self.sees_own
         delivered: list[DeliverItems] = []
         if self.encoded:
@@ -49,8 +49,8 @@ class CoreOutput:
                 for receiver, batch in self._sorted(run, self.encoded)
                 if isinstance(receiver, DoorReceiver)
             ]
-        wanted = [pair for topic, pair in run if not sees_own.isdisjoint(match(topic))]
-        for payload, count in pack_runs(self._kind, 0, wanted) if wanted else ():
+        pairs = [pair for topic, pair in run if not sees_own.isdisjoint(match(topic))]
+        for payload, count in pack_runs(self._kind, 0, pairs) if pairs else ():
             self._counters.deserialized += count
             _, items = decode_run(payload)
             delivered += [
@@ -60,20 +60,20 @@ class CoreOutput:
         return delivered
 
     def takes_own(self, topic: str) -> bool:
-        """Return whether a receiver of this endpoint's own messages wants a topic."""
+        """Return whether a receiver of own messages matches a topic."""
         return bool(self.sees_own) and not self.sees_own.isdisjoint(self.index.match(topic))
 
     def _sorted(
         self, items: Sequence[Item], only: set[object] | None
     ) -> Iterable[tuple[object, list[Item]]]:
-        """Sort a run by receiver; runs of one topic are looked up once.
+        """Return the items for each receiver; a run of one topic needs one look-up.
 
-        Several receivers may be given the same list, which none of them changes.
+        Several receivers may get the same list, which they must not change.
         """
         topics = {*map(_topic_of, items)}
-        if len(topics) == 1:  # nearly always
-            found = self.index.match(*topics)
-            receivers = [one for one in found if only is None or one in only]
+        if len(topics) == 1:
+            matches = self.index.match(*topics)
+            receivers = [receiver for receiver in matches if only is None or receiver in only]
             self._counters.delivered += len(receivers) * len(items)
             self._counters.unwanted += 0 if receivers else len(items)
             batch = items if isinstance(items, list) else [*items]
@@ -85,8 +85,11 @@ class CoreOutput:
             topic = item[0]
             if topic != last_topic:
                 last_topic = topic
-                receivers = [one for one in match(topic) if only is None or one in only]
-                lists = [batches.setdefault(one, []) for one in receivers]
+                lists = [
+                    batches.setdefault(receiver, [])
+                    for receiver in match(topic)
+                    if only is None or receiver in only
+                ]
             if not lists:
                 self._counters.unwanted += 1
             for batch in lists:

@@ -1,16 +1,16 @@
-"""What waits for one peer that reads too slowly, and what becomes of it.
+"""Send buffer of a peer that reads slowly.
 
-A link takes `LINK_ROOM` bytes ahead of what its peer has read. Runs beyond that wait here, in
-order, and go on as the peer reads. While it reads at all, nothing is dropped: threads that
-publish are slowed down instead. When it has not read a byte for `STALL_LIMIT` seconds and more
-than the limit of messages wait, or when `HARD_FACTOR` times as many wait in any case, the
-overflow policy decides (Zeek Broker's `peer_overflow_policy`):
+A link accepts `LINK_ROOM` bytes that its peer has not read. Further runs wait here, in order,
+and are sent as the peer reads. While the peer reads, nothing is dropped: publishing threads are
+slowed down instead. The overflow policy (Zeek Broker's `peer_overflow_policy`) applies in two
+cases: the peer has not read a byte for `STALL_LIMIT` seconds and more messages wait than the
+limit, or `HARD_FACTOR` times the limit wait.
 
-- `disconnect`: the link is cut, what waited is dropped;
-- `drop_newest`: what comes is dropped until there is room;
-- `drop_oldest`: what has waited longest is dropped.
+- `disconnect`: the link is cut and all waiting runs are dropped.
+- `drop_newest`: new runs are dropped until there is room.
+- `drop_oldest`: the runs that have waited longest are dropped.
 
-Everything that is dropped is counted, by messages.
+Dropped runs are counted by their messages.
 """
 
 from collections import deque
@@ -19,18 +19,18 @@ from typing import Final
 
 from callboard.endpoint.machine.effect import TransmitRun
 
-#: Bytes that may wait in a link itself.
+#: Maximum number of bytes that wait in the link itself.
 LINK_ROOM: Final = 8 * 1024 * 1024
 
 #: Seconds without a byte read after which a peer counts as stuck.
 STALL_LIMIT: Final = 1.0
 
-#: Times the limit that may wait for a slow peer before it is treated as a stuck one.
+#: A slow peer is treated as a stuck one when this many times the limit wait.
 HARD_FACTOR: Final = 64
 
 
 class OverflowPolicy(StrEnum):
-    """What happens when too much waits for a peer."""
+    """Policy for a peer whose buffer overflows."""
 
     DISCONNECT = "disconnect"
     DROP_NEWEST = "drop_newest"
@@ -43,13 +43,14 @@ class PeerBuffer:
     def __init__(self, limit: int, policy: OverflowPolicy) -> None:
         self.limit = limit
         self.policy = policy
-        #: Messages that wait.
+        #: Number of waiting messages.
         self.waiting = 0
-        #: Messages that were dropped, in all.
+        #: Total number of dropped messages.
         self.dropped = 0
         self._runs: deque[TransmitRun] = deque()
-        self._read = -1  # what the peer had read when it was last looked at
-        self._read_at = 0.0
+        #: Bytes that the peer had read at the last check, and the time when that number
+        #: changed.
+        self._read, self._read_at = -1, 0.0
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -74,12 +75,12 @@ class PeerBuffer:
         return True
 
     def take(self, waiting_in_link: int, read: int, now: float) -> list[TransmitRun]:
-        """Return the runs that the link has room for.
+        """Remove and return the runs for which the link has room.
 
         Args:
             waiting_in_link: bytes that wait in the link.
-            read: bytes that the peer took so far.
-            now: the time, in seconds.
+            read: total bytes that the peer has read.
+            now: the time in seconds.
         """
         if read != self._read:
             self._read, self._read_at = read, now
@@ -96,7 +97,7 @@ class PeerBuffer:
         return bool(self._runs) and now - self._read_at >= STALL_LIMIT
 
     def drop_all(self) -> int:
-        """Drop everything, because the link ended; returns the messages."""
+        """Drop all runs, because the link ended; returns their number of messages."""
         dropped = self.waiting
         self.dropped += dropped
         self._runs.clear()
@@ -104,12 +105,12 @@ class PeerBuffer:
         return dropped
 
     def _is_over(self, now: float) -> bool:
-        """Return whether the overflow policy has to decide."""
+        """Return whether the overflow policy applies."""
         if self.waiting <= self.limit:
             return False
         return self.is_stuck(now) or self.waiting > HARD_FACTOR * self.limit
 
     def _drop(self, run: TransmitRun) -> None:
-        """Count the messages of a run that is dropped."""
+        """Count the messages of a dropped run."""
         self.waiting -= run.messages
         self.dropped += run.messages

@@ -1,9 +1,9 @@
-"""The kinds of messages inside an endpoint, and how runs of them travel, as bytes.
+"""Message types of an endpoint, and the encoding of runs of messages.
 
-- A data message is a topic and a value: what users publish and receive.
+- A data message is a topic and a value. Users publish and receive these.
 - A command message is a topic and commands of a store.
-- A packed message is either of them, or a routing update, serialized: type tag, TTL, topic and
-  bytes.
+- A packed message is a serialized data message, command message or routing update: type tag,
+  TTL, topic and bytes.
 - A node message is a packed message between two nodes.
 
 (Zeek Broker developer guide, section 7.1.)
@@ -12,9 +12,9 @@ Between cores a *run* of packed messages of one type and TTL is one dispatch:
 
     CBOR array [type tag, TTL, topic, content, topic, content, …]
 
-Each `topic, content` pair is encoded once, when the message enters its first endpoint; runs are
-put together from pairs, and decoded where they end, by one call of cbor2. What comes out of it
-is handed to subscribers; only a run that is odd or malformed is gone through item by item.
+Each `topic, content` pair is encoded once, when the message enters its first endpoint. A run is
+built by joining encoded pairs, and its receiver decodes it with one call of cbor2. The decoded
+values go to subscribers as they are; only an unusual or malformed run is checked item by item.
 """
 
 from collections.abc import Iterable
@@ -43,44 +43,46 @@ from callboard.model.scalar import Count, Enum
 
 
 class PackedType(IntEnum):
-    """What a packed message holds; the numbers are those of Broker's own wire, and one more."""
+    """Type of a packed message: the numbers of Broker's wire format, and `REFUSED`."""
 
     DATA = 1
     COMMAND = 2
     ROUTING_UPDATE = 3
     PING = 4
     PONG = 5
-    #: To a leaf: rights that it does not have, and what it wanted with them.
+    #: To a leaf: the rights that it lacks, each with the topic or store that it tried to use.
     REFUSED = 6
 
 
 _ARRAY: Final = 0x80
 
-#: Messages of one dispatch at most: a receiver's turn stays short.
+#: Maximum number of messages in one dispatch, so that a receiver's turn stays short.
 RUN_LENGTH: Final = 1024
 
-#: Bytes after which a run is closed: a frame delays what is behind it on the link.
+#: Bytes after which a run is closed: a large frame delays the frames queued after it on a link.
 RUN_SIZE: Final = 256 * 1024
 
-#: How each of our tags (48920 to 48928) begins. Text that holds it only takes the long way.
+#: First bytes of each of our tags (48920 to 48928). Text may contain them too; such a run is
+#: only decoded by the slower reader.
 _TAG_HEAD: Final = b"\xd9\xbf"
 
-#: Topics whose bytes are kept: publishers use few, again and again.
+#: Maximum number of cached topics: publishers use few topics again and again.
 KNOWN_TOPICS: Final = 4096
 
 _LENGTH_MASK: Final = 0x1F
-#: Bytes of an array's length behind its first byte (RFC 8949, section 3).
+#: Number of length bytes after the first byte of an array (RFC 8949, section 3).
 _LENGTH_BYTES: Final = {24: 1, 25: 2, 26: 4}
-#: Numbers below it stand in the first byte of an item.
+#: Smaller numbers are stored in the first byte of an item.
 _ONE_BYTE: Final = 24
 
 _LOWEST: Final = -(2**63)
 _HIGHEST: Final = 2**63 - 1
 
-#: Bytes that begin neither an integer of more than 32 bits nor one of CBOR's odd values.
+#: Bytes that start neither an integer of more than 32 bits nor a CBOR simple value that the
+#: data model lacks. A run of such bytes alone holds no value outside the data model.
 _SURE: Final = bytes({*range(256)} - {0x1B, 0x3B, *range(0xE0, 0xF4), 0xF7, 0xF8})
 
-#: Bytes that an entity has; fewer than these cost nothing to read.
+#: Bytes of an entity id. A byte string up to this length is too short to hold heavy CBOR.
 _ENTITY_LENGTH: Final = 16
 
 _MODEL: Final = {
@@ -101,9 +103,9 @@ def _kind_and_ttl(kind: PackedType, ttl: int) -> bytes:
 
 
 def pack_runs(kind: PackedType, ttl: int, pairs: list[bytes]) -> Iterable[tuple[bytes, int]]:
-    """Put encoded `topic, content` pairs together; yields each run and how many it holds."""
+    """Join encoded `topic, content` pairs; yields each run and its number of messages."""
     tail = _kind_and_ttl(kind, ttl)
-    if len(pairs) <= RUN_LENGTH:  # nearly always
+    if len(pairs) <= RUN_LENGTH:
         body = b"".join(pairs)
         if len(body) <= RUN_SIZE or len(pairs) == 1:
             yield head(_ARRAY, 2 + 2 * len(pairs)) + tail + body, len(pairs)
@@ -120,10 +122,10 @@ def pack_runs(kind: PackedType, ttl: int, pairs: list[bytes]) -> Iterable[tuple[
 
 
 def encode_pair(topic: str, value: Any) -> bytes:
-    """Encode a topic and a Python value: what runs are put together from.
+    """Encode a topic and a Python value as one pair of a run.
 
     Raises:
-        InvalidTopic: the topic is too long, or has no UTF-8 form.
+        InvalidTopic: the topic is too long, or cannot be encoded in UTF-8.
         EndpointError: the data model has no such value.
     """
     content = python_to_cbor(value)
@@ -133,7 +135,7 @@ def encode_pair(topic: str, value: Any) -> bytes:
 
 
 class _KnownTopics(dict[str, bytes]):
-    """Topics that were checked, and how they travel."""
+    """The encoded forms of valid topics; a missing one is checked and encoded."""
 
     def __missing__(self, topic: str) -> bytes:
         checked_topic(topic)
@@ -147,30 +149,30 @@ _TOPICS: Final = _KnownTopics()
 
 
 def pair_of(topic: str, content: bytes) -> tuple[str, bytes]:
-    """Return a topic and a value that is CBOR of the model already, as it enters a core.
+    """Return the pair of a topic and a value that is already encoded as CBOR of the data model.
 
     Raises:
-        InvalidTopic: the topic is too long, or has no UTF-8 form.
+        InvalidTopic: the topic is too long, or cannot be encoded in UTF-8.
     """
     return topic, _TOPICS[topic] + content
 
 
 def content_of(pair: tuple[str, bytes]) -> bytes:
-    """Return the encoded value of a message that entered."""
+    """Return the encoded value of a pair made by `pair_of` or `encode_pair`."""
     topic, encoded = pair
     return encoded[len(_TOPICS[topic]) :]
 
 
 def encode_plain_pair(topic: str, content: Any) -> bytes:
-    """Encode a topic and content of our own making that is plain CBOR: bytes stay bytes."""
+    """Encode a topic and content of the endpoints' own messages, as CBOR without our tags."""
     return cbor2.dumps(topic) + cbor2.dumps(content)
 
 
 def decode_run(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]]:
-    """Decode a run: its type, and each topic with its value as immutable Python values.
+    """Return the type of a run, and its topics and values; values are immutable.
 
     Raises:
-        MalformedMessage: it is no run, or a value in it is none.
+        MalformedMessage: the payload is not a run, or contains an invalid value.
     """
     try:
         weight = refuse_heavy(payload)
@@ -185,36 +187,39 @@ def decode_run(payload: bytes) -> tuple[PackedType, list[tuple[str, Any]]]:
         msg = f"a run of {len(payload):,} B cannot be read: {cause}"
         raise MalformedMessage(msg) from cause
     if type(values) is not tuple or len(values) < _HEAD or len(values) % 2:
-        msg = "a run is an array of type, TTL, and pairs of topic and value"
+        msg = "the payload is not a run: an array of type, TTL, and pairs of topic and value"
         raise MalformedMessage(msg)
     topics = values[2::2]
     is_known = type(values[0]) is int and values[0] in _KINDS
     if not is_known or not {*map(type, topics)} <= _TEXT:
-        msg = f"a run of type {str(values[0])[:20]} with topics that are no text"
+        msg = f"a run has the unknown type {str(values[0])[:20]}, or a topic that is not text"
         raise MalformedMessage(msg)
     kind, contents = _KINDS[values[0]], values[3::2]
     is_odd = kind is _DATA and not is_tagged and payload.translate(None, _SURE)
     if is_odd and not _is_model(contents):
-        msg = "a run holds an integer of more than 64 bits, or a value that is no data"
+        msg = "a run holds an integer of more than 64 bits, or a value outside the data model"
         raise MalformedMessage(msg)
-    return kind, list(zip(topics, contents))  # noqa: B905  # the number of both is even
+    return kind, list(zip(topics, contents))  # noqa: B905  # the array has an even length
 
 
 def ttl_of(payload: bytes) -> int:
-    """Return the links that a run which was read may cross; 0 where it says none.
+    """Return the number of links that a decoded run may cross; 0 if its TTL is not a number.
 
-    The type, before it, is one byte.
+    The TTL follows the array's head and the type, which is one byte.
     """
-    place = 2 + _LENGTH_BYTES.get(payload[0] & _LENGTH_MASK, 0)
-    first = payload[place]
+    offset = 2 + _LENGTH_BYTES.get(payload[0] & _LENGTH_MASK, 0)
+    first = payload[offset]
     if first < _ONE_BYTE:
         return first
     size = _LENGTH_BYTES.get(first, 0)
-    return int.from_bytes(payload[place + 1 : place + 1 + size])
+    return int.from_bytes(payload[offset + 1 : offset + 1 + size])
 
 
 def _read_tagged(payload: bytes) -> Any:
-    """Read a run that holds tags of ours: in one pass, or as what defines values does."""
+    """Decode a run that may hold our tags.
+
+    The fast decoder rejects some valid runs; these go to the reader that defines the model.
+    """
     with suppress(RemoteProtocolError):
         values = immutable_from_cbor(payload)
         if not payload.translate(None, _SURE) or _is_model((values,)):
@@ -223,7 +228,7 @@ def _read_tagged(payload: bytes) -> Any:
 
 
 def _refuse_heavy_parts(values: Any, weight: int) -> None:
-    """Refuse byte strings that hold too much CBOR: commands carry values with tags so."""
+    """Refuse byte strings that contain too much CBOR: commands carry tagged values in these."""
     level = [values]
     while level:
         for part in level:
@@ -233,7 +238,7 @@ def _refuse_heavy_parts(values: Any, weight: int) -> None:
 
 
 def _is_model(values: Iterable[Any]) -> bool:
-    """Return whether the data model has all of these values, level by level."""
+    """Return whether all values, and the values in them, belong to the data model."""
     level = list(values)
     while level:
         kinds = {*map(type, level)}
@@ -248,15 +253,18 @@ def _is_model(values: Iterable[Any]) -> bool:
 
 
 def _is_data(payload: bytes) -> bool:
-    """Return whether a run holds values of users; in all others, bytes are bytes."""
-    place = 1 + _LENGTH_BYTES.get(payload[0] & _LENGTH_MASK, 0)
-    return payload[place : place + 1] == bytes((PackedType.DATA,))
+    """Return whether a run holds values of users.
+
+    Only these have tags; the bytes of a tag in another run are part of a byte string.
+    """
+    offset = 1 + _LENGTH_BYTES.get(payload[0] & _LENGTH_MASK, 0)
+    return payload[offset : offset + 1] == bytes((PackedType.DATA,))
 
 
 def _immutable_items(node: Any, _depth: int) -> tuple[Any, ...]:
-    """Convert the parts of a run, each of which may be nested as deep as the model allows."""
+    """Convert the items of a run; each may have the full depth of the data model."""
     if type(node) is not list:
-        msg = "a run is an array"
+        msg = "the payload is not a run: it is not an array"
         raise MalformedMessage(msg)
     return tuple([immutable_of_item(part, 0) for part in node])
 

@@ -1,7 +1,7 @@
-"""What status subscribers receive: changes among the peers and errors, with their codes.
+"""Messages of status subscribers: changes among the peers, and errors, with their codes.
 
-Codes, numbers and texts: Zeek Broker 2.8; version 1.4 has the same numbers for the errors that
-it names. Its Python package knows them as `EC` and `SC`.
+Codes, numbers and texts are those of Zeek Broker 2.8. Version 1.4 has fewer errors, with the
+same numbers. Broker's Python package calls the codes `EC` and `SC`.
 """
 
 import re
@@ -24,19 +24,20 @@ class _Code(IntEnum):
         return f"{type(self).__name__}.{self.name}"
 
     def __eq__(self, other: object) -> bool:
-        # A status and an error may have the same number: they are not the same for that.
+        # A status and an error with the same number differ: `SC.PeerAdded` is not
+        # `EC.Unspecified`, though both are 1.
         if isinstance(other, _Code) and type(other) is not type(self):
             return False
         return int.__eq__(self, other) if isinstance(other, int) else NotImplemented
 
-    def __ne__(self, other: object) -> bool:  # int has its own, which would not ask the above
+    def __ne__(self, other: object) -> bool:  # int.__ne__ would not call __eq__
         return not self == other
 
     __hash__ = IntEnum.__hash__
 
 
 class SC(_Code):
-    """What changed in the network of peers."""
+    """Code of a change among the peers."""
 
     Unspecified = 0
     PeerAdded = 1
@@ -47,7 +48,7 @@ class SC(_Code):
 
 
 class EC(_Code):
-    """What went wrong."""
+    """Code of an error."""
 
     NoError = 0
     Unspecified = 1
@@ -103,12 +104,12 @@ C = TypeVar("C", bound=_Code)
 ErrorCode = EC
 StatusCode = SC
 
-#: What stands for the id of an endpoint that nobody has reached yet.
+#: Text in place of the id of an endpoint that was not reached yet.
 INVALID_NODE = "invalid-node"
 
 
 class PeerStatus(IntEnum):
-    """How far peering has come."""
+    """State of a peering."""
 
     Initialized = 0
     Connecting = 1
@@ -122,7 +123,7 @@ class PeerStatus(IntEnum):
 
 
 class PeerFlags(IntFlag):
-    """Where a peer is, and who connects: a peer over the network has more than one."""
+    """Location of a peer, and direction of the connection; remote peers have a flag of each."""
 
     Invalid = 0
     Local = 1
@@ -135,7 +136,7 @@ class PeerFlags(IntFlag):
 
 @dataclass(frozen=True, slots=True, order=True)
 class NetworkInfo:
-    """Where an endpoint listens; `retry` is the seconds between attempts, 0 for no second."""
+    """Address of an endpoint; `retry` is the seconds between dials, 0 for a single attempt."""
 
     address: str
     port: int
@@ -147,22 +148,22 @@ class NetworkInfo:
 
 @dataclass(frozen=True, slots=True)
 class OptionalNetworkInfo:
-    """Where an endpoint listens, if that is known."""
+    """Address of an endpoint, if known."""
 
     info: NetworkInfo | None = None
 
     def is_set(self) -> bool:
-        """Return whether it is known."""
+        """Return whether the address is known."""
         return self.info is not None
 
     def get(self) -> NetworkInfo:
-        """Return it.
+        """Return the address.
 
         Raises:
-            LookupError: it is not known.
+            LookupError: the address is not known.
         """
         if self.info is None:
-            msg = "the address of this endpoint is not known: ask is_set() first"
+            msg = "the address of this endpoint is not known; check is_set() first"
             raise LookupError(msg)
         return self.info
 
@@ -175,9 +176,9 @@ class OptionalNetworkInfo:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EndpointInfo:
-    """An endpoint: its id, empty as long as it was not reached, and where it listens.
+    """Id and address of an endpoint; the id is empty until the endpoint was reached.
 
-    `type` says what speaks there; "native" is an endpoint of a node.
+    `type` is its protocol; "native" is an endpoint of a node.
     """
 
     id: str = ""
@@ -192,7 +193,7 @@ class EndpointInfo:
         retry: float = 0.0,
         wire: str = "native",
     ) -> Self:
-        """Return what is known of an endpoint: perhaps the 16 bytes of its id, its address."""
+        """Return the information on an endpoint with an id of 16 bytes and an address."""
         network = None if address is None else NetworkInfo(*address, retry)
         name = "" if endpoint is None else str(UUID(bytes=endpoint))
         return cls(name, OptionalNetworkInfo(network), wire)
@@ -204,17 +205,17 @@ class EndpointInfo:
     def __str__(self) -> str:
         return self.id or INVALID_NODE
 
-    __repr__ = __str__  # programs build topics from it
+    __repr__ = __str__  # programs of Broker build topics from repr(info)
 
 
 def foreign_id(wire: str, address: tuple[str, int]) -> bytes:
-    """Return what stands for the endpoint id of a peer on a foreign wire; 16 bytes."""
+    """Return 16 bytes in place of the endpoint id of a peer with a foreign protocol."""
     return uuid5(NAMESPACE_URL, f"{wire}://{address[0]}:{address[1]}").bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """A peer, where it is, and how peering with it stands."""
+    """A peer, its location, and the state of the peering."""
 
     peer: EndpointInfo
     flags: PeerFlags
@@ -235,7 +236,7 @@ _ERROR_TEXTS: Final = {
 
 
 class _Notice(Generic[C]):
-    """A code, the endpoint that it is about, and a text for people."""
+    """A code, the endpoint concerned, and a text for people."""
 
     __slots__ = ("_code", "_context", "_message")
     _codes: type[C]
@@ -252,11 +253,11 @@ class _Notice(Generic[C]):
         self._message = self._texts.get(self._code, "") if message is None else message
 
     def code(self) -> C:
-        """Return what it is about; equal to its number."""
+        """Return the code, which equals its number."""
         return self._code
 
     def context(self) -> EndpointInfo | None:
-        """Return the endpoint that this is about, if it is about one."""
+        """Return the endpoint concerned, if there is one."""
         return self._context
 
     def message(self) -> str:
@@ -297,7 +298,7 @@ class Status(_Notice[SC]):
 
 
 class Error(_Notice[EC]):
-    """Something that went wrong behind the user's back; a value, not an exception.
+    """An error in the background, such as a failed dial; a value, not an exception.
 
     >>> Error(EC.PeerUnavailable)
     peer_unavailable("unable to connect to remote peer")

@@ -1,9 +1,9 @@
-"""The subscribers of a topic: the table that every published message is looked up in.
+"""The subscription table, in which every published message is looked up.
 
-A topic of length L can only be taken by prefixes of it, so a look-up asks a dictionary once
-for each *length* among the subscribed prefixes that is at most L. What it costs depends on
-the topic and the variety of lengths, not on the number of subscriptions. Publishers use few
-topics again and again, so results are kept until a subscription changes.
+Only prefixes of a topic match it, so a look-up needs one dictionary access for each *length* of
+subscribed prefixes up to the topic's length. Its cost depends on the number of different
+lengths, not on the number of subscriptions. Publishers use few topics again and again, so
+results are cached until a subscription changes.
 """
 
 from collections import Counter
@@ -15,14 +15,14 @@ from callboard.endpoint.machine.topic import Topic, checked_topic
 S = TypeVar("S")
 _Subscribers = tuple[S, ...] | dict[S, None]
 
-#: Results that are kept; a publisher with ever new topics empties them at this number.
-_KEPT: Final = 4096
-#: Subscribers of one prefix that stand in a tuple, which takes a quarter of a dictionary.
-_FEW: Final = 8
+#: Maximum number of cached results; the cache is cleared when a publisher exceeds it.
+_CACHE_LIMIT: Final = 4096
+#: Maximum number of subscribers in a tuple, which needs a quarter of a dictionary's memory.
+_TUPLE_LIMIT: Final = 8
 
 
 class SubscriptionTable(Generic[S]):
-    """Subscribers by prefix; `S` is whatever stands for a subscriber, and is hashable.
+    """Subscribers by prefix; `S` is the hashable type of a subscriber.
 
     >>> table = SubscriptionTable[str]()
     >>> table.add("/a", "one"), table.add("/a/b", "two"), table.add("/a/b", "one")
@@ -32,7 +32,7 @@ class SubscriptionTable(Generic[S]):
     """
 
     def __init__(self) -> None:
-        # In the order they came, in which they are served.
+        # Subscribers keep the order of their subscriptions: they get messages in this order.
         self._by_prefix: dict[str, _Subscribers[S]] = {}
         self._prefixes: dict[S, dict[str, None]] = {}
         self._lengths: Counter[int] = Counter()
@@ -40,56 +40,57 @@ class SubscriptionTable(Generic[S]):
         self._matched: dict[str, tuple[S, ...]] = {}
 
     def add(self, prefix: Topic | str, subscriber: S) -> bool:
-        """Subscribe; False when it was subscribed to that prefix already."""
+        """Add a subscription; return False if it exists already."""
         text = checked_topic(prefix)
-        known = self._by_prefix.get(text)
-        if known is None:
+        subscribers = self._by_prefix.get(text)
+        if subscribers is None:
             self._by_prefix[text] = (subscriber,)
             self._count_length(len(text), 1)
-        elif subscriber in known:
+        elif subscriber in subscribers:
             return False
-        elif isinstance(known, dict):
-            known[subscriber] = None
-        elif len(known) < _FEW:
-            self._by_prefix[text] = (*known, subscriber)
+        elif isinstance(subscribers, dict):
+            subscribers[subscriber] = None
+        elif len(subscribers) < _TUPLE_LIMIT:
+            self._by_prefix[text] = (*subscribers, subscriber)
         else:
-            self._by_prefix[text] = dict.fromkeys((*known, subscriber))
+            self._by_prefix[text] = dict.fromkeys((*subscribers, subscriber))
         self._prefixes.setdefault(subscriber, {})[text] = None
         self._matched.clear()
         return True
 
     def remove(self, prefix: Topic | str, subscriber: S) -> bool:
-        """Unsubscribe from one prefix; False when it was not subscribed to it."""
+        """Remove a subscription; return False if it does not exist."""
         text = checked_topic(prefix)
-        known = self._by_prefix.get(text)
-        if known is None or subscriber not in known:
+        subscribers = self._by_prefix.get(text)
+        if subscribers is None or subscriber not in subscribers:
             return False
-        if isinstance(known, dict):
-            del known[subscriber]
+        if isinstance(subscribers, dict):
+            del subscribers[subscriber]
         else:
-            self._by_prefix[text] = known = tuple(each for each in known if each != subscriber)
-        if not known:
+            subscribers = tuple(other for other in subscribers if other != subscriber)
+            self._by_prefix[text] = subscribers
+        if not subscribers:
             del self._by_prefix[text]
             self._count_length(len(text), -1)
-        mine = self._prefixes[subscriber]
-        del mine[text]
-        if not mine:
+        prefixes = self._prefixes[subscriber]
+        del prefixes[text]
+        if not prefixes:
             del self._prefixes[subscriber]
         self._matched.clear()
         return True
 
     def match(self, topic: str) -> tuple[S, ...]:
-        """Return who takes the topic, each once, first those of the shortest prefix."""
-        found = self._matched.get(topic)
-        if found is None:
-            found = tuple(dict.fromkeys(self._found(topic)))
-            if len(self._matched) >= _KEPT:
+        """Return the subscribers of a topic without duplicates, the shortest prefix first."""
+        subscribers = self._matched.get(topic)
+        if subscribers is None:
+            subscribers = tuple(dict.fromkeys(self._search(topic)))
+            if len(self._matched) >= _CACHE_LIMIT:
                 self._matched.clear()
-            self._matched[topic] = found
-        return found
+            self._matched[topic] = subscribers
+        return subscribers
 
     def prefixes(self, subscriber: S) -> tuple[str, ...]:
-        """Return the prefixes of one subscriber, in the order they came."""
+        """Return the prefixes of one subscriber, in the order of its subscriptions."""
         return tuple(self._prefixes.get(subscriber, ()))
 
     def prefixes_of(self, topic: str) -> list[str]:
@@ -98,40 +99,40 @@ class SubscriptionTable(Generic[S]):
         return [start for start in starts if start in self._by_prefix]
 
     def taken_by_others(self, subscriber: S) -> Iterator[str]:
-        """Yield the prefixes that somebody else is subscribed to."""
-        for prefix, known in self._by_prefix.items():
-            if len(known) > 1 or subscriber not in known:
+        """Yield the prefixes with at least one other subscriber."""
+        for prefix, subscribers in self._by_prefix.items():
+            if len(subscribers) > 1 or subscriber not in subscribers:
                 yield prefix
 
     def taken_by(self, kind: type) -> set[str]:
         """Return the prefixes of all subscribers of a type; from any thread."""
-        prefixes = list(self._prefixes.items())
+        subscriptions = list(self._prefixes.items())
         return {
             prefix
-            for each, taken in prefixes
-            if isinstance(each, kind)
-            for prefix in list(taken)
+            for subscriber, prefixes in subscriptions
+            if isinstance(subscriber, kind)
+            for prefix in list(prefixes)
         }
 
     def __len__(self) -> int:
         return sum(map(len, self._prefixes.values()))
 
-    def _found(self, topic: str) -> Iterator[S]:
-        """Yield the subscribers of all prefixes of a topic, the shortest first."""
+    def _search(self, topic: str) -> Iterator[S]:
+        """Yield the subscribers of all prefixes of a topic, the shortest prefix first."""
         length = len(topic)
         by_prefix = self._by_prefix
         for size in self._ordered_lengths:
             if size > length:
                 return
-            found = by_prefix.get(topic[:size])
-            if found:
-                yield from found
+            subscribers = by_prefix.get(topic[:size])
+            if subscribers:
+                yield from subscribers
 
     def _count_length(self, length: int, change: int) -> None:
-        """Keep the ordered lengths of the prefixes there are."""
-        before = self._lengths[length]
-        self._lengths[length] = before + change
-        if before + change == 0:
+        """Count a prefix that was added or removed by its length."""
+        old = self._lengths[length]
+        self._lengths[length] = old + change
+        if old + change == 0:
             del self._lengths[length]
-        if 0 in (before, before + change):
+        if 0 in (old, old + change):
             self._ordered_lengths = tuple(sorted(self._lengths))

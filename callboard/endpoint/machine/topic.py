@@ -1,8 +1,8 @@
-"""Topics: text in components, `/` between them.
+"""Topics: text in components, separated by `/`.
 
-A subscription is a topic too, and takes every topic whose text starts with its own: `/foo`
-takes `/foo/bar` and also `/foobar`. The empty topic takes all. Topics with the component
-`<$>` belong to the endpoints themselves; those below `<$>/local/` never leave one.
+A subscription is a topic too, and matches every topic whose text starts with its own: `/foo`
+matches `/foo/bar` and also `/foobar`. The empty topic matches all. Topics with the component
+`<$>` are reserved for the endpoints; messages below `<$>/local/` never leave their endpoint.
 """
 
 from collections.abc import Iterable
@@ -11,20 +11,20 @@ from typing import Final
 from callboard.model.errors import InvalidTopic, UnsupportedData
 from callboard.model.scalar import Scalar
 
-#: Bytes of a topic in UTF-8: its length has 16 bits on the wire.
+#: Maximum bytes of a topic in UTF-8: Broker's wire format has 16 bits for the length.
 TOPIC_LIMIT: Final = 65_535
-#: The component that users' topics do not have.
+#: The component that is reserved for topics of the endpoints.
 RESERVED: Final = "<$>"
-#: What changed in the stores of this endpoint; `/` and the name of a store follow.
+#: Topic of changes in the stores of this endpoint, before `/` and the name of the store.
 STORE_EVENTS: Final = f"{RESERVED}/local/data/store-events"
 
 _LOCAL: Final = f"{RESERVED}/local/"
-#: Below a quarter of the limit, no character can take a topic over it.
+#: Characters that fit into the limit in any case: UTF-8 needs at most four bytes for each.
 _SURELY_SHORT: Final = TOPIC_LIMIT // 4
 
 
 class Topic(Scalar):
-    """A topic, or the prefix of topics that a subscription takes.
+    """A topic, or the prefix of the topics that a subscription matches.
 
     >>> Topic("/sensors") / Topic("room-1")
     /sensors/room-1
@@ -32,7 +32,7 @@ class Topic(Scalar):
     True
 
     Raises:
-        InvalidTopic: longer than `TOPIC_LIMIT` bytes, or without UTF-8 form.
+        InvalidTopic: it exceeds `TOPIC_LIMIT` bytes, or cannot be encoded in UTF-8.
     """
 
     __slots__ = ()
@@ -46,13 +46,13 @@ class Topic(Scalar):
         return self._key
 
     def prefix_of(self, other: "Topic") -> bool:
-        """Return whether a subscription to this topic takes `other`."""
+        """Return whether a subscription to this topic matches `other`."""
         return other.string().startswith(self._key)
 
     def __truediv__(self, other: "Topic | str") -> "Topic":
         text = other if isinstance(other, str) else other.string()
-        # Broker's rule: a separator goes between, unless the right side brings one itself,
-        # and one at the end goes away.
+        # Broker's rule: one separator between both sides, unless the right side starts with
+        # one, and no separator at the end.
         between = "/" if self._key and text and not text.startswith("/") else ""
         return Topic(f"{self._key}{between}{text}".removesuffix("/"))
 
@@ -60,7 +60,7 @@ class Topic(Scalar):
         return self._key
 
 
-#: What users give as topics: one, or several.
+#: Argument type of functions that accept one topic or several.
 Topics = str | Topic | Iterable[str | Topic]
 
 
@@ -68,7 +68,8 @@ def checked_topic(topic: object) -> str:
     """Return the text of a topic.
 
     Raises:
-        InvalidTopic: longer than `TOPIC_LIMIT` bytes, or without UTF-8 form, or no text.
+        InvalidTopic: it is not text, exceeds `TOPIC_LIMIT` bytes, or cannot be encoded in
+            UTF-8.
     """
     if isinstance(topic, Topic):
         return topic.string()
@@ -79,7 +80,7 @@ def checked_topic(topic: object) -> str:
         try:
             length = len(topic.encode())
         except UnicodeEncodeError as cause:
-            msg = f"a topic has no UTF-8 form: {cause}"
+            msg = f"a topic cannot be encoded in UTF-8: {cause}"
             raise InvalidTopic(msg) from cause
         if length > TOPIC_LIMIT:
             msg = f"a topic of {length:,} bytes exceeds the limit of {TOPIC_LIMIT:,}"
@@ -87,7 +88,7 @@ def checked_topic(topic: object) -> str:
     return topic
 
 
-#: Made once: `str | Topic` at each call would cost more than all the rest.
+#: A tuple, made once: `str | Topic` in each call would cost more than the rest of the call.
 _TOPIC_TYPES: Final = (str, Topic)
 
 
@@ -96,7 +97,7 @@ def topic_text(topic: object) -> str:
 
     Raises:
         UnsupportedData: it is neither text nor a `Topic`.
-        InvalidTopic: the text is too long, or has no UTF-8 form.
+        InvalidTopic: the text is too long, or cannot be encoded in UTF-8.
     """
     if not isinstance(topic, _TOPIC_TYPES):
         msg = f"a topic is a str or a Topic, not {type(topic).__name__}"
@@ -108,8 +109,8 @@ def topic_texts(topics: Topics) -> tuple[str, ...]:
     """Return the texts of one topic or several.
 
     Raises:
-        UnsupportedData: they are neither text nor `Topic`, nor several of these.
-        InvalidTopic: a text is too long, or has no UTF-8 form.
+        UnsupportedData: an argument is neither text nor a `Topic`.
+        InvalidTopic: a text is too long, or cannot be encoded in UTF-8.
     """
     if isinstance(topics, Iterable) and not isinstance(topics, str):
         return tuple(map(topic_text, topics))
@@ -117,33 +118,33 @@ def topic_texts(topics: Topics) -> tuple[str, ...]:
 
 
 def is_reserved(topic: str) -> bool:
-    """Return whether the topic belongs to the endpoints: `<$>` is one of its components."""
+    """Return whether the topic is reserved for endpoints: `<$>` is one of its components."""
     return RESERVED in topic and RESERVED in topic.split("/")
 
 
 def shortest(topics: Iterable[str]) -> tuple[str, ...]:
-    """Return the prefixes that take what all of these take, sorted: none takes another.
+    """Return the fewest prefixes that match the same topics, sorted.
 
     >>> shortest(["/a/b", "/c", "/a", "/ab"])
     ('/a', '/c')
     """
-    found: list[str] = []
+    prefixes: list[str] = []
     for topic in sorted(topics):
-        if not found or not topic.startswith(found[-1]):
-            found.append(topic)
-    return tuple(found)
+        if not prefixes or not topic.startswith(prefixes[-1]):
+            prefixes.append(topic)
+    return tuple(prefixes)
 
 
 def is_local(topic: str) -> bool:
-    """Return whether messages with this topic stay in the endpoint where they arise."""
+    """Return whether messages with this topic stay in the endpoint that publishes them."""
     return topic.startswith(_LOCAL)
 
 
 def master_topic(name: str) -> str:
-    """Return where the master of the store `name` hears its clones."""
+    """Return the topic of messages from clones of the store `name` to its master."""
     return checked_topic(f"{name}/{RESERVED}/data/master")
 
 
 def clone_topic(name: str) -> str:
-    """Return where the clones of the store `name` hear their master."""
+    """Return the topic of messages from the master of the store `name` to its clones."""
     return checked_topic(f"{name}/{RESERVED}/data/clone")

@@ -82,7 +82,7 @@ class Broker14Neighbor(BrokerNeighbor):
         self._peer_filter: tuple[str, ...] | None = None
         self._wishes: tuple[str, ...] | None = None
         self._stop_watching: Any = None
-        self._claim = DoorClaim(hub, self.peer_key, kept=self._begin, lost=self._stand_by)
+        self._claim = DoorClaim(hub, self.peer_key, on_held=self._begin, on_lost=self._stand_by)
 
     # --- life cycle, in turns of the hub ---
 
@@ -97,7 +97,7 @@ class Broker14Neighbor(BrokerNeighbor):
             self._follow_filter()
         else:
             self._is_active = True
-            self._stop_watching = self._hub.watch_wishes(self, self._ask_for)
+            self._stop_watching = self._hub.watch_interest(self, self._ask_for)
             self._follow_filter()
 
     def _stand_by(self, holder: bytes) -> None:
@@ -243,7 +243,7 @@ class Broker14Neighbor(BrokerNeighbor):
         if messages and self._is_active:
             self.brought += len(messages)
             ttl = max(0, run.ttl - 1) if self._hub.options.forwards else 0
-            self._hub.ingest_encoded(messages, self, ttl)
+            self._hub.publishing.ingest_encoded(messages, self, ttl)
 
 
 def _host_of(endpoint: bytes) -> bytes:

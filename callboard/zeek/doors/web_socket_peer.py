@@ -258,12 +258,12 @@ class WebSocketPeer(RunReceiver, Closing):
         self._claim: DoorClaim | None = None
         if self._fixed is None:
             self._claim = DoorClaim(
-                hub, url, kept=self._follow, lost=self._yield, reaches=self._reaches
+                hub, url, on_held=self._follow, on_lost=self._yield, reaches=self._reaches
             )
-            self._unwatch = hub.watch_wishes(self, lambda _: self._follow())
+            self._unwatch = hub.watch_interest(self, lambda _: self._follow())
             hub.add_receiver(self, (self._claim.topic,), kind=PackedType.COMMAND)
         hub.call_soon(self._follow)
-        hub.add_way_out(self)
+        hub.add_egress(self)
 
     # --- for users, from any thread ---
 
@@ -312,7 +312,7 @@ class WebSocketPeer(RunReceiver, Closing):
             self._is_closed = True
             if not self._runtime.is_closed:
                 self._unwatch()
-                self._hub.remove_way_out(self)
+                self._hub.remove_egress(self)
                 if self._claim is not None:
                     self._hub.remove_receiver(self, kind=PackedType.COMMAND)
                 self._hub.call_soon(self._end)
@@ -381,7 +381,7 @@ class WebSocketPeer(RunReceiver, Closing):
         """Return the topics to receive; none while another node receives them."""
         if self._claim is not None and self._claim.state is not DoorState.HELD:
             return ()
-        return self._hub.core.wishes(self) if self._fixed is None else self._fixed
+        return self._hub.core.interest(self) if self._fixed is None else self._fixed
 
     def _stop(self, connection: object) -> None:
         """Close a connection for good."""
@@ -459,7 +459,7 @@ class WebSocketPeer(RunReceiver, Closing):
                 self.unasked += 1
         self.brought += len(received)
         if received:
-            self._hub.ingest_encoded(received, self)
+            self._hub.publishing.ingest_encoded(received, self)
         if not self._hub.has_room():
             link.pause_reading(PAUSE)
 
@@ -525,7 +525,8 @@ class WebSocketPeer(RunReceiver, Closing):
         """Pass the queue to the node that holds the claim, if it is reachable."""
         if self._waiting and self._hub.has_hub(holder):
             waiting, self._waiting, self._waiting_size = self._waiting, deque(), 0
-            self._hub.hand_to(holder, topic, [cbor2.dumps(message) for message in waiting])
+            commands = [cbor2.dumps(message) for message in waiting]
+            self._hub.publishing.command_node(holder, topic, commands)
 
     @property
     def unwritten(self) -> int:

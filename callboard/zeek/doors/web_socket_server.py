@@ -228,7 +228,7 @@ class WebSocketServer(Closing):
 
     def make_machine(self, opening: Opening) -> ZeekServerSession:
         """Return the protocol machine of a new connection."""
-        endpoint = f"{self._hub.name}-websocket-{self._hub.make_object()}"
+        endpoint = f"{self._hub.name}-websocket-{self._hub.new_object_id()}"
         return ZeekServerSession(
             self._entry,
             endpoint,
@@ -276,7 +276,7 @@ class WebSocketServer(Closing):
                 link.say(client.session.refuse("not_permitted", text))
         client.brought += len(permitted)
         if permitted:
-            self._hub.ingest_encoded(permitted, client)
+            self._hub.publishing.ingest_encoded(permitted, client)
         if not self._hub.has_room():
             link.pause_reading(PAUSE)
 

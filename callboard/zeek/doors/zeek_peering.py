@@ -80,7 +80,7 @@ class ZeekNeighbor(BrokerNeighbor):
 
     def wishes(self) -> tuple[str, ...]:
         """Return the filter that is sent to the peer."""
-        return self._hub.core.wishes(self)
+        return self._hub.core.interest(self)
 
     def begin(self, link: ForeignLink, name: str) -> None:
         """Start the peering after the handshake."""
@@ -95,9 +95,9 @@ class ZeekNeighbor(BrokerNeighbor):
             return
         self.is_active = True
         self._give()
-        self._stop_watching = self._hub.watch_wishes(self, self._ask_for)
+        self._stop_watching = self._hub.watch_interest(self, self._ask_for)
         self._claim = DoorClaim(
-            self._hub, self.peer_key, kept=self._activate, lost=self._stand_by
+            self._hub, self.peer_key, on_held=self._activate, on_lost=self._stand_by
         )
 
     def end(self) -> None:
@@ -108,7 +108,7 @@ class ZeekNeighbor(BrokerNeighbor):
         if self._stop_watching is not None:
             self._stop_watching()
         self._hub.remove_receiver(self)
-        self._hub.set_congested(is_congested=False, by=self)
+        self._hub.inputs.set_congested(is_congested=False, cause=self)
 
     def _activate(self) -> None:
         """Start to carry the peer's messages: this node has the claim."""
@@ -158,7 +158,7 @@ class ZeekNeighbor(BrokerNeighbor):
         link.write(b"".join(frames))
         if link.waiting > ROOM and self._moved[1] == 0.0:
             self._moved = link.bytes_sent, self._hub.runtime.now()
-            self._hub.set_congested(is_congested=True, by=self)
+            self._hub.inputs.set_congested(is_congested=True, cause=self)
             self._hub.after(DRAIN_INTERVAL, CallBack(self._check_congestion))
 
     def send_directed(self, topic: str, content: bytes) -> None:
@@ -179,11 +179,11 @@ class ZeekNeighbor(BrokerNeighbor):
         if link is not None and link.waiting > ROOM:
             if link.bytes_sent != sent:
                 sent, since = self._moved = link.bytes_sent, now
-            self._hub.set_congested(is_congested=now - since < STUCK, by=self)
+            self._hub.inputs.set_congested(is_congested=now - since < STUCK, cause=self)
             self._hub.after(DRAIN_INTERVAL, CallBack(self._check_congestion))
             return
         self._moved = (0, 0.0)
-        self._hub.set_congested(is_congested=False, by=self)
+        self._hub.inputs.set_congested(is_congested=False, cause=self)
 
     # --- from the peer; on the node's thread ---
 
@@ -236,7 +236,7 @@ class ZeekNeighbor(BrokerNeighbor):
             receiver, ttl = place
             self.brought += len(run)
             forwards = receiver == NOBODY and self._hub.options.forwards
-            self._hub.ingest_encoded(run, self, max(0, ttl - 1) if forwards else 0)
+            self._hub.publishing.ingest_encoded(run, self, max(0, ttl - 1) if forwards else 0)
 
 
 class ZeekPeering(BrokerPeering):

@@ -218,18 +218,18 @@ class ZeroMq(Closing):
             if self._fixed is None:
                 key = peer_key(address)
                 self._claim = DoorClaim(
-                    hub, key, kept=self._follow, lost=lambda _: self._follow()
+                    hub, key, on_held=self._follow, on_lost=lambda _: self._follow()
                 )
         except CallboardError:
             self._is_closed = True
             self._runner.post(self._sockets.close, 0)
             raise
         if self._claim is not None:
-            self._unwatch = hub.watch_wishes(self, lambda _: self._follow())
+            self._unwatch = hub.watch_interest(self, lambda _: self._follow())
         hub.overlay.foreign.sources.append(self)
         hub.on_peer_event(self._forget_senders)
         hub.meters.append(self._metrics)
-        hub.add_way_out(self)
+        hub.add_egress(self)
         hub.call_soon(self._follow)
         for loop_socket in (self._sub, self._pub):
             loop_socket.begin()
@@ -311,7 +311,7 @@ class ZeroMq(Closing):
             if self._claim.state is DoorState.CLAIMING:
                 return  # another node may receive for the overlay
             is_holder = self._claim.state is DoorState.HELD
-            self._wanted = self._hub.core.wishes(self) if is_holder else ()
+            self._wanted = self._hub.core.interest(self) if is_holder else ()
         self._runner.post(self._want, self._wanted)
 
     def _await(self, future: Future[None]) -> None:
@@ -443,7 +443,7 @@ class ZeroMq(Closing):
             self._node.take_subscriptions(frames)
             self._outgoing.messages.extendleft(reversed(self._unclaimed))
             self._unclaimed.clear()
-            self._hub.note_change()
+            self._hub.check_conditions()
         self._update()
 
     def _on_messages(self, messages: list[list[bytes]]) -> None:
@@ -495,7 +495,7 @@ class ZeroMq(Closing):
         if brought and not is_standing_by:
             self.brought += len(brought)
             self._pending_batches += 1
-            self._hub.ingest_encoded(brought, self)
+            self._hub.publishing.ingest_encoded(brought, self)
             self._hub.call_soon(self._on_batch_done)
 
     # --- sending ---
@@ -591,7 +591,7 @@ class ZeroMq(Closing):
         if not self._runtime.is_closed:
             self._unwatch()
             hub.off_peer_event(self._forget_senders)
-            hub.remove_way_out(self)
+            hub.remove_egress(self)
         if self._is_linked:
             facts = self.kind, self._name, self._address, reason
             self._is_linked = False
@@ -675,7 +675,7 @@ def peer_key(address: str) -> str:
 
 def _id_of(hub: Hub, member: str) -> str:
     """Return an id of Zeek's form by which the overlay's nodes recognize each other."""
-    unique = f"N{hub.endpoint_id.hex()}{hub.make_object()}"
+    unique = f"N{hub.endpoint_id.hex()}{hub.new_object_id()}"
     return f"zeromq_{member or 'callboard'}_{socket.gethostname()}_{os.getpid()}_{unique}"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from callboard.actors.errors import WouldBlock
 from callboard.broker import publisher as module
-from callboard.endpoint.hub import INPUT_LIMIT
+from callboard.endpoint.input_queue import INPUT_LIMIT, InputQueue
 
 
 def is_ready(publisher):
@@ -55,14 +55,14 @@ def test_a_publisher_tells_its_room_and_its_rate(published):
 
 def test_without_room_publish_waits_until_there_is_some(published):
     publisher, subscriber = published
-    publisher._hub.set_congested(is_congested=True)
+    publisher._hub.inputs.set_congested(is_congested=True)
     waiting = threading.Thread(target=publisher.publish, args=(1,))
     waiting.start()
     assert publisher.free_capacity() == 0
     assert waiting.is_alive()
     assert subscriber.get(0.05) is None
 
-    publisher._hub.set_congested(is_congested=False)
+    publisher._hub.inputs.set_congested(is_congested=False)
 
     assert subscriber.get(5.0) == ("/a/b", 1)
     waiting.join(5)
@@ -73,16 +73,16 @@ def test_the_descriptor_is_readable_while_there_is_room(published):
     publisher, _ = published
     assert is_ready(publisher)
 
-    publisher._hub.set_congested(is_congested=True)
+    publisher._hub.inputs.set_congested(is_congested=True)
     assert not is_ready(publisher)
-    publisher._hub.set_congested(is_congested=False)
+    publisher._hub.inputs.set_congested(is_congested=False)
 
     assert is_ready(publisher)
 
 
 def test_on_an_event_loop_publish_names_its_twin_which_waits(published):
     publisher, subscriber = published
-    publisher._hub.set_congested(is_congested=True)
+    publisher._hub.inputs.set_congested(is_congested=True)
 
     async def publish():
         with pytest.raises(WouldBlock, match="apublish"):
@@ -91,7 +91,7 @@ def test_on_an_event_loop_publish_names_its_twin_which_waits(published):
         batch = asyncio.ensure_future(publisher.apublish_batch(2, 3))
         await asyncio.sleep(0)
         assert not waiting.done()
-        publisher._hub.set_congested(is_congested=False)
+        publisher._hub.inputs.set_congested(is_congested=False)
         await asyncio.gather(waiting, batch)
 
     asyncio.run(publish())
@@ -101,16 +101,16 @@ def test_on_an_event_loop_publish_names_its_twin_which_waits(published):
 def test_the_end_of_a_publisher_may_drop_what_waits(published, monkeypatch):
     publisher, subscriber = published
     hub = publisher._hub
-    monkeypatch.setattr(hub, "wake", lambda: None)  # the core does not look
-    hub.wake_pending = True
+    monkeypatch.setattr(InputQueue, "wake", lambda self: None)  # the core does not look
+    hub.inputs.wake_pending = True
     publisher.publish_batch(1, 2)
     hub.publish("/a/other", 3)
     publisher.drop_all_on_destruction()
 
     publisher.close()
     monkeypatch.undo()
-    hub.wake_pending = False
-    hub.wake()
+    hub.inputs.wake_pending = False
+    hub.inputs.wake()
 
     assert subscriber.get(5.0) == ("/a/other", 3)
     assert subscriber.get(0.02) is None

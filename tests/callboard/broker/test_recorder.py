@@ -232,7 +232,8 @@ def test_threads_of_the_same_node_wait_for_a_slow_disk(make_endpoint, tmp_path, 
         target=lambda: [endpoint.publish("/a", number) for number in range(count)]
     )
     publisher.start()
-    wait_for(lambda: recorder.waiting > 500 and endpoint.hub.is_congested or recorder.lost)
+    inputs = endpoint.hub.inputs
+    wait_for(lambda: recorder.waiting > 500 and inputs.is_congested or recorder.lost)
     recorder._log.may_append.set()
     publisher.join(30)
     wait_for(lambda: recorder.recorded + recorder.lost == count, 30)

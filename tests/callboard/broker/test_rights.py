@@ -174,7 +174,7 @@ def test_topics_without_any_right_are_closed(meet, make_endpoint):
     core = leaf.node.runtime.ref_of(shop.node.node_id, CORE_ACTOR)
     with pytest.raises(errors.NotPermitted):
         core.ask(a_run(PackedType.DATA, "/a")).result(10)
-    shop.hub.deliver_here("/end", 1)
+    shop.hub.publishing.deliver_here("/end", 1)
 
     assert here.get(10.0) == ("/end", 1)
     assert not leaf.hub.core.peer_topics()
@@ -259,7 +259,7 @@ def test_what_a_leaf_sent_before_it_left_counts_as_a_leafs(meet):
         for number in range(50):
             hostile.core.tell(a_run(PackedType.DATA, f"/secret/{number}"))
         leaf.node.close()
-    shop.hub.deliver_here("/end", 1)
+    shop.hub.publishing.deliver_here("/end", 1)
 
     eventually(lambda: not shop.node.links() or len(shop.node.links()) == 1)
     assert here.get(10.0) == ("/end", 1)

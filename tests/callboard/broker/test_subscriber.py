@@ -162,7 +162,7 @@ def test_a_closed_subscriber_wants_nothing_any_more(pair):
     with here.make_subscriber("/a"):
         assert there.await_filter_entry("/a")
 
-    assert there.hub.until(lambda core: not core.peer_topics(), 5.0).result()
+    assert there.hub.waits.until(lambda core: not core.peer_topics(), 5.0).result()
 
 
 def test_what_nobody_reads_is_dropped_and_counted(pair, monkeypatch):

@@ -100,7 +100,7 @@ def test_any_actor_can_be_subscribed_and_ends_its_subscription():
         ref.stop()
         eventually(lambda: subscription.is_closed)
         eventually(lambda: not endpoint.hub.wants("/a"))
-        with pytest.raises(ActorDown, match="subscribe an actor that runs"):
+        with pytest.raises(ActorDown, match="subscribe a running actor"):
             endpoint.subscribe(ref, "/a")
 
 
@@ -202,9 +202,9 @@ def test_publishers_wait_for_an_actor_where_they_are_to():
         node.spawn(Patient, gate)
         for number in range(20):
             endpoint.publish("/fast", number)
-        eventually(lambda: endpoint.hub.is_congested)
+        eventually(lambda: endpoint.hub.inputs.is_congested)
         gate.set()
-        eventually(lambda: not endpoint.hub.is_congested)
+        eventually(lambda: not endpoint.hub.inputs.is_congested)
         eventually(lambda: len(seen) == 20)
 
 

@@ -53,7 +53,7 @@ class Endpoints:
 
     def peer(self, dialer: int, listener: int) -> None:
         host = self.nodes[listener].address.rpartition("//")[2].rpartition(":")[0]
-        assert self.hubs[dialer].peer((host, PORT), 0).result(30)
+        assert self.hubs[dialer].peerings.peer((host, PORT), 0).result(30)
 
     def publish(self, index: int, *values: Any) -> None:
         for value in values:
@@ -149,7 +149,7 @@ def test_directed_values_keep_their_order_with_late_ones(cluster: Cluster) -> No
     target = ends.nodes[3].node_id
     ends.publish(0, 0)
     cluster.run_until(lambda: bool(ends.hubs[0].core.catch_up.pending), 5.0)
-    ends.hubs[0].send_to(target, [("/t", 1)])
+    ends.hubs[0].publishing.send_to(target, [("/t", 1)])
     ends.publish(0, 2)
     cluster.advance(SETTLED)
 

@@ -20,7 +20,10 @@ class Story:
         self.node = node
         self.told: list[object] = []
         self.claim = DoorClaim(
-            Hub.of(node), PEER, kept=lambda: self.told.append("kept"), lost=self.told.append
+            Hub.of(node),
+            PEER,
+            on_held=lambda: self.told.append("kept"),
+            on_lost=self.told.append,
         )
 
 

@@ -11,7 +11,7 @@ from callboard import Node
 from callboard.actors.errors import ActorDown
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import Runtime
-from callboard.endpoint import hub
+from callboard.endpoint import input_queue, run_transmitter
 from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine import peer_buffer
 from callboard.endpoint.machine.effect import DoorReceiver
@@ -34,8 +34,8 @@ def hubs() -> Iterator[tuple[Hub, Hub, MessageQueue]]:
         queue: MessageQueue = MessageQueue()
         receiver.add_receiver(queue, ["/t"]).result(5)
         port = there.listen()
-        assert sender.peer(("127.0.0.1", port), 1.0).result(5)
-        assert sender.until(lambda core: "/t" in core.peer_topics(), 5).result()
+        assert sender.peerings.peer(("127.0.0.1", port), 1.0).result(5)
+        assert sender.waits.until(lambda core: "/t" in core.peer_topics(), 5).result()
         sender.publish("/t", "known")
         assert queue.get(5.0) == ("/t", "known")
         yield sender, receiver, queue
@@ -60,7 +60,7 @@ def standing_still(hub: Hub) -> Iterator[None]:
 
 def calm(hub: Hub) -> None:
     assert eventually(
-        lambda: not hub.wake_pending and hub.node.runtime.runner.now() > hub.idle_since
+        lambda: not hub.inputs.wake_pending and hub.now() > hub.publishing.idle_since
     )
 
 
@@ -94,8 +94,8 @@ def test_nothing_overtakes_what_waits_for_a_turn(hubs):
     with standing_still(sender):
         with sender.core_lock:
             sender.publish("/t", 1)
-        sender.idle_since = 0.0
-        sender.wake_pending = False  # as it is while the core begins to take what waits
+        sender.publishing.idle_since = 0.0
+        sender.inputs.wake_pending = False  # as it is while the core begins to take what waits
         sender.publish("/t", 2)
 
     assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
@@ -127,7 +127,7 @@ def test_a_signal_handler_may_publish_whatever_it_interrupted(hubs):
 
 def test_messages_in_a_row_wait_for_one_turn(hubs):
     sender, _, queue = hubs
-    sender.idle_since = float("inf")
+    sender.publishing.idle_since = float("inf")
 
     with standing_still(sender):
         sender.publish("/t", 1)
@@ -154,12 +154,12 @@ def test_a_link_that_is_full_gets_its_messages_in_turns(hubs, monkeypatch):
     sender, _, queue = hubs
     calm(sender)
     with monkeypatch.context() as patched:
-        for module in (hub, peer_buffer):
+        for module in (run_transmitter, peer_buffer):
             patched.setattr(module, "LINK_ROOM", 0)
         with standing_still(sender):
             sender.publish("/t", 1)
             assert queue.get(0.2) is None
-        assert eventually(lambda: sender.waiting_for_peers == 1)
+        assert eventually(lambda: sender.transmitter.waiting == 1)
     sender.publish("/t", 2)
 
     assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
@@ -199,7 +199,7 @@ def test_threads_that_publish_at_the_same_time_lose_double_and_reorder_nothing(h
                     sender.publish("/t", [thread, number])
                     number += 1
                 case 6:
-                    sender.send_to(receiver.node.node_id, [("/t", [thread, number])])
+                    sender.publishing.send_to(receiver.node.node_id, [("/t", [thread, number])])
                     number += 1
                 case _:
                     sender.publish("/t", [thread, number])
@@ -272,7 +272,7 @@ def test_a_door_is_told_what_others_want_and_when_that_changes(hubs):
     here, _, queue = hubs  # the other node wants /t
     door = Door()
     here.add_receiver(door, ["/peer", "/t"], sees_own=True).result(5)
-    stop = here.watch_wishes(door, door.wishes.append)
+    stop = here.watch_interest(door, door.wishes.append)
     assert eventually(lambda: door.wishes == [("/t",)])
 
     mine = MessageQueue()
@@ -295,7 +295,7 @@ def test_what_a_door_brings_encoded_reaches_all_but_doors_to_the_same_peer(hubs)
     for each in (door, same, another):
         here.add_receiver(each, [""], sees_own=True).result(5)
 
-    here.ingest_encoded([("/t", data_to_cbor(Data((1, "two"))))], door)
+    here.publishing.ingest_encoded([("/t", data_to_cbor(Data((1, "two"))))], door)
 
     assert queue.get(5.0) == ("/t", (1, "two"))
     assert eventually(lambda: another.items == [("/t", (1, "two"))])
@@ -306,15 +306,15 @@ def test_a_ttl_of_a_foreign_wire_travels_on(hubs):
     here, _, queue = hubs
     door = Door()
     for number, ttl in ((0, 0), (1, 1), (2, None)):
-        here.ingest_encoded([("/t", data_to_cbor(Data(number)))], door, ttl)
+        here.publishing.ingest_encoded([("/t", data_to_cbor(Data(number)))], door, ttl)
 
     assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
 
 
 def test_what_doors_bring_counts_as_waiting_and_is_taken_in_short_turns(hubs, monkeypatch):
     here, _, queue = hubs
-    monkeypatch.setattr(hub, "INPUT_LIMIT", 8)
-    monkeypatch.setattr(hub, "BROUGHT_IN_TURN", 4)
+    monkeypatch.setattr(input_queue, "INPUT_LIMIT", 8)
+    monkeypatch.setattr(input_queue, "INGESTED_PER_TURN", 4)
     content, runs = data_to_cbor(Data(1)), []
     ingest = here.core.ingest
 
@@ -325,9 +325,9 @@ def test_what_doors_bring_counts_as_waiting_and_is_taken_in_short_turns(hubs, mo
     monkeypatch.setattr(here.core, "ingest", counted)
     with standing_still(here):
         for _ in range(4):
-            here.ingest_encoded([("/t", content)] * 3, Door())
+            here.publishing.ingest_encoded([("/t", content)] * 3, Door())
         assert not here.has_room()
-        room = here.room()
+        room = here.inputs.room()
         assert not room.done()
     room.result(5)
     for _ in range(12):
@@ -339,9 +339,9 @@ def test_what_doors_bring_counts_as_waiting_and_is_taken_in_short_turns(hubs, mo
 
 def test_a_wait_for_a_hub_that_has_ended_fails_at_once(hubs):
     sender, _, _ = hubs
-    waiting = sender.until(lambda core: False, 60.0)
+    waiting = sender.waits.until(lambda core: False, 60.0)
     sender.me.kill()
-    for wait in (waiting, sender.until(lambda core: True, 60.0)):
+    for wait in (waiting, sender.waits.until(lambda core: True, 60.0)):
         with pytest.raises(ActorDown, match="the topics of here have ended"):
             wait.result(10)
     with pytest.raises(ActorDown):
@@ -352,7 +352,7 @@ def test_a_hub_keeps_no_order_that_is_carried_out(hubs):
     sender, _, _ = hubs
     for _ in range(10):
         sender.flushed(10.0)
-    assert not sender._orders
+    assert not sender.waits._orders
 
 
 def test_commands_for_one_node_reach_its_receivers_of_commands_and_nobody_else(hubs):
@@ -361,7 +361,7 @@ def test_commands_for_one_node_reach_its_receivers_of_commands_and_nobody_else(h
     there.add_receiver(commands, ["/t"], kind=PackedType.COMMAND).result(5)
     contents = [data_to_cbor(Data(value)) for value in ("set", 7)]
 
-    here.hand_to(there.node.node_id, "/t", contents)
+    here.publishing.command_node(there.node.node_id, "/t", contents)
 
     assert [commands.get(5.0), commands.get(5.0)] == [("/t", "set"), ("/t", 7)]
     assert data.available() == 0

@@ -71,7 +71,7 @@ def test_a_look_up_does_not_search_the_subscriptions():
 
 
 def test_kept_results_are_bounded(monkeypatch):
-    monkeypatch.setattr(subscriptions, "_KEPT", 3)
+    monkeypatch.setattr(subscriptions, "_CACHE_LIMIT", 3)
     table = SubscriptionTable()
     table.add("/", "all")
 
@@ -92,7 +92,7 @@ def test_subscribers_of_shorter_prefixes_come_first(prefixes):
 
 def test_many_subscribers_of_one_prefix_are_served_in_the_order_they_came():
     table = SubscriptionTable()
-    many = list(range(subscriptions._FEW + 5))
+    many = list(range(subscriptions._TUPLE_LIMIT + 5))
     assert all(table.add("/a", who) for who in many)
     assert not any(table.add("/a", who) for who in many)
     assert table.match("/a/b") == tuple(many)

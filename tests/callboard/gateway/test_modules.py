@@ -211,7 +211,7 @@ def test_topic_publishes_and_subscribes(gateway, line, node):
     hub = Hub.of(node)
     hub.add_receiver(Receiver(), ["/out"], sees_own=True).result(LIMIT)
     gateway.publish("source", b'{"load": [1, 2.5, null]}', {"kind": "cpu"})
-    hub.deliver_here("/in/x", {"a": (1, b"b")})
+    hub.publishing.deliver_here("/in/x", {"a": (1, b"b")})
 
     eventually(lambda: got)
     topic, value = got[0]

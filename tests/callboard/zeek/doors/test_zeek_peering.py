@@ -475,8 +475,8 @@ def test_publishers_wait_for_a_peer_that_reads_slowly(monkeypatch, endpoint, por
     with ZeekPeer(("/t",), port=port).peered() as zeek:
         (neighbor,) = eventually(lambda: neighbors(endpoint))
         big = "x" * 60_000
-        while not endpoint.hub.is_congested:
+        while not endpoint.hub.inputs.is_congested:
             endpoint.publish("/t", big)
             endpoint.hub.flushed(WAIT)
-        zeek.until(lambda _: not endpoint.hub.is_congested)
+        zeek.until(lambda _: not endpoint.hub.inputs.is_congested)
         assert neighbor.dropped == 0

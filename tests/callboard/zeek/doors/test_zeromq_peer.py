@@ -236,8 +236,8 @@ def test_a_node_without_room_lets_messages_wait_and_drops_the_newer_ones(
         door = opened(endpoint, manager, queue=10)
         zeek.await_subscription("t")
         hub = endpoint.hub
-        hub.call_soon(hub.set_congested, True, door)
-        eventually(lambda: hub.is_congested)
+        hub.call_soon(hub.inputs.set_congested, True, door)
+        eventually(lambda: hub.inputs.is_congested)
         for number in range(30):
             zeek.publish("t", number)
         eventually(lambda: door.dropped_in == 20)
