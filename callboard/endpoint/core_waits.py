@@ -6,7 +6,7 @@ from typing import Any
 from callboard.endpoint.machine.core import Core
 from callboard.kernel.actors import Down
 from callboard.kernel.checks import seconds
-from callboard.kernel.context import NodeContext
+from callboard.kernel.context import SystemActor
 from callboard.kernel.errors import ActorDown
 from callboard.kernel.reply import Future
 
@@ -20,24 +20,9 @@ class CoreWaits:
         conditions: conditions that are not met yet, each with the future that gets True.
     """
 
-    def __init__(
-        self,
-        core: Core,
-        runtime: NodeContext,
-        *,
-        call_soon: Callable[..., None],
-        monitor: Callable[[], Future[Down]],
-    ) -> None:
-        """Start without waits.
-
-        Args:
-            core: the core.
-            runtime: the node.
-            call_soon: calls a function in a turn of the hub.
-            monitor: returns a future of the end of the hub.
-        """
-        self._core, self._runtime = core, runtime
-        self._call_soon, self._monitor = call_soon, monitor
+    def __init__(self, actor: SystemActor, core: Core) -> None:
+        """Wait for the core of a hub."""
+        self._actor, self._core = actor, core
         self.conditions: list[tuple[Condition, Future[bool]]] = []
         self._orders: set[Future[bool]] = set()
         self._down: Future[Down] | None = None
@@ -49,13 +34,13 @@ class CoreWaits:
         done: Future[bool] = Future()
         self._orders.add(done)
         done.on_done(lambda _: self._orders.discard(done))
-        self._call_soon(order, *args, done)
+        self._actor.call_soon(order, *args, done)
         if self._down is None:  # one monitor for all orders: a monitor is never removed
-            self._down = self._monitor()
+            self._down = self._actor.node.monitor(self._actor.me)
             self._down.on_done(self._fail_orders)
         elif self._down.done():
             self._fail_orders(self._down)
-        return self._runtime.shutdown.guard(done)
+        return self._actor.runtime.shutdown.guard(done)
 
     def until(self, condition: Condition, timeout: float) -> Future[bool]:
         """Return a future of True when a condition is met, or False after the timeout.
@@ -70,7 +55,7 @@ class CoreWaits:
             return  # the node was closed, and `shutdown` fails the futures
         reason = str(down.result().reason)
         for done in list(self._orders):
-            text = f"the topics of {self._runtime.name} have ended"
+            text = f"the topics of {self._actor.runtime.name} have ended"
             done.set_exception(ActorDown(text, reason))
 
     # --- on the node's thread ---
@@ -83,7 +68,7 @@ class CoreWaits:
             done.set_result(False)
         else:
             self.conditions.append((condition, done))
-            self._runtime.call_later(timeout, done.set_result, False)  # noqa: FBT003
+            self._actor.runtime.call_later(timeout, done.set_result, False)  # noqa: FBT003
 
     def check(self) -> None:
         """Check all conditions, because the core has changed."""

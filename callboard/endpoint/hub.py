@@ -10,7 +10,7 @@ ordinary dispatch. Runs of other hubs arrive as byte strings, and events of the 
 messages.
 
 A thread outside of the node that publishes while the core is idle uses the core itself, see
-`Publishing`. Therefore the core has a lock. Handlers hold it for their whole turn; such a
+`TopicPublishing`. Therefore the core has a lock. Handlers hold it for their whole turn; such a
 thread only tries to acquire it, and otherwise leaves the message to the next turn. Messages of
 a thread stay in order, because a message is sent at once only while the input queue is empty.
 
@@ -51,11 +51,12 @@ from callboard.endpoint.machine.effect import (
     RunReceiver,
     TransmitRun,
 )
+from callboard.endpoint.machine.peer_buffer import OverflowPolicy, PeerBuffer
 from callboard.endpoint.machine.run import PackedType
 from callboard.endpoint.machine.status import EC, SC, foreign_id
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.endpoint.peerings import Peerings
-from callboard.endpoint.publishing import Publishing
+from callboard.endpoint.publishing import TopicPublishing
 from callboard.endpoint.refusals import NAME_SHOWN, Refusals
 from callboard.endpoint.remote_hubs import RemoteHubs
 from callboard.endpoint.run_transmitter import RunTransmitter
@@ -122,7 +123,7 @@ class Hub(SystemActor):
         "transmitter", "waits",
     )  # fmt: skip
 
-    #: `Publishing.publish` and `Publishing.publish_batch`.
+    #: `TopicPublishing.publish` and `TopicPublishing.publish_batch`.
     publish: Callable[[str, Any], None]
     publish_batch: Callable[..., None]
 
@@ -156,40 +157,26 @@ class Hub(SystemActor):
         self.core_lock = locks.lock("core of a hub", 420, runs_users=True)
         flush, post = CallBack(self._process_inputs), self.context.post
         self.inputs = InputQueue(self.runtime, partial(post, flush))
-        self.waits = CoreWaits(
-            self.core,
-            self.runtime,
-            call_soon=self.call_soon,
-            monitor=partial(node.monitor, self.me),
-        )
-        self._hubs = RemoteHubs(
-            self.overlay, self.runtime, call_soon=self.call_soon, on_found=self._hub_found
+        self.waits = CoreWaits(self, self.core)
+        self._hubs = RemoteHubs(self, self._hub_found)
+        make_buffer = partial(
+            PeerBuffer, options.peer_buffer_size, OverflowPolicy(options.overflow_policy)
         )
         self.transmitter = RunTransmitter(
-            self._hubs.refs,
-            self.overlay,
-            self.runtime,
-            self.context,
-            self.counters,
-            limit=options.peer_buffer_size,
-            policy=options.overflow_policy,
-            set_congested=self.inputs.set_congested,
-            after=self._after,
+            self, self._hubs.refs, self.counters, make_buffer, self.inputs.set_congested
         )
-        self.publishing = Publishing(
-            self.core, self.core_lock, self.inputs, self.transmitter, self.runtime, self.context
+        self.publishing = TopicPublishing(
+            self, self.core, self.core_lock, self.inputs, self.transmitter
         )
         self.publish = self.publishing.publish
         self.publish_batch = self.publishing.publish_batch
-        self.peerings = Peerings(
-            self.overlay, self.waits, call_soon=self.call_soon, report=self._perform
-        )
+        self.peerings = Peerings(self, self.waits, self._perform)
         self.refusals = Refusals()
         self._listeners: list[Callable[[PeerEvent], object]] = []
         self._interest = Interest(self.core, self._after)
         self._stop_listening = self.overlay.listen(self._on_event)
         node.register(CORE_NAME, self.me)
-        TopicTables(self.core, self.overlay, self.runtime, self.transmitter.runs_for)
+        TopicTables(self, self.core, self.transmitter.runs_for)
         self._add_present(node)
         self.after(TICK_INTERVAL, CallBack(self._tick))
 
@@ -244,11 +231,11 @@ class Hub(SystemActor):
     # --- messages of adapters and queries, from any thread ---
 
     def offer(self, messages: Sequence[tuple[str, Any]], *, whole: bool = False) -> list[int]:
-        """Publish the messages that have a receiver; see `Publishing.offer`."""
+        """Publish the messages that have a receiver; see `TopicPublishing.offer`."""
         return self.publishing.offer(messages, whole=whole)
 
     def ingest(self, messages: Sequence[tuple[str, Any]], origin: object) -> None:
-        """Publish messages from outside; see `Publishing.ingest`."""
+        """Publish messages from outside; see `TopicPublishing.ingest`."""
         self.publishing.ingest(messages, origin)
 
     def has_room(self) -> bool:
@@ -258,9 +245,9 @@ class Hub(SystemActor):
     def hold(self, receiver: object, sender: bytes, seconds: float) -> None:
         """Slow down publishers, because a receiver is too slow. On the node's thread.
 
-        Publishing threads of this node wait until `relax`. The link towards the sender is not
-        read for a time, so its data waits in TCP, and then makes the threads wait that publish
-        there.
+        Publishing threads of this node wait until `relax`. The link towards the sender is
+        not read for a time, so its data waits in TCP, and then makes the threads wait that
+        publish there.
 
         Args:
             receiver: the slow receiver.

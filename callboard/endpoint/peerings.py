@@ -8,6 +8,7 @@ from typing import Final
 from callboard.endpoint.core_waits import CoreWaits
 from callboard.endpoint.machine.effect import PeerEvent
 from callboard.endpoint.machine.status import EC
+from callboard.kernel.context import SystemActor
 from callboard.kernel.errors import LinkError
 from callboard.kernel.reply import Future
 from callboard.kernel.topology import Dial, Topology
@@ -25,22 +26,19 @@ class Peerings:
 
     def __init__(
         self,
-        overlay: Topology,
+        actor: SystemActor,
         waits: CoreWaits,
-        *,
-        call_soon: Callable[..., None],
         report: Callable[[Sequence[PeerEvent]], None],
     ) -> None:
         """Start without peerings.
 
         Args:
-            overlay: dials and ends links.
+            actor: the hub.
             waits: the waits of the hub.
-            call_soon: calls a function in a turn of the hub.
             report: sends events to status subscribers.
         """
-        self._overlay, self._waits, self._call_soon = overlay, waits, call_soon
-        self._report = report
+        self._overlay: Topology = actor.node.overlay
+        self._call_soon, self._waits, self._report = actor.call_soon, waits, report
         #: Neighbors whose link was ended by a user of this node.
         self._removed: set[bytes] = set()
 

@@ -1,4 +1,4 @@
-"""Publishing on a hub, from any thread.
+"""TopicPublishing on a hub, from any thread.
 
 Messages are serialized by the publishing thread and wait in the input queue for a turn of the
 core. If the core is idle, a thread outside of the node does the core's work itself instead of
@@ -18,7 +18,7 @@ from callboard.endpoint.machine.effect import CommandPairs, CoreEffect, Ingested
 from callboard.endpoint.machine.run import PackedType, encode_pair, pair_of
 from callboard.endpoint.machine.topic import checked_topic
 from callboard.endpoint.run_transmitter import RunTransmitter
-from callboard.kernel.context import ActorContext, NodeContext
+from callboard.kernel.context import SystemActor
 from callboard.kernel.errors import ResultTimeout
 from callboard.kernel.reply import Future
 
@@ -29,7 +29,7 @@ BURST_GAP: Final = 20e-6
 OFFER_CHECK: Final = 5.0
 
 
-class Publishing:
+class TopicPublishing:
     """Ways of a hub's users to publish; each message enters the core in its order."""
 
     #: Slots, because each publish reads several of these; see `Runtime`.
@@ -40,21 +40,17 @@ class Publishing:
 
     def __init__(
         self,
+        actor: SystemActor,
         core: Core,
         core_lock: locks.Lock,
         inputs: InputQueue,
         transmitter: RunTransmitter,
-        runtime: NodeContext,
-        context: ActorContext,
     ) -> None:
-        """Publish through a core; the context is the hub's."""
-        self._core, self._lock, self._inputs, self._transmitter = (
-            core,
-            core_lock,
-            inputs,
-            transmitter,
-        )
-        self._runtime, self._context, self._now = runtime, context, runtime.now
+        """Publish through the core of a hub."""
+        self._core, self._lock = core, core_lock
+        self._inputs, self._transmitter = inputs, transmitter
+        self._runtime, self._context = actor.runtime, actor.context
+        self._now = self._runtime.now
         #: The time from which a message is sent at once: soon after others it waits for a turn.
         self.idle_since = self._now()
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from callboard.kernel.access import CORE_NAME
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.context import NodeContext
+from callboard.kernel.context import SystemActor
 from callboard.kernel.errors import NotPermitted
 from callboard.kernel.reply import Future
 from callboard.kernel.topology import CORE_ACTOR, DIRECTORY, Lookup, Topology
@@ -21,24 +21,15 @@ class RemoteHubs:
         refs: the known hubs by node.
     """
 
-    def __init__(
-        self,
-        overlay: Topology,
-        runtime: NodeContext,
-        *,
-        call_soon: Callable[..., None],
-        on_found: Callable[[bytes], object],
-    ) -> None:
+    def __init__(self, actor: SystemActor, on_found: Callable[[bytes], object]) -> None:
         """Start without known hubs.
 
         Args:
-            overlay: paths and rights of nodes.
-            runtime: the node.
-            call_soon: calls a function in a turn of the hub.
-            on_found: called in such a turn with a node that has a hub.
+            actor: the hub of this node.
+            on_found: called in a turn of the hub with a node that has a hub.
         """
-        self._overlay, self._runtime = overlay, runtime
-        self._call_soon, self._on_found = call_soon, on_found
+        self._actor, self._on_found = actor, on_found
+        self._overlay: Topology = actor.node.overlay
         self.refs: dict[bytes, ActorRef[Any]] = {}
         #: Nodes whose directory did not answer.
         self._unanswered: list[bytes] = []
@@ -47,7 +38,7 @@ class RemoteHubs:
         """Add a hub and return its ref; None if it is known."""
         if node in self.refs:
             return None
-        ref = self.refs[node] = self._runtime.ref_of(node, CORE_ACTOR)
+        ref = self.refs[node] = self._actor.runtime.ref_of(node, CORE_ACTOR)
         return ref
 
     def look_for(self, node: bytes) -> None:
@@ -62,11 +53,11 @@ class RemoteHubs:
             if isinstance(answer.exception(), NotPermitted):
                 return  # one of the two nodes is a leaf without the right to topics
             if answer.exception() is not None:  # the ask was lost with a path: try again
-                self._call_soon(self._unanswered.append, node)
+                self._actor.call_soon(self._unanswered.append, node)
             elif isinstance(answer.result(), ActorRef):
-                self._call_soon(self._on_found, answer.result().node_id)
+                self._actor.call_soon(self._on_found, answer.result().node_id)
 
-        directory = self._runtime.ref_of(node, DIRECTORY)
+        directory = self._actor.runtime.ref_of(node, DIRECTORY)
         directory.ask(Lookup(CORE_NAME), timeout=ANSWER_LIMIT).add_done_callback(answered)
 
     def tick(self) -> None:

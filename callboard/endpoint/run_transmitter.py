@@ -8,7 +8,7 @@ from callboard.endpoint.machine.effect import CoreCounters, TransmitRun
 from callboard.endpoint.machine.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
 from callboard.kernel.activation import Proxy
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.context import ActorContext, NodeContext
+from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.topology import Topology
 
 #: Seconds between checks of a full link.
@@ -23,44 +23,30 @@ class RunTransmitter:
 
     #: Slots, because each run reads several of these; see `Runtime`.
     __slots__ = (
-        "_after", "_buffers", "_context", "_counters", "_hubs", "_is_draining", "_limit",
-        "_overlay", "_policy", "_runtime", "_set_congested",
+        "_actor", "_buffers", "_counters", "_hubs", "_is_draining", "_make_buffer", "_overlay",
+        "_set_congested",
     )  # fmt: skip
 
     def __init__(
         self,
+        actor: SystemActor,
         hubs: Mapping[bytes, ActorRef[Any]],
-        overlay: Topology,
-        runtime: NodeContext,
-        context: ActorContext,
         counters: CoreCounters,
-        *,
-        limit: int,
-        policy: str,
+        make_buffer: Callable[[], PeerBuffer],
         set_congested: Callable[[bool], None],
-        after: Callable[[float, Callable[[], object]], object],
     ) -> None:
         """Start without buffers.
 
         Args:
+            actor: the hub, which is the sender.
             hubs: the hubs of other nodes; a live view.
-            overlay: the links of the node.
-            runtime: the node.
-            context: context of the hub, which is the sender.
             counters: counters of the core.
-            limit: maximum number of messages in the buffer of one peer.
-            policy: overflow policy of these buffers.
+            make_buffer: returns an empty buffer for a slow peer.
             set_congested: makes publishing threads wait, or stops it.
-            after: calls a function in a turn of the hub, after a time in seconds.
         """
-        self._hubs, self._overlay, self._runtime, self._context = (
-            hubs,
-            overlay,
-            runtime,
-            context,
-        )
-        self._counters, self._limit, self._policy = counters, limit, OverflowPolicy(policy)
-        self._set_congested, self._after = set_congested, after
+        self._actor, self._hubs, self._counters = actor, hubs, counters
+        self._make_buffer, self._set_congested = make_buffer, set_congested
+        self._overlay: Topology = actor.node.overlay
         self._buffers: dict[bytes, PeerBuffer] = {}
         self._is_draining = False
 
@@ -82,7 +68,7 @@ class RunTransmitter:
         for run in runs:
             hub = self._hubs.get(run.node)
             if hub is not None and isinstance(hub.target, Proxy):
-                hub.target.post_at_once(run.payload, self._context)
+                hub.target.post_at_once(run.payload, self._actor.context)
 
     def send(self, run: TransmitRun) -> None:
         """Send a run with the next write of its link, or keep it until the link has room."""
@@ -93,33 +79,33 @@ class RunTransmitter:
         if link is not None and (link.waiting >= LINK_ROOM or link.peer in self._buffers):
             self._keep(link.peer, run)
         else:
-            hub.target.post(run.payload, self._context)
+            hub.target.post(run.payload, self._actor.context)
 
     def drop(self, peer: bytes) -> None:
         """Drop the buffer of a peer whose link ended."""
         buffer = self._buffers.pop(peer, None)
         if buffer is not None:
-            self._report_dropped(peer, buffer.drop_all())
+            self._report_dropped(peer, buffer.drop_all(), buffer.policy)
 
     def _keep(self, peer: bytes, run: TransmitRun) -> None:
         """Buffer a run until its link has room."""
-        now = self._runtime.now()
+        now = self._actor.now()
         buffer = self._buffers.get(peer)
         if buffer is None:
-            buffer = self._buffers[peer] = PeerBuffer(self._limit, self._policy)
+            buffer = self._buffers[peer] = self._make_buffer()
         dropped = buffer.dropped
         if not buffer.offer(run, now):
             self._overlay.cut(peer, "too much waits for it, and it does not read")
-        self._report_dropped(peer, buffer.dropped - dropped)
+        self._report_dropped(peer, buffer.dropped - dropped, buffer.policy)
         if not buffer.is_stuck(now):
             self._set_congested(True)  # noqa: FBT003
         if not self._is_draining:
             self._is_draining = True
-            self._after(DRAIN_INTERVAL, self._drain)
+            self._actor.after(DRAIN_INTERVAL, CallBack(self._drain))
 
     def _drain(self) -> None:
         """Send buffered runs while links have room; schedule the next check."""
-        now = self._runtime.now()
+        now = self._actor.now()
         links = {link.peer: link for link in self._overlay.links()}
         is_congested = False
         for peer, buffer in list(self._buffers.items()):
@@ -130,18 +116,18 @@ class RunTransmitter:
             for run in buffer.take(link.waiting, link.bytes_sent, now):
                 hub = self._hubs.get(run.node)
                 if hub is not None:
-                    hub.target.post(run.payload, self._context)
+                    hub.target.post(run.payload, self._actor.context)
             if not len(buffer):
                 del self._buffers[peer]
             elif not buffer.is_stuck(now):
                 is_congested = True
         self._is_draining = bool(self._buffers)
         if self._is_draining:
-            self._after(DRAIN_INTERVAL, self._drain)
+            self._actor.after(DRAIN_INTERVAL, CallBack(self._drain))
         self._set_congested(is_congested)
 
-    def _report_dropped(self, peer: bytes, count: int) -> None:
+    def _report_dropped(self, peer: bytes, count: int, policy: OverflowPolicy) -> None:
         """Count and report dropped messages."""
         if count:
             self._counters.dropped += count
-            self._runtime.report(Undelivered(peer, count, str(self._policy)))
+            self._actor.runtime.report(Undelivered(peer, count, str(policy)))

@@ -7,7 +7,7 @@ from typing import Final
 
 from callboard.endpoint.machine.core import Core
 from callboard.kernel.access import Rights
-from callboard.kernel.context import NodeContext
+from callboard.kernel.context import SystemActor
 from callboard.kernel.topology import Topology
 from callboard.support.inspection_tables import Row
 
@@ -19,26 +19,21 @@ class TopicTables:
     """The tables `topics` and `peers` of a node; used on the node's thread."""
 
     def __init__(
-        self,
-        core: Core,
-        overlay: Topology,
-        runtime: NodeContext,
-        runs_for: Callable[[bytes], int],
+        self, actor: SystemActor, core: Core, runs_for: Callable[[bytes], int]
     ) -> None:
-        """Add the tables to a node.
+        """Add the tables to the node of a hub.
 
         Args:
+            actor: the hub.
             core: the core.
-            overlay: the links of the node.
-            runtime: the node.
             runs_for: returns the number of runs that wait for a peer.
         """
-        self._core, self._overlay, self._runtime = core, overlay, runtime
-        self._runs_for = runs_for
+        self._core, self._runtime, self._runs_for = core, actor.runtime, runs_for
+        self._overlay: Topology = actor.node.overlay
         #: Published messages by topic, and the time until which they are counted.
         self._published, self._counted_until = Counter[str](), 0.0
-        overlay.add_table("topics", self.topic_rows)
-        overlay.add_table("peers", self.peer_rows)
+        self._overlay.add_table("topics", self.topic_rows)
+        self._overlay.add_table("peers", self.peer_rows)
 
     def topic_rows(self, _table: str, permits: Rights | None) -> list[Row]:
         """Return the topics that have subscribers here, or were published here.
