@@ -1,15 +1,16 @@
 """Base class of closable objects, and checks that calls do not block an event loop."""
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, ParamSpec, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from callboard import locks
 from callboard.actors.errors import WouldBlock, WouldDeadlock
 from callboard.support import after_fork
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -69,6 +70,26 @@ async def on_a_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwarg
     """
     call = partial(function, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(None, call)
+
+
+def twin(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Return the awaitable twin of a blocking method, which calls the method on another thread.
+
+    Used in the class body: `aflush = twin(flush)`.
+    """
+
+    @wraps(method)
+    async def awaitable(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        call: Callable[P, T] = getattr(self, name)  # a subclass may override the method
+        return await on_a_thread(call, *args, **kwargs)
+
+    name = method.__name__
+    awaitable.__name__ = f"a{name}"
+    awaitable.__qualname__ = f"{method.__qualname__.removesuffix(name)}a{name}"
+    awaitable.__doc__ = f"Awaitable twin of `{name}`."
+    return awaitable
 
 
 def refuse_loop(call: str, instead: str) -> None:

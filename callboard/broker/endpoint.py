@@ -50,7 +50,7 @@ from callboard.kernel.checks import seconds
 from callboard.kernel.reply import Future
 from callboard.kernel.tls import Tls, refuse_unguarded
 from callboard.kernel.topology import checked_endpoint
-from callboard.kernel.twins import Closing, on_a_thread, refuse_loop
+from callboard.kernel.twins import Closing, refuse_loop, twin
 from callboard.kernel.wire import ForeignPeer
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.node import Node
@@ -397,22 +397,7 @@ class Endpoint(Closing):
         self._doors.append(peer)
         return peer
 
-    async def aconnect_web_socket(
-        self,
-        url: str,
-        *,
-        subscribe: Topics | None = None,
-        publish: Topics = "",
-        name: str = "",
-        token: str = "",
-        tls: Tls | None = None,
-        retry: Seconds = 0.5,
-        timeout: Seconds | None = 10.0,
-    ) -> "WebSocketPeer":
-        """Awaitable twin of `connect_web_socket`."""
-        options: dict[str, Any] = {"subscribe": subscribe, "publish": publish, "name": name}
-        options |= {"token": token, "tls": tls, "retry": retry, "timeout": timeout}
-        return await on_a_thread(self.connect_web_socket, url, **options)
+    aconnect_web_socket = twin(connect_web_socket)
 
     def hold_door(self, door: Closing) -> None:
         """Close an adapter, such as `callboard.zeek.ZeroMq`, together with this endpoint.
@@ -506,9 +491,7 @@ class Endpoint(Closing):
 
         return publish_journal(self.hub, journal, topic_text(topic))
 
-    async def apublish_journal(self, journal: "Journal", topic: str | Topic) -> int:
-        """Awaitable twin of `publish_journal`."""
-        return await on_a_thread(self.publish_journal, journal, topic)
+    apublish_journal = twin(publish_journal)
 
     def make_publisher(self, topic: str | Topic) -> Publisher:
         """Return a publisher for one topic."""
@@ -636,19 +619,7 @@ class Endpoint(Closing):
         )
         return self._member(Recording(self.hub, topic_texts(topics), make_log, self._forget))
 
-    async def arecord(
-        self,
-        topics: Topics,
-        folder: str | Path,
-        *,
-        sync: Sync = "group",
-        retain: Retention | None = None,
-        columns: bool = False,
-        archive: str | Archive | None = None,
-    ) -> Recording:
-        """Awaitable twin of `record`."""
-        options: dict[str, Any] = {"retain": retain, "columns": columns, "archive": archive}
-        return await on_a_thread(self.record, topics, folder, sync=sync, **options)
+    arecord = twin(record)
 
     def forward(self, topics: Topics) -> None:
         """Receive messages on these topics although no subscriber wants them.
@@ -873,9 +844,7 @@ class Endpoint(Closing):
         if self._owns_node:
             self.node.close()
 
-    async def ashutdown(self) -> None:
-        """Awaitable twin of `shutdown`."""
-        await on_a_thread(self.shutdown)
+    ashutdown = twin(shutdown)
 
     def close(self) -> None:
         """Shut down, under the usual name."""

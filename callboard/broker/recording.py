@@ -31,7 +31,7 @@ from callboard.endpoint.machine.topic import RESERVED, checked_topic
 from callboard.kernel.checks import limit
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.topology import node_id_text
-from callboard.kernel.twins import Closing, on_a_thread, refuse_loop
+from callboard.kernel.twins import Closing, refuse_loop, twin
 from callboard.model.scalar import Count
 
 log = logging.getLogger("callboard.recording")
@@ -203,9 +203,7 @@ class Recording(Closing, RunReceiver):
         self._log.flush()
         return True
 
-    async def aflush(self, timeout: float | None = None) -> bool:
-        """Awaitable twin of `flush`."""
-        return await on_a_thread(self.flush, timeout)
+    aflush = twin(flush)
 
     # --- the end ---
 

@@ -1,4 +1,4 @@
-"""TopicPublishing on a hub, from any thread.
+"""Publishing on a hub, from any thread.
 
 Messages are serialized by the publishing thread and wait in the input queue for a turn of the
 core. If the core is idle, a thread outside of the node does the core's work itself instead of

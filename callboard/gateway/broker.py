@@ -40,7 +40,7 @@ from callboard.kernel.checks import limit, seconds
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import MailboxFull, ResultTimeout, WouldBlock, WrongArgument
 from callboard.kernel.reply import Future
-from callboard.kernel.twins import on_a_thread, refuse_loop
+from callboard.kernel.twins import refuse_loop, twin
 from callboard.node import Node
 from callboard.support import after_fork
 from callboard.support.text import describe, error_text
@@ -168,9 +168,7 @@ class ModuleBroker:
             self.node.close()
         return 0
 
-    async def arelease(self) -> int:
-        """Awaitable twin of `release`."""
-        return await on_a_thread(self.release)
+    arelease = twin(release)
 
     def __enter__(self) -> Self:
         return self
@@ -286,9 +284,7 @@ class ModuleBroker:
             msg = f"module {module.name!r} did not start: {error_text(error)}"
             raise errors.ModuleFailed(msg) from error
 
-    async def astart(self, module: ModuleHandle, timeout: float = START_TIMEOUT) -> None:
-        """Awaitable twin of `start`."""
-        await on_a_thread(self.start, module, timeout)
+    astart = twin(start)
 
     def remove(self, module: ModuleHandle, timeout: float = REMOVE_TIMEOUT) -> bool:
         """Remove a module and its links, after it has received its queued messages.
@@ -311,9 +307,7 @@ class ModuleBroker:
         self._end_removal(module)
         return True
 
-    async def aremove(self, module: ModuleHandle, timeout: float = REMOVE_TIMEOUT) -> bool:
-        """Awaitable twin of `remove`."""
-        return await on_a_thread(self.remove, module, timeout)
+    aremove = twin(remove)
 
     def _begin_removal(self, module: ModuleHandle) -> bool:
         """Unlink a module and let it end; return False if it was removed before."""

@@ -29,7 +29,7 @@ from callboard.kernel.actors import ActorRef
 from callboard.kernel.checks import limit, require, seconds
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import CallboardError, WouldDeadlock
-from callboard.kernel.twins import Closing, on_a_thread
+from callboard.kernel.twins import Closing, twin
 from callboard.node import Node
 
 _log = logging.getLogger("callboard.gateway")
@@ -173,13 +173,9 @@ class Gateway(Closing):
             self._over.wait(SETTLE_INTERVAL)
         return False
 
-    async def astart(self, *, leave_out: Iterable[str] = ()) -> None:
-        """Awaitable twin of `start`."""
-        await on_a_thread(self.start, leave_out=leave_out)
+    astart = twin(start)
 
-    async def asettle(self, timeout: float = 10.0) -> bool:
-        """Awaitable twin of `settle`."""
-        return await on_a_thread(self.settle, timeout)
+    asettle = twin(settle)
 
     def close(self) -> None:
         """Remove all modules, each after its queued messages, and end. Idempotent.
@@ -298,9 +294,7 @@ class Gateway(Closing):
         self._tell("module_list_changed")
         return True
 
-    async def aremove_module(self, name: str, timeout: float = REMOVE_TIMEOUT) -> bool:
-        """Awaitable twin of `remove_module`."""
-        return await on_a_thread(self.remove_module, name, timeout)
+    aremove_module = twin(remove_module)
 
     # --- links and messages ---
 

@@ -1,5 +1,5 @@
 """Closable objects, and blocking calls with an awaitable twin."""
 
-from callboard.actors.closing import Closing, on_a_thread, refuse_loop
+from callboard.actors.closing import Closing, on_a_thread, refuse_loop, twin
 
-__all__ = ["Closing", "on_a_thread", "refuse_loop"]
+__all__ = ["Closing", "on_a_thread", "refuse_loop", "twin"]
