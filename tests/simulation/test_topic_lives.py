@@ -10,12 +10,14 @@ import pytest
 
 from callboard.actors.reference import ActorRef
 from callboard.basp.link import LinkPairs
-from callboard.endpoint.hub import Hub
 from callboard.endpoint.machine.core import Core
 from callboard.endpoint.machine.effect import CoreCounters
 from callboard.endpoint.machine.filter_exchange import FilterExchange
 from callboard.endpoint.machine.status import SC
 from callboard.endpoint.machine.subscriptions import SubscriptionTable
+from callboard.endpoint.publishing import TopicPublishing
+from callboard.endpoint.remote_hubs import RemoteHubs
+from callboard.endpoint.run_transmitter import RunTransmitter
 from callboard.simulation import cluster_test
 from tests.simulation.rules import Violation
 from tests.simulation.topic_life import FAULTS, TopicLife, live_topics
@@ -78,23 +80,23 @@ def runs_arrive_backwards(plant):
 
 
 def runs_arrive_twice(plant):
-    transmit = Hub._transmit
+    transmit = RunTransmitter.send
 
     def twice(self, run):
         transmit(self, run)
         transmit(self, run)
 
-    plant(Hub, "_transmit", twice)
+    plant(RunTransmitter, "send", twice)
 
 
 def runs_are_dropped(plant):
-    transmit = Hub._transmit
+    transmit = RunTransmitter.send
 
     def forgetful(self, run):
         if not run.messages or len(run.payload) % 7:
             transmit(self, run)
 
-    plant(Hub, "_transmit", forgetful)
+    plant(RunTransmitter, "send", forgetful)
 
 
 def everybody_gets_everything(plant):
@@ -125,13 +127,13 @@ def directed_messages_go_to_all(plant):
 
 
 def directed_messages_are_overtaken(plant):
-    send_to = Hub.send_to
+    send_to = TopicPublishing.send_to
 
     def overtaking(self, node_id, messages):
         send_to(self, node_id, messages)
-        self.inputs.rotate()
+        self._inputs.entries.rotate()
 
-    plant(Hub, "send_to", overtaking)
+    plant(TopicPublishing, "send_to", overtaking)
 
 
 def losses_are_not_told(plant):
@@ -186,7 +188,7 @@ def errors_are_logged(plant):
 
 def nodes_are_not_found(plant):
     plant(ActorRef, "ask", ActorRef.ask)
-    plant(Hub, "_look_for_hub", lambda *_: None)
+    plant(RemoteHubs, "look_for", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ OWN_CBOR = {
     "commitlog/columns.py": "names, and payloads whose levels were checked all at once",
     "commitlog/producing/table.py": "numbers",
     "zeek/doors/web_socket_peer.py": "pairs of bytes",
-    "endpoint/hub.py": "topics",
+    "endpoint/publishing.py": "topics",
     "endpoint/machine/catch_up.py": "topics",
     "endpoint/machine/run.py": "topics and values that are CBOR already",
     "model/encoding.py": "values of the data model, which has a limit of its own",
