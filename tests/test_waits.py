@@ -40,6 +40,7 @@ from callboard.broker.publisher import Publisher
 from callboard.broker.subscriber import StatusSubscriber, Subscriber
 from callboard.commitlog.following.follower import Follower
 from callboard.commitlog.following.named import NamedReader
+from callboard.endpoint.input_queue import InputQueue
 from callboard.flow.flow import Flow
 from callboard.gateway import Gateway
 from callboard.mqtt.service.router import Router
@@ -402,7 +403,7 @@ def test_a_request_of_a_queue_without_an_owner_ends_with_its_node():
 def test_a_publisher_that_waits_for_room_ends_with_its_node(monkeypatch):
     node = Node("full")
     endpoint = Endpoint(node=node)
-    monkeypatch.setattr(endpoint.hub, "has_room", lambda: False)
+    monkeypatch.setattr(InputQueue, "has_room", lambda _: False)
     room = endpoint.hub.inputs.room()
     assert not room.done()
     node.close()
