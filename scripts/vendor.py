@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 VENDOR = Path(__file__).parents[1] / "callboard" / "dashboard" / "files" / "vendor"
 
-#: Bytes of all files of the pages, ours included.
-LIMIT = 110_000
+#: Bytes of all files of the pages, ours included, compressed as a browser gets them.
+LIMIT = 75_000
 
 
 class Package(NamedTuple):
@@ -102,7 +102,12 @@ def main() -> int:
     copied["LICENSES.txt"] = f"\n{'-' * 72}\n\n".join(licences).encode()
     for name, content in copied.items():
         (VENDOR / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
-    size = sum(each.stat().st_size for each in VENDOR.parent.rglob("*") if each.is_file())
+    files = [file for file in VENDOR.parent.rglob("*") if file.is_file()]
+    contents = {file: file.read_bytes() for file in files}
+    size = sum(
+        len(content if file.suffix == ".gz" else gzip.compress(content))
+        for file, content in contents.items()
+    )
     print(f"{size:,} bytes in {VENDOR.parent}, at most {LIMIT:,}")
     return size > LIMIT
 

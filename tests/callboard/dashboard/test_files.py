@@ -11,10 +11,11 @@ from callboard.dashboard.assets import assets
 from scripts.vendor import LIMIT, PACKAGES
 
 FILES = Path(callboard.dashboard.__file__).parent / "files"
+MODULES = ["app.js", *(f"{file.parent.name}/{file.name}" for file in FILES.glob("[cp]*/*.js"))]
 
 
 def test_all_files_together_are_small():
-    assert sum(each.stat().st_size for each in FILES.rglob("*") if each.is_file()) <= LIMIT
+    assert sum(len(asset.packed) for asset in assets().values()) <= LIMIT
 
 
 def test_every_vendored_package_has_its_licence():
@@ -25,11 +26,35 @@ def test_every_vendored_package_has_its_licence():
 
 
 def test_the_page_loads_no_foreign_content_and_renders_text_as_text():
-    for name in ("index.html", "app.js", "style.css"):
+    for name in ("index.html", "style.css", *MODULES):
         text = (FILES / name).read_text()
         assert not re.search(r"https?://|//cdn", text), name
         assert "innerHTML" not in text
         assert not re.search(r"<script>|\son\w+=\"|style=\"", text), name
+
+
+def test_the_page_fetches_all_its_modules_at_once():
+    page = (FILES / "index.html").read_text()
+    preloaded = re.findall(r'rel="modulepreload" href="static/(.+)"', page)
+
+    assert sorted(preloaded) == sorted({"vendor/preact.js", *MODULES} - {"app.js"})
+
+
+def test_a_module_imports_what_exists_and_pages_do_not_import_each_other():
+    exports = {
+        name: set(re.findall(r"^export const (\w+)", (FILES / name).read_text(), re.MULTILINE))
+        for name in MODULES
+    }
+    for name in MODULES:
+        imports = re.findall(r'import \{([^}]+)\} from "(.+)";', (FILES / name).read_text())
+        for names, path in imports:
+            target = (
+                (FILES / name).parent.joinpath(path).resolve().relative_to(FILES).as_posix()
+            )
+            if target == "vendor/preact.js":
+                continue
+            assert {part.strip() for part in names.split(",")} - {""} <= exports[target], name
+            assert not (name.startswith("pages/") and target.startswith("pages/")), name
 
 
 def test_the_page_contains_its_style_frame_and_menu():
