@@ -14,6 +14,7 @@ FOLDERS = (
 PATH = re.compile(rf"(?:{'|'.join(FOLDERS)})/[\w./@-]+")
 DOTTED_NAME = re.compile(r"callboard(?:\.\w+)+(?=$|\()")
 CLASS_NAME = re.compile(r"(?<![\w.'\"/$-])([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+)(?![\w'\"/-])")
+CALLED_NAME = re.compile(r"\b([A-Za-z_]\w*)\(")
 TEST_NAME = re.compile(r"test_\w+")
 
 #: Names that begin like a module and are something else.
@@ -32,6 +33,9 @@ FOREIGN_CLASSES = {
     *("ActorTypeDispatcher", "BatchSpanProcessor", "SparkContext", "SparkSubmit"),
     *("TimeoutStopSec", "WatchdogSec"),
 }
+#: Pages about programs of other projects, and functions of gunicorn and Zeek.
+FOREIGN_PAGES = re.compile(r"docs/(from-\w+|comparisons/\w[\w-]*)\.md")
+FOREIGN_FUNCTIONS = {"listen_websocket", "post_fork"}
 #: The file of tests that a reader of docs/testing.md writes.
 READERS_TESTS = {"test_shop"}
 
@@ -108,6 +112,18 @@ def test_classes_that_pages_name_exist():
         for page, span in code_spans()
         for name in CLASS_NAME.findall(span)
         if name not in FOREIGN_CLASSES and name not in words_of_the_sources()
+    }
+
+    assert missing == set()
+
+
+def test_functions_that_pages_call_exist():
+    missing = {
+        (page, name)
+        for page, span in code_spans()
+        if not FOREIGN_PAGES.fullmatch(page)
+        for name in CALLED_NAME.findall(span)
+        if name not in FOREIGN_FUNCTIONS and name not in words_of_the_sources()
     }
 
     assert missing == set()
