@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from callboard.actors.supervision.child import Child as Child
     from callboard.actors.supervision.supervisor import Supervisor as Supervisor
     from callboard.broker import Endpoint as Endpoint
-    from callboard.endpoint.actor_subscription import TopicMessage as TopicMessage
-    from callboard.endpoint.actor_subscription import topic as topic
     from callboard.entity.entity import Entity as Entity
     from callboard.entity.entity import event as event
     from callboard.entity.entity import upcast as upcast
@@ -75,6 +73,8 @@ if TYPE_CHECKING:
     from callboard.proxies.stats import NodeStats as NodeStats
     from callboard.proxies.workers.pool import Worker as Worker
     from callboard.proxies.workers.pool import WorkerPool as WorkerPool
+    from callboard.topics.actor_subscription import TopicMessage as TopicMessage
+    from callboard.topics.actor_subscription import topic as topic
 
 # A name is imported when it is first used, so that who needs one room pays for no other: Spark
 # executors read logs without actors. A test holds this equal to the imports above.
@@ -94,7 +94,7 @@ _HOMES: Final = {
         "callboard.actors.reference": "ActorRef Down Query",
         "callboard.actors.supervision.supervisor": "Supervisor",
         "callboard.broker": "Endpoint",
-        "callboard.endpoint.actor_subscription": "TopicMessage topic",
+        "callboard.topics.actor_subscription": "TopicMessage topic",
         "callboard.proxies.errors": "LinkError LinkFull MessageTooLarge PublicAddress",
         "callboard.proxies.events": "NodeDown",
         "callboard.proxies.names.group": "Group",

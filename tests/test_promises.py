@@ -13,11 +13,11 @@ from callboard.basp.errors import MalformedPayload, NotSerializable, RemoteProto
 from callboard.basp.frame import FrameReader
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.basp.routing import path_order, router
-from callboard.endpoint.machine import filter_exchange, leaf
 from callboard.model import encoding
 from callboard.proxies.link import stream, tls_socket
 from callboard.proxies.traffic import unverified
 from callboard.support.seconds import MAX_SECONDS
+from callboard.topics.machine import filter_exchange, leaf
 from tests.fuzz.__main__ import run
 from tests.fuzz.targets import TARGETS
 
@@ -59,10 +59,10 @@ STATED = {
 #: By the same begin: the test that exceeds the limit, and fails where nothing enforces it.
 ENFORCED = {
     "containers, elements of sets": (
-        "callboard/endpoint/test_run.py::test_what_is_hashed_counts_as_much_as_a_container"
+        "callboard/topics/test_run.py::test_what_is_hashed_counts_as_much_as_a_container"
     ),
     "topics in the filter": (
-        "callboard/endpoint/test_filter_exchange.py"
+        "callboard/topics/test_filter_exchange.py"
         "::test_parts_without_end_are_refused_at_the_limit"
     ),
     "a frame of a peer that is not proven": (

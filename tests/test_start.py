@@ -36,7 +36,7 @@ HEAVY = {
     *("ctypes", "decimal", "difflib", "email", "importlib.metadata"),
     *("json", "logging.config", "multiprocessing", "platform", "pydantic", "sqlite3"),
     *("thespian.system.sourceLoader", "typer", "uuid", "zipfile"),
-    *("callboard.endpoint", "callboard.broker", "callboard.commitlog"),
+    *("callboard.topics", "callboard.broker", "callboard.commitlog"),
 }
 
 

@@ -40,13 +40,13 @@ from callboard.broker.publisher import Publisher
 from callboard.broker.subscriber import StatusSubscriber, Subscriber
 from callboard.commitlog.following.follower import Follower
 from callboard.commitlog.following.named import NamedReader
-from callboard.endpoint.input_queue import InputQueue
 from callboard.flow.flow import Flow
 from callboard.gateway import Gateway
 from callboard.mqtt.service.router import Router
 from callboard.mqtt.wire.errors import LinkClosed
 from callboard.store.store import Store, StoreProxy
 from callboard.support.dataclass import dataclass
+from callboard.topics.input_queue import InputQueue
 from tests.sources import mentioning
 
 #: Seconds from the close of a node within which every wait has to end. Most end in

@@ -16,7 +16,11 @@ from callboard.broker.options import BrokerOptions, Configuration
 from callboard.broker.publisher import Publisher
 from callboard.broker.recording import Recording
 from callboard.broker.subscriber import SafeSubscriber, StatusSubscriber, Subscriber
-from callboard.endpoint.machine.status import (
+from callboard.model.address import Address, Port, Subnet
+from callboard.model.scalar import Count, Enum
+from callboard.model.timespan import Timespan, Timestamp
+from callboard.store import Store
+from callboard.topics.machine.status import (
     EC,
     SC,
     EndpointInfo,
@@ -27,11 +31,7 @@ from callboard.endpoint.machine.status import (
     PeerStatus,
     Status,
 )
-from callboard.endpoint.machine.topic import Topic
-from callboard.model.address import Address, Port, Subnet
-from callboard.model.scalar import Count, Enum
-from callboard.model.timespan import Timespan, Timestamp
-from callboard.store import Store
+from callboard.topics.machine.topic import Topic
 
 __all__ = [
     "EC",

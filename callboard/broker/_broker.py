@@ -10,7 +10,12 @@ from callboard.broker.endpoint import Endpoint
 from callboard.broker.options import BrokerOptions, Configuration
 from callboard.broker.publisher import Publisher
 from callboard.broker.subscriber import StatusSubscriber, Subscriber
-from callboard.endpoint.machine.status import (
+from callboard.model.address import Address, Port, Subnet
+from callboard.model.data import Data
+from callboard.model.scalar import Count, Enum
+from callboard.model.timespan import Timespan, Timestamp
+from callboard.store import Store
+from callboard.topics.machine.status import (
     EC,
     SC,
     EndpointInfo,
@@ -22,12 +27,7 @@ from callboard.endpoint.machine.status import (
     PeerStatus,
     Status,
 )
-from callboard.endpoint.machine.topic import Topic
-from callboard.model.address import Address, Port, Subnet
-from callboard.model.data import Data
-from callboard.model.scalar import Count, Enum
-from callboard.model.timespan import Timespan, Timestamp
-from callboard.store import Store
+from callboard.topics.machine.topic import Topic
 
 __all__ = [
     "EC",

@@ -1,6 +1,6 @@
 """Data with mutable containers, as in Zeek Broker's package.
 
-Received values have immutable containers (see `callboard.endpoint`). They are copied when they
+Received values have immutable containers (see `callboard.topics`). They are copied when they
 become data, and when they are read from data.
 
     numbers = broker.Vector()

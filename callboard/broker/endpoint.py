@@ -29,20 +29,6 @@ from callboard.broker.subscriber import (
 from callboard.broker.tls import BrokerTls
 from callboard.commitlog import Archive, CommitLog, Retention
 from callboard.commitlog.log import Sync
-from callboard.endpoint.actor_subscription import ActorSubscription, OnFull, TopicMessage
-from callboard.endpoint.hub import Hub, HubOptions
-from callboard.endpoint.machine.core import Core
-from callboard.endpoint.machine.effect import Item
-from callboard.endpoint.machine.status import (
-    EndpointInfo,
-    PeerFlags,
-    PeerInfo,
-    PeerStatus,
-    foreign_id,
-)
-from callboard.endpoint.machine.topic import Topic, Topics, topic_text, topic_texts
-from callboard.endpoint.message_queue import QUEUE_LIMIT
-from callboard.endpoint.monitoring import serve_topics
 from callboard.kernel import errors
 from callboard.kernel.access import Rights, Secrets
 from callboard.kernel.actors import ActorRef
@@ -67,6 +53,20 @@ from callboard.support import after_fork
 from callboard.support.aliases import alias
 from callboard.support.redaction import redacted
 from callboard.support.slots import DOORS, WIRES
+from callboard.topics.actor_subscription import ActorSubscription, OnFull, TopicMessage
+from callboard.topics.hub import Hub, HubOptions
+from callboard.topics.machine.core import Core
+from callboard.topics.machine.effect import Item
+from callboard.topics.machine.status import (
+    EndpointInfo,
+    PeerFlags,
+    PeerInfo,
+    PeerStatus,
+    foreign_id,
+)
+from callboard.topics.machine.topic import Topic, Topics, topic_text, topic_texts
+from callboard.topics.message_queue import QUEUE_LIMIT
+from callboard.topics.monitoring import serve_topics
 
 if TYPE_CHECKING:
     from callboard.entity.journal.journal import Journal

@@ -5,12 +5,12 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
-from callboard.endpoint.hub import Hub
 from callboard.entity.journal.entry import Entry, raw_event
 from callboard.entity.journal.journal import Journal
 from callboard.entity.state.interface import StoredEvent
 from callboard.kernel.errors import CallboardError
 from callboard.lease.errors import OutcomeUnknown, StateUnavailable
+from callboard.topics.hub import Hub
 
 #: Timeout for other nodes' confirmations, and interval of the checks, in seconds; nodes confirm
 #: ten times per second.

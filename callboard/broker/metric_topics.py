@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from callboard.broker.options import BrokerOptions
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item
-from callboard.endpoint.machine.topic import checked_topic
-from callboard.endpoint.monitoring import topic_metrics
 from callboard.figures import PROCESS_SOURCES, Metric
 from callboard.kernel.wire import Timer
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Item
+from callboard.topics.machine.topic import checked_topic
+from callboard.topics.monitoring import topic_metrics
 
 #: Age in seconds after which another endpoint's metrics are dropped.
 STALE_AFTER: Final = 60.0

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from callboard.broker.endpoint import Endpoint
-from callboard.endpoint import monitoring
 from callboard.figures import Metric, exposition
+from callboard.topics import monitoring
 
 
 def metrics_of(endpoint: Endpoint) -> list[Metric]:
@@ -27,7 +27,7 @@ def metrics_text(endpoint: Endpoint, prefixes: Sequence[str] = ()) -> str:
 
 
 def status_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the status with Broker's keys. See `callboard.endpoint.monitoring`."""
+    """Return the status with Broker's keys. See `callboard.topics.monitoring`."""
     return monitoring.status_of(endpoint.hub)
 
 

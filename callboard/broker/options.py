@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, get_origin
 
 from callboard.broker.conf import parse_conf
-from callboard.endpoint.machine.peer_buffer import OverflowPolicy
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.model.timespan import Timespan
 from callboard.support.user_file import read_user_file
+from callboard.topics.machine.peer_buffer import OverflowPolicy
 
 log = logging.getLogger("callboard.broker")
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from callboard import locks
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.input_queue import INPUT_LIMIT
 from callboard.kernel.twins import Closing
 from callboard.support import after_fork
+from callboard.topics.hub import Hub
+from callboard.topics.input_queue import INPUT_LIMIT
 
 #: Seconds over which the send rate is measured.
 RATE_SPAN: Final = 1.0

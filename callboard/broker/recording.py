@@ -24,15 +24,15 @@ import cbor2
 from callboard.commitlog import CommitLog, LogCorrupt, LogError
 from callboard.commitlog.batch import MAX_RECORD
 from callboard.commitlog.columns import Cbor
-from callboard.endpoint.events import NotRecorded
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item, RunReceiver
-from callboard.endpoint.machine.topic import RESERVED, checked_topic
 from callboard.kernel.checks import limit
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.topology import node_id_text
 from callboard.kernel.twins import Closing, refuse_loop, twin
 from callboard.model.scalar import Count
+from callboard.topics.events import NotRecorded
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Item, RunReceiver
+from callboard.topics.machine.topic import RESERVED, checked_topic
 
 log = logging.getLogger("callboard.recording")
 

@@ -5,11 +5,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item, PeerEvent
-from callboard.endpoint.machine.status import SC, EndpointInfo, Error, Status
-from callboard.endpoint.machine.topic import Topic, topic_text
-from callboard.endpoint.message_queue import MessageQueue
 from callboard.kernel.checks import limit
 from callboard.kernel.errors import WrongArgument
 from callboard.kernel.reply import waiting
@@ -17,6 +12,11 @@ from callboard.kernel.shutdown import Phase
 from callboard.kernel.twins import Closing, refuse_loop
 from callboard.model.data import thawed
 from callboard.support.items import Items
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Item, PeerEvent
+from callboard.topics.machine.status import SC, EndpointInfo, Error, Status
+from callboard.topics.machine.topic import Topic, topic_text
+from callboard.topics.message_queue import MessageQueue
 
 T = TypeVar("T")
 

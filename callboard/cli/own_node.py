@@ -15,9 +15,9 @@ from callboard.cli.options import AccessOptions, flag, option
 from callboard.support.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from callboard.endpoint.hub import Hub
     from callboard.node import Node
     from callboard.pages import Page, PageServer
+    from callboard.topics.hub import Hub
 
 #: Name of the node of commands about topics.
 TOPIC_NODE: Final = "callboard topic"
@@ -131,7 +131,7 @@ class JoinOptions(AccessOptions):
             )
         if self.listen:
             parse_listen(self.listen)
-        from callboard.endpoint.hub import Hub
+        from callboard.topics.hub import Hub
 
         with self.open_node(TOPIC_NODE) as node:
             hub = Hub.of(node)

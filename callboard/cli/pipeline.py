@@ -56,9 +56,9 @@ from callboard.support.private_file import make_folder, open_private
 from callboard.support.text import printable
 
 if TYPE_CHECKING:
-    from callboard.endpoint.hub import Hub
     from callboard.pages import Page, PageServer
     from callboard.pipeline.bridge import Bridge
+    from callboard.topics.hub import Hub
 
 #: Seconds between checks whether a query has ended.
 _LOOK: Final = 0.1

@@ -54,8 +54,8 @@ class StoreOptions(AccessOptions):
         """
         if not self.peer:
             raise UsageError(why="the peer is missing", step="use --peer basp://HOST:PORT")
-        from callboard.endpoint.hub import Hub
         from callboard.store import attach_clone
+        from callboard.topics.hub import Hub
 
         with self.open_node(NAME) as node:
             for peer in self.peer:

@@ -23,8 +23,8 @@ from callboard.commitlog.log import Sync
 
 if TYPE_CHECKING:
     from callboard.broker.recording import Recording
-    from callboard.endpoint.hub import Hub
-    from callboard.endpoint.message_queue import MessageQueue
+    from callboard.topics.hub import Hub
+    from callboard.topics.message_queue import MessageQueue
 
 #: Seconds between checks for subscribers.
 PUBLISH_LOOK: Final = 0.01
@@ -144,7 +144,7 @@ def _measure_round_trips(topic: str, options: PubOptions) -> None:
     Raises:
         Problem: there was no reply.
     """
-    from callboard.endpoint.message_queue import MessageQueue
+    from callboard.topics.message_queue import MessageQueue
 
     replies: MessageQueue[Any] = MessageQueue()
     back = f"{PONGS}{uuid.uuid4().hex}"
@@ -230,8 +230,8 @@ def subscribe(
       callboard topic sub /metrics /log --peer basp://127.0.0.1:4222 --json | jq .data
       callboard topic sub --rate --peer basp://127.0.0.1:4222
     """  # noqa: D301
-    from callboard.endpoint.machine.topic import is_reserved
-    from callboard.endpoint.message_queue import MessageQueue
+    from callboard.topics.machine.topic import is_reserved
+    from callboard.topics.message_queue import MessageQueue
 
     queue: MessageQueue[Any] = MessageQueue(on_drop=_tell_dropped)
     with catch_signals() as stop, options.hub() as hub:

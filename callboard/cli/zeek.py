@@ -104,8 +104,8 @@ def connect(
 @contextmanager
 def _receiving(options: PrintOptions) -> Iterator[tuple[Any, Any, Any]]:
     """Run a linked node; yield the stop event, the hub, and a queue of messages."""
-    from callboard.endpoint.hub import Hub
-    from callboard.endpoint.message_queue import MessageQueue
+    from callboard.topics.hub import Hub
+    from callboard.topics.message_queue import MessageQueue
 
     queue: MessageQueue[Any] = MessageQueue()
     with catch_signals() as stop, options.open_node(ZEEK_NODE) as node:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from callboard.endpoint.hub import Hub
 from callboard.kernel.codec import DEFAULT_REGISTRY
 from callboard.kernel.errors import CallboardError, NotPermitted
 from callboard.kernel.twins import on_a_thread
@@ -20,6 +19,7 @@ from callboard.node import Node
 from callboard.store import attach_clone
 from callboard.support.dataclass import dataclass
 from callboard.support.text import printable, safe_repr
+from callboard.topics.hub import Hub
 
 _AUDIT: Final = logging.getLogger("callboard.audit")
 

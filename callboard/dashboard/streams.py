@@ -13,9 +13,9 @@ from callboard.dashboard import api
 from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.difference import difference
 from callboard.dashboard.errors import explained
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.message_queue import MessageQueue
 from callboard.kernel.errors import CallboardError
+from callboard.topics.hub import Hub
+from callboard.topics.message_queue import MessageQueue
 
 #: Pages that may be open at the same time.
 STREAMS: Final = 32

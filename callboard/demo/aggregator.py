@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard.demo.dashboard import Tally
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item
 from callboard.kernel.actors import Actor, ActorRef, Down, Query, handler, message
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Item
 
 #: Prefix of the topics of all sensors.
 METRICS: Final = "/metrics/"

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Final
 
 from callboard.demo.dashboard import Peak
 from callboard.demo.sensor import Note
-from callboard.endpoint.hub import Hub
 from callboard.kernel.errors import CallboardError
 from callboard.store import Backend, BackendOptions, Store, attach_clone, attach_master
+from callboard.topics.hub import Hub
 
 #: The name of the store.
 NAME: Final = "metrics"

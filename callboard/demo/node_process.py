@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from callboard.demo.aggregator import Aggregator, TakeSnapshot
 from callboard.demo.story import ANALYSIS
-from callboard.endpoint.hub import Hub
 from callboard.kernel.actors import ActorRef
 from callboard.kernel.events import (
     ActorFailed,
@@ -41,6 +40,7 @@ from callboard.kernel.events import (
     NodeUp,
 )
 from callboard.node import Node
+from callboard.topics.hub import Hub
 
 if TYPE_CHECKING:
     from callboard.demo.demo_store import Keeping

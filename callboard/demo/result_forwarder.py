@@ -6,10 +6,10 @@ from callboard.broker.recording import Recording
 from callboard.commitlog import CommitLog
 from callboard.demo.aggregator import METRICS
 from callboard.demo.outcome import KINDS
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item
-from callboard.endpoint.message_queue import MessageQueue
 from callboard.pipeline.bridge import Bridge, Entries
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Item
+from callboard.topics.message_queue import MessageQueue
 
 
 class ResultForwarder:

@@ -16,10 +16,10 @@ from contextlib import ExitStack
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from callboard.endpoint.monitoring import METRICS_PATH, STATUS_PATH, status_page
 from callboard.kernel.events import RestartsExhausted
 from callboard.operation.metrics import node_metrics
 from callboard.pages import Page, PageServer, metrics_page, text_page
+from callboard.topics.monitoring import METRICS_PATH, STATUS_PATH, status_page
 
 if TYPE_CHECKING:
     from callboard.node import Node

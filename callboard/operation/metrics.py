@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.monitoring import all_metrics
 from callboard.figures import (
     PROCESS_SOURCES,
     Metric,
@@ -18,6 +16,8 @@ from callboard.figures import (
 )
 from callboard.kernel.topology import FIRST_ACTOR
 from callboard.support.release import RELEASE, build_id
+from callboard.topics.hub import Hub
+from callboard.topics.monitoring import all_metrics
 
 if TYPE_CHECKING:
     from callboard.node import Node

@@ -19,9 +19,9 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, runtime_checkable
 
 from callboard import locks
-from callboard.endpoint.machine.run import encode_pair
 from callboard.kernel.errors import CallboardError
 from callboard.model.errors import EndpointError
+from callboard.topics.machine.run import encode_pair
 
 #: Seconds between checks for subscribers and for room.
 _LOOK: Final = 0.05

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from callboard.endpoint.hub import Hub
 from callboard.kernel.checks import wrong_argument
 from callboard.kernel.errors import NotPermitted, NotRegistered, WrongValue
 from callboard.kernel.reply import Future
@@ -22,6 +21,7 @@ from callboard.store.options import CloneOptions, StoreOptions
 from callboard.store.store import Store
 from callboard.store.store_actor import StoreActor, master_name
 from callboard.store.store_metrics import count_store
+from callboard.topics.hub import Hub
 
 #: Seconds to wait for reachable nodes to report a master of the name.
 SEARCH_TIMEOUT: Final = 2.0

@@ -14,8 +14,8 @@
         └── StoreClosed           the store or its endpoint was closed
 """
 
-from callboard.endpoint.machine.status import EC
 from callboard.model.errors import EndpointError
+from callboard.topics.machine.status import EC
 
 
 class StoreError(EndpointError):

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from callboard.endpoint.message_queue import MessageQueue
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import NodeClosed, ResultTimeout, WouldBlock
 from callboard.kernel.reply import Future
@@ -38,6 +37,7 @@ from callboard.store.machine.stored import (
 from callboard.store.store_actor import StoreActor
 from callboard.support.aliases import alias
 from callboard.support.items import Items
+from callboard.topics.message_queue import MessageQueue
 
 #: Seconds that `await_idle` waits.
 AWAIT_IDLE_TIMEOUT: Final = 15.0

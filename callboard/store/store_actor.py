@@ -21,17 +21,6 @@ from typing import Any, Final, TypeVar
 from weakref import ref as weak
 
 from callboard import locks
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item, PeerEvent, RefusedThere, RunReceiver
-from callboard.endpoint.machine.run import PackedType
-from callboard.endpoint.machine.status import SC
-from callboard.endpoint.machine.topic import (
-    STORE_EVENTS,
-    checked_topic,
-    clone_topic,
-    master_topic,
-)
-from callboard.endpoint.message_queue import MessageQueue
 from callboard.kernel.access import MASTER_NAME
 from callboard.kernel.actors import ExitReason, handler
 from callboard.kernel.checks import seconds
@@ -61,6 +50,17 @@ from callboard.store.machine.step import (
 )
 from callboard.support import after_fork
 from callboard.support.dataclass import dataclass
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Item, PeerEvent, RefusedThere, RunReceiver
+from callboard.topics.machine.run import PackedType
+from callboard.topics.machine.status import SC
+from callboard.topics.machine.topic import (
+    STORE_EVENTS,
+    checked_topic,
+    clone_topic,
+    master_topic,
+)
+from callboard.topics.message_queue import MessageQueue
 
 _log = logging.getLogger("callboard.store")
 

@@ -6,13 +6,13 @@ from typing import Final
 from weakref import WeakSet
 
 from callboard.commitlog import json_text
-from callboard.endpoint.hub import Hub
 from callboard.figures import Figure, Labels, Metric, metrics_of
 from callboard.kernel.access import Rights
 from callboard.store.errors import StoreClosed
 from callboard.store.machine.stored import key_of, python_of
 from callboard.store.store_actor import StoreActor
 from callboard.support.inspection_tables import Row
+from callboard.topics.hub import Hub
 
 Stores = dict[Labels, list[StoreActor]]
 

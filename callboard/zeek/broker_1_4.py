@@ -32,7 +32,6 @@ from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple
 
-from callboard.endpoint.machine.topic import TOPIC_LIMIT
 from callboard.kernel.codec import (
     AlreadyLinked,
     BaspError,
@@ -46,6 +45,7 @@ from callboard.kernel.codec import (
 )
 from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
 from callboard.model.errors import InvalidData
+from callboard.topics.machine.topic import TOPIC_LIMIT
 from callboard.zeek.caf import (
     CAF_VERSION,
     CafActor,

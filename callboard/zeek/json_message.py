@@ -32,7 +32,6 @@ from typing import Any, Final
 
 import cbor2
 
-from callboard.endpoint.machine.topic import checked_topic, is_reserved
 from callboard.kernel.codec import encode_int, encode_text, head
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import Data, FrozenTable, refuse_depth
@@ -49,6 +48,7 @@ from callboard.model.scalar import COUNT_MAX, Count, Enum, Octets
 from callboard.model.timespan import Timespan, Timestamp
 from callboard.support.json_form import NUMBERS
 from callboard.support.nesting import parse_json
+from callboard.topics.machine.topic import checked_topic, is_reserved
 
 _KIND: Final = "@data-type"
 _DATA: Final = "data"

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from callboard.endpoint.machine.topic import TOPIC_LIMIT
 from callboard.kernel.codec import MalformedPayload
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
+from callboard.topics.machine.topic import TOPIC_LIMIT
 from callboard.zeek.caf import CafReader, sized
 from callboard.zeek.transcoder import cbor_at
 from callboard.zeek.value import read_value

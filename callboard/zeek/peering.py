@@ -41,8 +41,6 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from callboard.endpoint.machine.status import EC
-from callboard.endpoint.machine.topic import checked_topic
 from callboard.kernel.codec import (
     AlreadyLinked,
     BaspError,
@@ -55,6 +53,8 @@ from callboard.kernel.codec import (
 )
 from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit, wire_of
 from callboard.model.errors import EndpointError, InvalidData
+from callboard.topics.machine.status import EC
+from callboard.topics.machine.topic import checked_topic
 from callboard.zeek.varbyte import read_varbyte, write_varbyte
 
 MAGIC: Final = b"ZEEK"

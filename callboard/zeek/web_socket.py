@@ -36,7 +36,6 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.uri import WebSocketURI, parse_uri
 
-from callboard.endpoint.machine.topic import checked_topic
 from callboard.kernel.codec import (
     AuthenticationFailed,
     BaspError,
@@ -49,6 +48,7 @@ from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import ANY_HOST, Asking, HostGuard, is_loopback
 from callboard.support.nesting import parse_json
 from callboard.support.redaction import redacted
+from callboard.topics.machine.topic import checked_topic
 from callboard.zeek.json_message import message_of_frame, parse_frame
 from callboard.zeek.template import MessageTemplates
 from callboard.zeek.text_frames import TextFrames

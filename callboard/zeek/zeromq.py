@@ -34,11 +34,11 @@ from typing import Final, NamedTuple
 
 import cbor2
 
-from callboard.endpoint.machine.subscriptions import SubscriptionTable
-from callboard.endpoint.machine.topic import TOPIC_LIMIT, checked_topic, is_reserved
 from callboard.model.encoding import data_to_cbor, immutable_of_item, read_item
 from callboard.model.errors import EndpointError, InvalidData, InvalidOption
 from callboard.support.dataclass import dataclass
+from callboard.topics.machine.subscriptions import SubscriptionTable
+from callboard.topics.machine.topic import TOPIC_LIMIT, checked_topic, is_reserved
 from callboard.zeek.event import zeek_event, zeek_events
 from callboard.zeek.json_message import message_of_frame, message_to_json, parse_frame
 from callboard.zeek.transcoder import broker_from_cbor, cbor_from_broker

@@ -23,7 +23,7 @@ HOLDS: Final = {
     "tracing": "spans",
     "zeek": "the wires of Zeek, and doors to it",
     "store": "masters and clones",
-    "endpoint": "topics: publish, subscribe, peers",
+    "topics": "publish, subscribe, peers",
     "node": "Node, with what is built on it",
     "log_service": "logs of a node",
     "entity": "actors by key",

@@ -23,7 +23,7 @@ SIGNALS = {
     "actors/future.py": 1,
     "actors/runner/runner.py": 2,
     "callboard/broker/store_file.py": 1,
-    "callboard/endpoint/message_queue.py": 1,
+    "callboard/topics/message_queue.py": 1,
     "callboard/log_service/log_writer.py": 1,
 }
 

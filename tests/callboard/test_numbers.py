@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from callboard.actors.mailbox import Mailbox
 from callboard.commitlog import Retention
 from callboard.configuration.reading import Table
-from callboard.endpoint.hub import HubOptions
 from callboard.gateway.configuration import QueueEntry
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.port.limits import NetworkLimits
@@ -17,6 +16,7 @@ from callboard.mqtt.router.limits import Limits as MqttLimits
 from callboard.proxies.link.limits import Limits
 from callboard.store.options import CloneOptions, StoreOptions
 from callboard.support.seconds import LARGEST
+from callboard.topics.hub import HubOptions
 
 SETTINGS = [
     Mailbox,

@@ -8,8 +8,8 @@ import sys
 import threading
 
 from callboard import Node
-from callboard.endpoint.hub import Hub
 from callboard.store import Backend, Store, attach_master
+from callboard.topics.hub import Hub
 
 
 def write(master: Store) -> None:

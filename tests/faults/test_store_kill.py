@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from callboard import Node
-from callboard.endpoint.hub import Hub
 from callboard.store import attach_clone
+from callboard.topics.hub import Hub
 from tests.faults import KILLS
 
 

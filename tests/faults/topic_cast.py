@@ -6,8 +6,8 @@ from typing import Any
 import psutil
 
 from callboard import Actor
-from callboard.endpoint.hub import Hub, HubOptions
-from callboard.endpoint.message_queue import MessageQueue
+from callboard.topics.hub import Hub, HubOptions
+from callboard.topics.message_queue import MessageQueue
 
 
 class TopicHost(Actor):

@@ -15,8 +15,8 @@ from callboard.actors.reference import ActorRef
 from callboard.basp.frame import FrameReader, pack_frame
 from callboard.basp.header import MESSAGE_ID_MASK, RESPONSE, Operation
 from callboard.basp.node_id import NodeId
-from callboard.endpoint.hub import Hub
 from callboard.simulation.cluster import Cluster
+from callboard.topics.hub import Hub
 from tests.fuzz.carriers import Shelf
 from tests.fuzz.case import Case, require
 from tests.fuzz.node import ESTABLISHED, PEERS, VICTIM, MadPeer, Toy, errors_are_violations

@@ -4,12 +4,12 @@ import random
 from typing import Any
 
 from callboard.basp.header import CORE_ACTOR
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.core import Core
-from callboard.endpoint.machine.effect import DeliverItems, Item
-from callboard.endpoint.machine.run import PackedType, encode_pair, pack_runs
 from callboard.model.errors import MalformedMessage
 from callboard.simulation.cluster import Cluster
+from callboard.topics.hub import Hub
+from callboard.topics.machine.core import Core
+from callboard.topics.machine.effect import DeliverItems, Item
+from callboard.topics.machine.run import PackedType, encode_pair, pack_runs
 from tests.fuzz.case import Case, require
 from tests.fuzz.node import errors_are_violations
 from tests.fuzz.topic_run import damaged, run

@@ -4,16 +4,16 @@ import random
 import tracemalloc
 from typing import Any
 
-from callboard.endpoint.machine.filter_exchange import FilterExchange, FilterUpdate, read_update
-from callboard.endpoint.machine.run import (
+from callboard.model.data import Data
+from callboard.model.errors import MalformedMessage
+from callboard.topics.machine.filter_exchange import FilterExchange, FilterUpdate, read_update
+from callboard.topics.machine.run import (
     PackedType,
     decode_run,
     encode_pair,
     encode_plain_pair,
     pack_runs,
 )
-from callboard.model.data import Data
-from callboard.model.errors import MalformedMessage
 from tests.fuzz.case import READ, Case, Violation, require
 from tests.fuzz.datum import datum
 from tests.fuzz.mutation import mutate_bytes

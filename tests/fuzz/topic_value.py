@@ -9,7 +9,6 @@ from uuid import UUID
 import cbor2
 
 from callboard.channel import Nack
-from callboard.endpoint.machine.run import PackedType, decode_run, pack_runs
 from callboard.model.data import Data, ImmutableData
 from callboard.model.encoding import (
     data_from_cbor,
@@ -21,6 +20,7 @@ from callboard.model.encoding import (
 )
 from callboard.model.errors import EndpointError
 from callboard.store.machine.command import Command, CommandRun, EntityId, encode_run, read_run
+from callboard.topics.machine.run import PackedType, decode_run, pack_runs
 from callboard.zeek.command import InternalCommand, command_from_bytes, command_to_bytes
 from callboard.zeek.transcoder import broker_from_cbor, cbor_from_broker
 from callboard.zeek.value import value_from_bytes, value_to_bytes

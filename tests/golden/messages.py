@@ -15,7 +15,6 @@ from callboard.actors.thespian.system import TRAVELING
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.convention.membership import listing
-from callboard.endpoint.actor_subscription import TopicMessage
 from callboard.entity import messages as entities
 from callboard.entity.queue import messages as jobs
 from callboard.flow.factories import Serve
@@ -36,6 +35,7 @@ from callboard.proxies import actor_trace, event_history, inspection, messages
 from callboard.proxies.messages import Drained
 from callboard.proxies.stats import LinkInfo, ReachableNode
 from callboard.simulation.processes import NodeCall
+from callboard.topics.actor_subscription import TopicMessage
 from tests.golden.sample import Sample
 
 

@@ -6,14 +6,6 @@ import ipaddress
 import cbor2
 
 from callboard.broker.recording import _encoded
-from callboard.endpoint.machine.filter_exchange import FilterUpdate, read_update
-from callboard.endpoint.machine.run import (
-    PackedType,
-    decode_run,
-    encode_pair,
-    encode_plain_pair,
-    pack_runs,
-)
 from callboard.model.address import Address, Port, PortProtocol, Subnet
 from callboard.model.data import Data, DataType, Set, Table, Vector
 from callboard.model.encoding import (
@@ -24,6 +16,14 @@ from callboard.model.encoding import (
 )
 from callboard.model.scalar import Count, Enum
 from callboard.model.timespan import Timespan, Timestamp
+from callboard.topics.machine.filter_exchange import FilterUpdate, read_update
+from callboard.topics.machine.run import (
+    PackedType,
+    decode_run,
+    encode_pair,
+    encode_plain_pair,
+    pack_runs,
+)
 from tests.golden.sample import Sample
 
 

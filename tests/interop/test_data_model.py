@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.broker.zeek import StrictEvent as Event
-from callboard.endpoint.machine import status, topic
 from callboard.model import address, data, scalar, timespan
 from callboard.model.data import Data, DataType
+from callboard.topics.machine import status, topic
 from tests.callboard.model.strategies import DESCRIPTIONS, build
 
 SYSTEM_PYTHON = "/usr/bin/python3"

@@ -16,8 +16,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from callboard import Node
-from callboard.endpoint.hub import Hub, HubOptions
-from callboard.endpoint.machine.topic import shortest
 from callboard.simulation import (
     Cluster,
     Fault,
@@ -33,6 +31,8 @@ from callboard.simulation import (
     sometimes,
     swarm,
 )
+from callboard.topics.hub import Hub, HubOptions
+from callboard.topics.machine.topic import shortest
 from callboard.zeek.doors.web_socket_peer import WebSocketPeer
 from callboard.zeek.doors.web_socket_server import WebSocketServer
 from tests.simulation.logged import logged_errors

@@ -15,11 +15,11 @@ from typing import Any
 from callboard import Node, Rights, handler
 from callboard.actors.reference import ActorRef
 from callboard.basp.header import NODE_ACTOR, SPAWN_SERVER
-from callboard.endpoint.hub import Hub, HubOptions
 from callboard.errors import NotPermitted
 from callboard.proxies.events import LinkDown, NodeUp
 from callboard.proxies.messages import LinkActors, Spawn, StopActor
 from callboard.simulation import Cluster, cluster_test
+from callboard.topics.hub import Hub, HubOptions
 from tests.simulation.book import Numbered, Passed, Probe
 from tests.simulation.leaf_forger import FORBIDDEN, LeafForger
 from tests.simulation.logged import logged_errors

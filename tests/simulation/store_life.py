@@ -18,7 +18,6 @@ from typing import Any
 
 from callboard import CallboardError, Node
 from callboard.actors.future import Future
-from callboard.endpoint.hub import Hub, HubOptions
 from callboard.simulation import (
     Cluster,
     cluster_test,
@@ -33,6 +32,7 @@ from callboard.simulation import (
     swarm,
 )
 from callboard.store import MasterExists, Store, StoreOptions, attach_clone, attach_master
+from callboard.topics.hub import Hub, HubOptions
 from tests.simulation.rules import Violation
 from tests.simulation.simulated_backend import SimulatedBackend
 

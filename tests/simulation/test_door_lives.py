@@ -2,9 +2,9 @@
 
 import pytest
 
-from callboard.endpoint.door_claim import DoorClaim, DoorState
-from callboard.endpoint.hub import Hub
 from callboard.simulation import cluster_test
+from callboard.topics.door_claim import DoorClaim, DoorState
+from callboard.topics.hub import Hub
 from callboard.zeek.doors.web_socket_peer import FilterPlan, WebSocketPeer
 from tests.simulation.door_life import FAULTS, DoorLife, live_doors
 from tests.simulation.rules import Violation
@@ -44,7 +44,7 @@ def test_a_door_that_does_not_reach_its_zeek_gives_way_to_one_that_does(cluster)
 
 def everybody_is_the_door(plant):
     plant(
-        "callboard.endpoint.door_claim.next_state",
+        "callboard.topics.door_claim.next_state",
         lambda state, *_, **__: state if state is DoorState.RELEASED else DoorState.HELD,
     )
 

@@ -10,15 +10,15 @@ import pytest
 
 from callboard.actors.reference import ActorRef
 from callboard.basp.link import LinkPairs
-from callboard.endpoint.machine.core import Core
-from callboard.endpoint.machine.effect import CoreCounters
-from callboard.endpoint.machine.filter_exchange import FilterExchange
-from callboard.endpoint.machine.status import SC
-from callboard.endpoint.machine.subscriptions import SubscriptionTable
-from callboard.endpoint.publishing import TopicPublishing
-from callboard.endpoint.remote_hubs import RemoteHubs
-from callboard.endpoint.run_transmitter import RunTransmitter
 from callboard.simulation import cluster_test
+from callboard.topics.machine.core import Core
+from callboard.topics.machine.effect import CoreCounters
+from callboard.topics.machine.filter_exchange import FilterExchange
+from callboard.topics.machine.status import SC
+from callboard.topics.machine.subscriptions import SubscriptionTable
+from callboard.topics.publishing import TopicPublishing
+from callboard.topics.remote_hubs import RemoteHubs
+from callboard.topics.run_transmitter import RunTransmitter
 from tests.simulation.rules import Violation
 from tests.simulation.topic_life import FAULTS, TopicLife, live_topics
 
@@ -180,7 +180,7 @@ def errors_are_logged(plant):
     tick = Core.tick
 
     def failing(self, now):
-        logging.getLogger("callboard.endpoint").error("something is wrong")
+        logging.getLogger("callboard.topics").error("something is wrong")
         return tick(self, now)
 
     plant(Core, "tick", failing)

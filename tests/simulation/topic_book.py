@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from callboard import Node
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.core import Core
-from callboard.endpoint.machine.effect import Item, PeerEvent
 from callboard.simulation import Cluster
+from callboard.topics.hub import Hub
+from callboard.topics.machine.core import Core
+from callboard.topics.machine.effect import Item, PeerEvent
 
 FOREVER = float("inf")
 

@@ -13,8 +13,6 @@ from contextlib import ExitStack
 from functools import partial
 
 from callboard import Node
-from callboard.endpoint.hub import Hub, HubOptions
-from callboard.endpoint.machine.core import DEFAULT_TTL
 from callboard.proxies.events import LinkDown, LinkUp, PathMoved
 from callboard.simulation import (
     Cluster,
@@ -34,6 +32,8 @@ from callboard.simulation import (
     pause,
     swarm,
 )
+from callboard.topics.hub import Hub, HubOptions
+from callboard.topics.machine.core import DEFAULT_TTL
 from tests.simulation.logged import logged_errors
 from tests.simulation.rules import Violation
 from tests.simulation.topic_book import FOREVER, Place, Published, Taker, TopicBook

@@ -1,6 +1,6 @@
 """What must hold in a life of topics."""
 
-from callboard.endpoint.machine.status import SC
+from callboard.topics.machine.status import SC
 from tests.simulation.rules import Violation
 from tests.simulation.topic_book import Place, Published, Taker, TopicBook
 

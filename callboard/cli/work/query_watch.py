@@ -25,7 +25,7 @@ from callboard.pipeline.progress import (
 )
 
 if TYPE_CHECKING:
-    from callboard.endpoint.hub import Hub
+    from callboard.topics.hub import Hub
 
 #: Seconds between updates of a running query's status.
 _LOOK: Final = 1.0
@@ -176,8 +176,8 @@ def rows_from(address: str, options: AccessOptions, seconds: float) -> list[dict
     Raises:
         Problem: no query reports in time.
     """
-    from callboard.endpoint.hub import Hub
-    from callboard.endpoint.message_queue import MessageQueue
+    from callboard.topics.hub import Hub
+    from callboard.topics.message_queue import MessageQueue
 
     rows: dict[str, dict[str, Any]] = {}
     with options.open_node(TOPIC_NODE) as node:

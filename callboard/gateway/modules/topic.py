@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
 from callboard.gateway.wire.message import Message
 from callboard.support.json_form import json_of
 from callboard.support.nesting import parse_json
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Item
 
 
 class TopicArguments(ModuleArguments):

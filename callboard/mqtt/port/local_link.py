@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import callboard.mqtt.wire.packet as packets
 from callboard import locks
-from callboard.endpoint.message_queue import MessageQueue
 from callboard.kernel.checks import limit
 from callboard.kernel.twins import Closing
 from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link, Mailbox
@@ -29,6 +28,7 @@ from callboard.mqtt.wire.errors import LinkClosed, Refused
 from callboard.mqtt.wire.packet import V5, Packet, Publish
 from callboard.mqtt.wire.properties import Properties
 from callboard.mqtt.wire.reason_code import reason_text
+from callboard.topics.message_queue import MessageQueue
 
 #: Messages that may wait for `recv`. Above it the router pauses until half of them are read.
 QUEUE_LIMIT: Final = 10_000

@@ -21,8 +21,6 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final, Literal, get_args
 
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item, RunReceiver
 from callboard.kernel.twins import Closing
 from callboard.model.data import thawed
 from callboard.model.errors import EndpointError
@@ -37,6 +35,8 @@ from callboard.node import Node
 from callboard.support.dataclass import dataclass
 from callboard.support.json_form import json_of
 from callboard.support.nesting import parse_json
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Item, RunReceiver
 
 _log: Final = logging.getLogger(__name__)
 CLIENT_ID: Final = "$door"

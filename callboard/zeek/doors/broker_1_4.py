@@ -19,11 +19,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from callboard.endpoint.door_claim import DoorClaim
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.peer_buffer import OverflowPolicy
-from callboard.endpoint.machine.status import foreign_id
-from callboard.endpoint.machine.topic import checked_topic, is_reserved
 from callboard.kernel.context import CallBack
 from callboard.kernel.errors import ResultTimeout
 from callboard.kernel.reply import Future
@@ -32,6 +27,11 @@ from callboard.kernel.topology import Endpoint, endpoint_text
 from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import DoorTaken
+from callboard.topics.door_claim import DoorClaim
+from callboard.topics.hub import Hub
+from callboard.topics.machine.peer_buffer import OverflowPolicy
+from callboard.topics.machine.status import foreign_id
+from callboard.topics.machine.topic import checked_topic, is_reserved
 from callboard.zeek.broker_1_4 import (
     QUEUE_BYTES,
     QUEUE_HIGH,

@@ -4,10 +4,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import DoorReceiver, Item, Pair
-from callboard.endpoint.machine.run import content_of
-from callboard.endpoint.machine.topic import is_reserved
 from callboard.kernel.reply import Future
 from callboard.kernel.tls import HANDSHAKE_LIMIT, Certificates, TlsSource, refuse_unguarded
 from callboard.kernel.topology import Endpoint
@@ -15,6 +11,10 @@ from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignDial, ForeignLink, ForeignPort
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import EndpointError
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import DoorReceiver, Item, Pair
+from callboard.topics.machine.run import content_of
+from callboard.topics.machine.topic import is_reserved
 from callboard.zeek.doors.unwritten import UnwrittenMessages
 from callboard.zeek.transcoder import broker_from_cbor
 

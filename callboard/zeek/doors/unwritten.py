@@ -3,8 +3,8 @@
 import logging
 from typing import Final
 
-from callboard.endpoint.hub import Hub
 from callboard.model.errors import EndpointError
+from callboard.topics.hub import Hub
 
 #: Kinds of messages that one adapter logs; a kind is a topic and a type of error.
 KINDS_LIMIT: Final = 100

@@ -22,11 +22,6 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
-from callboard.endpoint.door_claim import DoorClaim, DoorState
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Item, Pair, RunReceiver
-from callboard.endpoint.machine.run import PackedType, content_of
-from callboard.endpoint.machine.topic import is_reserved, shortest
 from callboard.kernel.errors import NodeUnreachable, ResultTimeout
 from callboard.kernel.reply import Future
 from callboard.kernel.tls import Certificates, Tls
@@ -36,6 +31,11 @@ from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.errors import EndpointError
 from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
+from callboard.topics.door_claim import DoorClaim, DoorState
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Item, Pair, RunReceiver
+from callboard.topics.machine.run import PackedType, content_of
+from callboard.topics.machine.topic import is_reserved, shortest
 from callboard.zeek.doors.unwritten import UnwrittenMessages
 from callboard.zeek.json_message import content_to_json
 from callboard.zeek.web_socket import (

@@ -12,9 +12,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import DoorReceiver, Item
-from callboard.endpoint.machine.topic import is_reserved
 from callboard.kernel.access import LinkAccess, Permissions, Rights
 from callboard.kernel.checks import require
 from callboard.kernel.tls import Certificates, Limits, Tls, refuse_unguarded
@@ -25,6 +22,9 @@ from callboard.model.errors import EndpointError, InvalidOption
 from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import ANY_HOST, HostGuard
 from callboard.support.seconds import check_numbers
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import DoorReceiver, Item
+from callboard.topics.machine.topic import is_reserved
 from callboard.zeek.doors.unwritten import UnwrittenMessages
 from callboard.zeek.json_message import message_to_json
 from callboard.zeek.web_socket import Admission, ZeekServerSession

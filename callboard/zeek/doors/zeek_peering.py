@@ -17,10 +17,6 @@ import logging
 from functools import partial
 from typing import Any, Final
 
-from callboard.endpoint.door_claim import DoorClaim
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.peer_buffer import OverflowPolicy
-from callboard.endpoint.machine.topic import checked_topic, is_reserved
 from callboard.kernel.context import CallBack
 from callboard.kernel.errors import ResultTimeout
 from callboard.kernel.reply import Future
@@ -29,6 +25,10 @@ from callboard.kernel.topology import Endpoint
 from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import EndpointError
+from callboard.topics.door_claim import DoorClaim
+from callboard.topics.hub import Hub
+from callboard.topics.machine.peer_buffer import OverflowPolicy
+from callboard.topics.machine.topic import checked_topic, is_reserved
 from callboard.zeek.doors.broker_peering import PAUSE, BrokerNeighbor, BrokerPeering
 from callboard.zeek.peering import (
     LEAVE_LIMIT,

@@ -25,11 +25,6 @@ from urllib.parse import urlsplit
 
 import zmq
 
-from callboard.endpoint.door_claim import DoorClaim, DoorState
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.effect import Pair
-from callboard.endpoint.machine.run import content_of
-from callboard.endpoint.machine.topic import Topics, is_reserved, shortest, topic_texts
 from callboard.figures import Figure, Metric, figures_of, metrics_of
 from callboard.kernel.checks import require
 from callboard.kernel.errors import CallboardError, NodeClosed, NodeUnreachable, ResultTimeout
@@ -40,6 +35,11 @@ from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignPeer
 from callboard.model.errors import EndpointError, InvalidOption
 from callboard.support.redaction import redacted
+from callboard.topics.door_claim import DoorClaim, DoorState
+from callboard.topics.hub import Hub
+from callboard.topics.machine.effect import Pair
+from callboard.topics.machine.run import content_of
+from callboard.topics.machine.topic import Topics, is_reserved, shortest, topic_texts
 from callboard.zeek.doors.unwritten import UnwrittenMessages
 from callboard.zeek.doors.zeromq_socket import (
     HIGH_WATER,

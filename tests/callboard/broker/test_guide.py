@@ -1,6 +1,6 @@
 """The paragraphs of the developer guide on endpoints, each with a test of its name.
 
-The paragraphs on the core actor and on messages are in tests/callboard/endpoint/test_core.py.
+The paragraphs on the core actor and on messages are in tests/callboard/topics/test_core.py.
 """
 
 import threading

@@ -12,8 +12,8 @@ from callboard import Node
 from callboard.broker import BrokerOptions, Configuration, Endpoint
 from callboard.broker.monitoring import metrics_of, metrics_text, status_json, status_of
 from callboard.broker.options import InvalidOption
-from callboard.endpoint.monitoring import status_page
 from callboard.operation import HealthServer
+from callboard.topics.monitoring import status_page
 
 
 def peered(pair):

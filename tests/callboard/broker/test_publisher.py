@@ -8,7 +8,7 @@ import pytest
 
 from callboard.actors.errors import WouldBlock
 from callboard.broker import publisher as module
-from callboard.endpoint.input_queue import INPUT_LIMIT, InputQueue
+from callboard.topics.input_queue import INPUT_LIMIT, InputQueue
 
 
 def is_ready(publisher):

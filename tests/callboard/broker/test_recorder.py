@@ -6,8 +6,8 @@ import pytest
 
 from callboard.broker.recording import LOST_TOPIC, Recording
 from callboard.commitlog import CommitLog, LogFailed, LogReader
-from callboard.endpoint.events import NotRecorded
 from callboard.simulation import SimulatedDisk
+from callboard.topics.events import NotRecorded
 from tests.callboard.broker.test_recording import wait_for
 
 NODE = bytes(17) + b"\1"

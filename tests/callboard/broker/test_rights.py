@@ -7,14 +7,14 @@ import pytest
 from callboard import Actor, errors, handler
 from callboard.basp.header import CORE_ACTOR
 from callboard.channel import Heartbeat, Nack, RetransmitFailed
-from callboard.endpoint.machine.filter_exchange import FilterUpdate
-from callboard.endpoint.machine.run import PackedType, encode_pair, encode_plain_pair, pack_runs
-from callboard.endpoint.machine.topic import STORE_EVENTS, clone_topic, master_topic
 from callboard.proxies.events import PermissionRefused
 from callboard.proxies.rights.rights import Rights
 from callboard.store.machine.command import NIL, Command, CommandRun, EntityId, encode_run
 from callboard.store.machine.snapshot import SnapshotChunk
 from callboard.store.store_actor import CommandsRefused
+from callboard.topics.machine.filter_exchange import FilterUpdate
+from callboard.topics.machine.run import PackedType, encode_pair, encode_plain_pair, pack_runs
+from callboard.topics.machine.topic import STORE_EVENTS, clone_topic, master_topic
 from tests.polling import eventually
 
 SECRETS = {"sensor": "s1", "member": "s2"}

@@ -9,9 +9,9 @@ import pytest
 from callboard import Node, broker
 from callboard.broker.store_file import read_store_file
 from callboard.cli import main
-from callboard.endpoint.hub import Hub
 from callboard.model.data import Data
 from callboard.store import Backend, BackendFailure, attach_master
+from callboard.topics.hub import Hub
 from callboard.zeek.value import value_to_bytes
 
 ENTRIES = {"a": 1, broker.Count(7): [1.5, {"x"}, {3: None}], (1, 2): b"\xff"}

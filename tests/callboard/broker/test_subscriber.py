@@ -7,7 +7,7 @@ import pytest
 
 from callboard.actors.errors import WouldBlock
 from callboard.broker import Subscriber
-from callboard.endpoint.hub import Hub
+from callboard.topics.hub import Hub
 
 
 @pytest.fixture

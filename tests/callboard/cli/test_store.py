@@ -7,8 +7,8 @@ import pytest
 
 from callboard import Node, broker
 from callboard.cli import main
-from callboard.endpoint.hub import Hub
 from callboard.store import attach_master
+from callboard.topics.hub import Hub
 
 
 @pytest.fixture

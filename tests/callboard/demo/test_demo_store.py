@@ -4,7 +4,7 @@ import pytest
 
 from callboard import Node
 from callboard.demo.demo_store import CloneKeeping, DemoStore
-from callboard.endpoint.hub import Hub
+from callboard.topics.hub import Hub
 from tests.polling import eventually
 
 

@@ -4,7 +4,7 @@ from callboard import ActorRef, Node
 from callboard.demo.aggregator import Aggregator, TakeSnapshot
 from callboard.demo.overseer import Overseer, Reconsider, choose_hosts
 from callboard.demo.sensor import Rest, Sample, Sensor
-from callboard.endpoint.hub import Hub
+from callboard.topics.hub import Hub
 
 
 @pytest.mark.parametrize(

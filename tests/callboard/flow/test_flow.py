@@ -7,7 +7,6 @@ import pytest
 
 from callboard import Child, LinkFull, Node
 from callboard.actors.cell import Cell
-from callboard.endpoint.hub import Hub
 from callboard.flow import (
     FactoryDeadlock,
     Flow,
@@ -20,6 +19,7 @@ from callboard.flow import (
 )
 from callboard.flow.factories import Pool, Route, Spawn, call_factory
 from callboard.flow.protocol.message import Message
+from callboard.topics.hub import Hub
 from tests.callboard.flow.cast import Collector, Counting, Crashing, Numbers
 from tests.polling import eventually
 

@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from callboard.commitlog import LogReader
-from callboard.endpoint.hub import Hub
 from callboard.gateway import ModuleFailed
 from callboard.gateway.modules import READY_MADE
+from callboard.topics.hub import Hub
 from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder
 from tests.polling import eventually
 

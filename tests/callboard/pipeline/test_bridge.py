@@ -12,11 +12,11 @@ from callboard.actors.errors import CallboardError
 from callboard.actors.future import Future
 from callboard.commitlog import CommitLog
 from callboard.commitlog.columns import Cbor
-from callboard.endpoint.message_queue import MessageQueue
 from callboard.pipeline import InvalidSetting, result_publisher
 from callboard.pipeline import bridge as module
 from callboard.pipeline.bridge import Bridge
 from callboard.pipeline.result_publisher import InFlight
+from callboard.topics.message_queue import MessageQueue
 from tests.polling import eventually
 
 

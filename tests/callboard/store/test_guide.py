@@ -7,10 +7,10 @@ import pytest
 
 from callboard import Node
 from callboard.channel import Consumer, Handshake, Producer
-from callboard.endpoint.hub import Hub
 from callboard.store import Store, attach_clone, attach_master
 from callboard.store.machine.command import Command, CommandRun
 from callboard.store.machine.step import SendRun, StoreSignal
+from callboard.topics.hub import Hub
 from tests.callboard.store.net import Net
 
 

@@ -12,8 +12,6 @@ import pytest
 
 from callboard import Node
 from callboard.actors.errors import WouldBlock
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.machine.topic import STORE_EVENTS
 from callboard.simulation import Cluster
 from callboard.store import (
     Backend,
@@ -33,6 +31,8 @@ from callboard.store import (
     attach_master,
 )
 from callboard.store.backend.interface import MemoryBackend
+from callboard.topics.hub import Hub
+from callboard.topics.machine.topic import STORE_EVENTS
 from tests.polling import eventually
 
 

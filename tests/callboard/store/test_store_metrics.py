@@ -1,10 +1,10 @@
 """What monitoring sees of stores: Broker's names (sheet of features, Prometheus)."""
 
 from callboard import Node
-from callboard.endpoint.hub import Hub
-from callboard.endpoint.monitoring import topic_metrics
 from callboard.figures import exposition
 from callboard.store import attach_clone, attach_master
+from callboard.topics.hub import Hub
+from callboard.topics.monitoring import topic_metrics
 
 
 def figures(hub: Hub) -> dict[str, float]:

@@ -12,13 +12,13 @@ import pytest
 import callboard
 from callboard import Endpoint, Node
 from callboard.dashboard import DashboardServer
-from callboard.endpoint.monitoring import serve_topics
 from callboard.gateway.modules.http import HttpModule
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.operation import HealthServer
 from callboard.pages import PROBED_PAGES, PageServer, text_page
 from callboard.support.host_guard import Asking, HostGuard
+from callboard.topics.monitoring import serve_topics
 from tests.sources import mentioning
 
 EVIL = "evil.example.com"
@@ -125,7 +125,7 @@ SERVERS = {
     "callboard/pages.py": "pages",
     "callboard/operation/health.py": "health",
     "callboard/cli/work/host.py": "health",
-    "callboard/endpoint/monitoring.py": "topics",
+    "callboard/topics/monitoring.py": "topics",
     "callboard/mqtt/service/router.py": "console",
     "callboard/cli/own_node.py": "pages: /metrics alone",
     "callboard/gateway/modules/http.py": "gateway",

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import callboard
 from callboard.commitlog.json_text import payload_json, to_json
-from callboard.endpoint.machine.effect import CoreCounters
 from callboard.gateway.modules import topic as topic_module
 from callboard.gateway.modules.map import MapArguments, MapModule
 from callboard.gateway.wire.message import message_of
@@ -25,6 +24,7 @@ from callboard.mqtt.service import topic_bridge
 from callboard.operation.logs import JsonFormatter
 from callboard.pages import json_page
 from callboard.support.json_form import NUMBERS, json_of
+from callboard.topics.machine.effect import CoreCounters
 from callboard.zeek.doors.unwritten import KINDS_LIMIT, UnwrittenMessages
 from callboard.zeek.json_message import message_of_frame, message_to_json, parse_frame
 from tests.sources import mentioning

@@ -14,13 +14,13 @@ from callboard.basp.header import HEADER_SIZE
 from callboard.basp.link import Closed, Link, LinkPairs, Transmit
 from callboard.basp.node_id import NodeId
 from callboard.broker import Endpoint
-from callboard.endpoint.machine.effect import DoorReceiver
-from callboard.endpoint.machine.status import EC, SC, PeerFlags, PeerStatus
-from callboard.endpoint.monitoring import all_metrics, status_of
 from callboard.figures import exposition
 from callboard.proxies.errors import PortUnavailable, PublicAddress
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import Limits
+from callboard.topics.machine.effect import DoorReceiver
+from callboard.topics.machine.status import EC, SC, PeerFlags, PeerStatus
+from callboard.topics.monitoring import all_metrics, status_of
 from tests.proxies.cast import eventually
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from callboard import Endpoint
 from callboard.actors.errors import NodeUnreachable
-from callboard.endpoint.machine.topic import shortest
 from callboard.model.errors import InvalidOption
 from callboard.proxies.errors import LinkError
+from callboard.topics.machine.topic import shortest
 from callboard.zeek.doors.web_socket_peer import CONNECTION_LIMIT, FilterPlan
 from callboard.zeek.json_message import message_to_json
 from tests.callboard.zeek.doors.zeeks import Zeek

@@ -9,10 +9,10 @@ import callboard.zeek
 from callboard import Endpoint, Node
 from callboard.actors.errors import NodeClosed, WrongArgument
 from callboard.broker import SC, Count
-from callboard.endpoint.door_claim import DoorState
-from callboard.endpoint.monitoring import metrics_page, status_of
 from callboard.model.data import Data
 from callboard.model.errors import DoorTaken, InvalidOption, UnsupportedData
+from callboard.topics.door_claim import DoorState
+from callboard.topics.monitoring import metrics_page, status_of
 from callboard.zeek import Curve
 from callboard.zeek.doors import zeromq_peer
 from callboard.zeek.doors.zeromq_peer import ZeroMq, peer_key

@@ -1,0 +1,1 @@
+"""Topics: filters, subscriptions, the overlay's hub, statuses and errors."""

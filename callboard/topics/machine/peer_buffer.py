@@ -1,0 +1,116 @@
+"""Send buffer of a peer that reads slowly.
+
+A link accepts `LINK_ROOM` bytes that its peer has not read. Further runs wait here, in order,
+and are sent as the peer reads. While the peer reads, nothing is dropped: publishing threads are
+slowed down instead. The overflow policy (Zeek Broker's `peer_overflow_policy`) applies in two
+cases: the peer has not read a byte for `STALL_LIMIT` seconds and more messages wait than the
+limit, or `HARD_FACTOR` times the limit wait.
+
+- `disconnect`: the link is cut and all waiting runs are dropped.
+- `drop_newest`: new runs are dropped until there is room.
+- `drop_oldest`: the runs that have waited longest are dropped.
+
+Dropped runs are counted by their messages.
+"""
+
+from collections import deque
+from enum import StrEnum
+from typing import Final
+
+from callboard.topics.machine.effect import TransmitRun
+
+#: Maximum number of bytes that wait in the link itself.
+LINK_ROOM: Final = 8 * 1024 * 1024
+
+#: Seconds without a byte read after which a peer counts as stuck.
+STALL_LIMIT: Final = 1.0
+
+#: A slow peer is treated as a stuck one when this many times the limit wait.
+HARD_FACTOR: Final = 64
+
+
+class OverflowPolicy(StrEnum):
+    """Policy for a peer whose buffer overflows."""
+
+    DISCONNECT = "disconnect"
+    DROP_NEWEST = "drop_newest"
+    DROP_OLDEST = "drop_oldest"
+
+
+class PeerBuffer:
+    """Runs that wait for one link."""
+
+    def __init__(self, limit: int, policy: OverflowPolicy) -> None:
+        self.limit = limit
+        self.policy = policy
+        #: Number of waiting messages.
+        self.waiting = 0
+        #: Total number of dropped messages.
+        self.dropped = 0
+        self._runs: deque[TransmitRun] = deque()
+        #: Bytes that the peer had read at the last check, and the time when that number
+        #: changed.
+        self._read, self._read_at = -1, 0.0
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def offer(self, run: TransmitRun, now: float) -> bool:
+        """Take a run; False when the peer has to be disconnected."""
+        if not self._runs:
+            self._read, self._read_at = -1, now
+        self._runs.append(run)
+        self.waiting += run.messages
+        if not self._is_over(now):
+            return True
+        match self.policy:
+            case OverflowPolicy.DISCONNECT:
+                self.drop_all()
+                return False
+            case OverflowPolicy.DROP_NEWEST:
+                self._drop(self._runs.pop())
+            case OverflowPolicy.DROP_OLDEST:
+                while self.waiting > self.limit and len(self._runs) > 1:
+                    self._drop(self._runs.popleft())
+        return True
+
+    def take(self, waiting_in_link: int, read: int, now: float) -> list[TransmitRun]:
+        """Remove and return the runs for which the link has room.
+
+        Args:
+            waiting_in_link: bytes that wait in the link.
+            read: total bytes that the peer has read.
+            now: the time in seconds.
+        """
+        if read != self._read:
+            self._read, self._read_at = read, now
+        runs: list[TransmitRun] = []
+        while self._runs and waiting_in_link < LINK_ROOM:
+            run = self._runs.popleft()
+            self.waiting -= run.messages
+            waiting_in_link += len(run.payload)
+            runs.append(run)
+        return runs
+
+    def is_stuck(self, now: float) -> bool:
+        """Return whether the peer has not read a byte for too long while runs wait."""
+        return bool(self._runs) and now - self._read_at >= STALL_LIMIT
+
+    def drop_all(self) -> int:
+        """Drop all runs, because the link ended; returns their number of messages."""
+        dropped = self.waiting
+        self.dropped += dropped
+        self._runs.clear()
+        self.waiting = 0
+        return dropped
+
+    def _is_over(self, now: float) -> bool:
+        """Return whether the overflow policy applies."""
+        if self.waiting <= self.limit:
+            return False
+        return self.is_stuck(now) or self.waiting > HARD_FACTOR * self.limit
+
+    def _drop(self, run: TransmitRun) -> None:
+        """Count the messages of a dropped run."""
+        self.waiting -= run.messages
+        self.dropped += run.messages
