@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import field
 
 from callboard.kernel.checks import seconds
+from callboard.mqtt.router.limits import limit
 from callboard.mqtt.wire.framing import PACKET_SIZE, PACKETS_PER_READ
 from callboard.mqtt.wire.reason_code import ReasonCode, reason_text
 from callboard.support.dataclass import dataclass
@@ -33,19 +34,20 @@ class NetworkLimits:
             `backpressure`.
     """
 
+    # Files set these two together with those of the router, and the third follows from them.
     packet_size: int = PACKET_SIZE
-    packets_per_read: int = PACKETS_PER_READ
-    connect_timeout: float = 60.0
-    linger: float = 5.0
     keep_alive: int = 0
-    message_rate: float = 0.0
-    byte_rate: float = 0.0
-    connection_rate: float = 0.0
     open_connections: int = 0
-    connections_per_address: int = 0
-    strangers: int = 4_000
-    strangers_per_address: int = 2_000
-    reader_patience: float = 0.5
+    packets_per_read: int = limit(PACKETS_PER_READ, "max_packets_per_read", gt=0)
+    connect_timeout: float = limit(60.0, ge=0)
+    linger: float = limit(5.0, ge=0)
+    message_rate: float = limit(0.0, ge=0)
+    byte_rate: float = limit(0.0, ge=0)
+    connection_rate: float = limit(0.0, ge=0)
+    connections_per_address: int = limit(0, "max_connections_per_address", ge=0)
+    strangers: int = limit(4_000, "max_strangers", ge=0)
+    strangers_per_address: int = limit(2_000, "max_strangers_per_address", ge=0)
+    reader_patience: float = limit(0.5, ge=0)
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout", "linger", "reader_patience"):

@@ -1,14 +1,36 @@
 """Limits of a router: every table, queue and packet has a bound."""
 
+from dataclasses import field
 from enum import Enum
+from typing import Any, Final, TypeVar
 
 from callboard.kernel.checks import seconds
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers
 
+T = TypeVar("T")
+
 #: Seconds of a day.
-DAY = 86_400.0
+DAY: Final = 86_400.0
+
+#: Largest number of two bytes on the wire.
+_SHORT: Final = 65_535
+
+#: Bytes of the smallest bound on memory: one page.
+_PAGE: Final = 4096
+
+
+def limit(default: T, key: str = "", **bounds: float) -> T:
+    """Return the field of a limit that a configuration file may set in `[limits]`.
+
+    Args:
+        default: the value if the file has none.
+        key: its name in the file; "" for the name of the field.
+        bounds: of values in a file: `ge`, `gt`, `le`.
+    """
+    value: Any = field(default=default, metadata={"key": key, "bounds": bounds})
+    return value  # type: ignore[no-any-return]
 
 
 class ShareStrategy(Enum):
@@ -90,31 +112,31 @@ class Limits:
             user; `"refuse"` or `"take over"`.
     """
 
-    connections: int = 10_010
-    client_id_length: int = 256
-    inflight: int = 100
-    receive_maximum: int = 65_535
-    topic_alias_maximum: int = 64
-    packet_size: int = 1 << 20
-    session_expiry: float = 7 * DAY
-    keep_alive: int = 0
-    subscriptions: int = 1_000
-    subscription_bytes: int = 8 << 20
-    sessions: int = 100_000
-    sessions_bytes: int = 512 << 20
-    message_bytes: int = 512 << 20
-    retained: int = 100_000
-    retained_bytes: int = 128 << 20
-    delivery_quota: int = 1_000
-    delivery_bytes: int = 1 << 20
-    segment_bytes: int = SEGMENT_BYTES
-    segment_count: int = SEGMENT_COUNT
+    connections: int = limit(10_010, "max_connections", gt=0)
+    client_id_length: int = limit(256, "max_client_id_length", ge=1, le=_SHORT)
+    inflight: int = limit(100, "max_inflight", ge=1, le=_SHORT)
+    receive_maximum: int = limit(_SHORT, ge=1, le=_SHORT)
+    topic_alias_maximum: int = limit(64, ge=0, le=_SHORT)
+    packet_size: int = limit(1 << 20, "max_packet_size", ge=128, le=268_435_460)
+    session_expiry: float = limit(7 * DAY, "max_session_expiry", ge=0)
+    keep_alive: int = limit(0, "max_keepalive", ge=0, le=_SHORT)
+    subscriptions: int = limit(1_000, "max_subscriptions", gt=0)
+    subscription_bytes: int = limit(8 << 20, "max_subscriptions_size", ge=_PAGE)
+    sessions: int = limit(100_000, "max_sessions", ge=0)
+    sessions_bytes: int = limit(512 << 20, "max_sessions_size", ge=_PAGE)
+    message_bytes: int = limit(512 << 20, "max_messages_size", ge=0)
+    retained: int = limit(100_000, "max_retained", ge=0)
+    retained_bytes: int = limit(128 << 20, "max_retained_size", ge=0)
+    delivery_quota: int = limit(1_000, "max_outgoing_packets", gt=0)
+    delivery_bytes: int = limit(1 << 20, "max_outgoing_bytes", gt=0)
+    segment_bytes: int = limit(SEGMENT_BYTES, "max_segment_size", ge=1024)
+    segment_count: int = limit(SEGMENT_COUNT, "max_segment_count", ge=1)
     custom_segments: tuple[CustomSegment, ...] = ()
-    journal_bytes: int = 1 << 30
-    share_strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN
-    acknowledge_patience: float = 5.0
-    max_hold: float = 0.0
-    duplicate_client_id: DuplicateClientId = DuplicateClientId.REFUSE
+    journal_bytes: int = limit(1 << 30, "max_journal_size", ge=0)
+    share_strategy: ShareStrategy = limit(ShareStrategy.ROUND_ROBIN)
+    acknowledge_patience: float = limit(5.0, ge=0)
+    max_hold: float = limit(0.0, ge=0)
+    duplicate_client_id: DuplicateClientId = limit(DuplicateClientId.REFUSE)
 
     def __post_init__(self) -> None:
         try:

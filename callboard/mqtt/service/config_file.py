@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
+from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, StrictBool, model_validator
+from pydantic import AfterValidator, Field, StrictBool, create_model, model_validator
 
 from callboard.configuration import reading
 from callboard.kernel.tls import Tls
@@ -27,7 +28,7 @@ from callboard.mqtt.port.hooks import Hooks
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
-from callboard.mqtt.router.limits import CustomSegment, DuplicateClientId, Limits, ShareStrategy
+from callboard.mqtt.router.limits import CustomSegment, Limits
 from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
@@ -162,57 +163,29 @@ class ListenerTable(TlsTable):
         return ListenerSettings(self.address, tls, self.tenants, origins, hosts)
 
 
-#: Integers from 0; from 1; of two bytes on the wire; sizes in bytes, at least one page. Numbers
-#: from 0.
-Natural = Annotated[int, Field(ge=0)] | None
-Positive = Annotated[int, Field(gt=0)] | None
-Short = Annotated[int, Field(ge=1, le=65_535)] | None
-Pages = Annotated[int, Field(ge=4096)] | None
-Amount = Annotated[float, Field(ge=0)] | None
+def _limit_fields() -> dict[str, Any]:
+    """Return a field of `[limits]` for each limit; None stands for a missing key."""
+    limits = {}
+    for item in (*fields(Limits), *fields(NetworkLimits)):
+        kind: Any = item.type
+        if item.metadata:  # it is a limit that a file may set
+            limits[item.name] = (
+                kind | None,
+                Field(
+                    default=None,
+                    alias=item.metadata["key"] or None,
+                    strict=not issubclass(kind, Enum),
+                    **item.metadata["bounds"],
+                ),
+            )
+    return limits
 
 
-class LimitsTable(reading.StrictTable):
-    """`[limits]`; missing keys have the defaults of `Limits` or `NetworkLimits`.
-
-    The fields have the names that they have there; the aliases are the keys of the file.
-    """
-
-    connections: Positive = Field(default=None, alias="max_connections")
-    client_id_length: Short = Field(default=None, alias="max_client_id_length")
-    inflight: Short = Field(default=None, alias="max_inflight")
-    receive_maximum: Short = None
-    topic_alias_maximum: int | None = Field(default=None, ge=0, le=65_535)
-    packet_size: int | None = Field(
-        default=None, alias="max_packet_size", ge=128, le=268_435_460
-    )
-    session_expiry: Amount = Field(default=None, alias="max_session_expiry")
-    keep_alive: int | None = Field(default=None, alias="max_keepalive", ge=0, le=65_535)
-    subscriptions: Positive = Field(default=None, alias="max_subscriptions")
-    subscription_bytes: Pages = Field(default=None, alias="max_subscriptions_size")
-    sessions: Natural = Field(default=None, alias="max_sessions")
-    sessions_bytes: Pages = Field(default=None, alias="max_sessions_size")
-    message_bytes: Natural = Field(default=None, alias="max_messages_size")
-    retained: Natural = Field(default=None, alias="max_retained")
-    retained_bytes: Natural = Field(default=None, alias="max_retained_size")
-    delivery_quota: Positive = Field(default=None, alias="max_outgoing_packets")
-    delivery_bytes: Positive = Field(default=None, alias="max_outgoing_bytes")
-    segment_bytes: int | None = Field(default=None, alias="max_segment_size", ge=1024)
-    segment_count: int | None = Field(default=None, alias="max_segment_count", ge=1)
-    acknowledge_patience: Amount = None
-    max_hold: Amount = None
-    journal_bytes: Natural = Field(default=None, alias="max_journal_size")
-    share_strategy: ShareStrategy | None = Field(default=None, strict=False)
-    duplicate_client_id: DuplicateClientId | None = Field(default=None, strict=False)
-    packets_per_read: Positive = Field(default=None, alias="max_packets_per_read")
-    connect_timeout: Amount = None
-    linger: Amount = None
-    message_rate: Amount = None
-    byte_rate: Amount = None
-    connection_rate: Amount = None
-    reader_patience: Amount = None
-    connections_per_address: Natural = Field(default=None, alias="max_connections_per_address")
-    strangers: Natural = Field(default=None, alias="max_strangers")
-    strangers_per_address: Natural = Field(default=None, alias="max_strangers_per_address")
+#: `[limits]`: the fields have the names that they have in `Limits` or `NetworkLimits`; the
+#: aliases are the keys of the file.
+LimitsTable: Final = create_model(
+    "LimitsTable", __base__=reading.StrictTable, **_limit_fields()
+)
 
 
 class UserTable(reading.Table):
@@ -352,7 +325,7 @@ class ConfigTable(reading.Table):
     log_level: reading.LogLevel = "warning"
     app: str | None = None
     listeners: list[ListenerTable] = Field(min_length=1)
-    limits: LimitsTable = LimitsTable()
+    limits: LimitsTable = LimitsTable()  # type: ignore[valid-type]
     auth: AuthTable = AuthTable()
     users: list[UserTable] = []
     acl: list[AclTable] = []
@@ -564,7 +537,9 @@ def make_security(table: ConfigTable) -> Security:
 
 def make_limits(table: ConfigTable) -> tuple[Limits, NetworkLimits]:
     """Return the limits of a file; a reload applies them, too."""
-    values: dict[str, Any] = {name: value for name, value in table.limits if value is not None}
+    values: dict[str, Any] = {
+        name: value for name, value in vars(table.limits).items() if value is not None
+    }
     values["custom_segments"] = tuple(
         CustomSegment(*dict(segment).values()) for segment in table.segments
     )
