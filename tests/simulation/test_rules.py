@@ -112,7 +112,7 @@ def local_monitors_tell_a_wrong_reason(plant):
     monitor = Cell.monitor
 
     def late(self, key, watcher):
-        monitor(self, key, lambda down: watcher(replace(down, reason=ExitReason.TIMEOUT)))
+        monitor(self, key, lambda down: watcher(replace(down, reason=ExitReason.NOT_FOUND)))
 
     plant(Cell, "monitor", late)
 
