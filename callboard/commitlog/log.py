@@ -1,4 +1,4 @@
-"""The log that programs append to."""
+"""`CommitLog`: an append-only log, opened for writing."""
 
 import time as clocks
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,29 +52,29 @@ from callboard.support.text import safe_repr
 Sync = Literal["none", "group", "each"]
 
 
-#: The logs that this process writes, for those who look at its nodes.
+#: The logs that this process writes, for the inspection tables of its nodes.
 _WRITTEN: "Final[WeakSet[CommitLog]]" = WeakSet()
-#: What has a length, and is no list of payloads.
-_NO_LISTS: Final = (str, bytes, bytearray, Mapping, AbstractSet)
+#: Types with a length that are a single payload, not a list of payloads.
+_SINGLE_PAYLOADS: Final = (str, bytes, bytearray, Mapping, AbstractSet)
 
 _LOCK: Final = locks.lock("written logs", 601)
 
 
 def _wall_ns() -> int:
-    """Return the date in nanoseconds; a simulation replaces what is asked each time."""
+    """Return the Unix time in nanoseconds, from a module that simulations replace."""
     return clocks.time_ns()
 
 
 class CommitLog(LogReader):
-    """An append-only log: a directory, or in memory if no folder is given.
+    """An append-only log, in a folder, or in memory if no folder is given.
 
-    What is durable when (`sync`): with "each", a record when its append returns; with "group"
-    (the default) at most `sync_interval` and one sync of the disk later; with "none" when
-    `flush` or `close` returns, or a segment is full. In every mode, what was appended outlives
-    this process at once, and what was flushed outlives the machine.
+    `sync` decides when a record is durable. With "each", it is durable when its append returns;
+    with "group" (the default), at most `sync_interval` and one sync of the disk later; with
+    "none", when `flush` or `close` returns, or a segment is full. In every mode, an appended
+    record outlives this process at once, and a flushed record outlives the machine.
 
-    One `CommitLog` at a time writes a folder; any number of `LogReader` read it. Its methods
-    may be called from any thread.
+    One `CommitLog` at a time writes a folder; any number of `LogReader` read it. Methods may be
+    called from any thread.
     """
 
     is_written_here = True
@@ -95,46 +95,46 @@ class CommitLog(LogReader):
         clock: Callable[[], int] = _wall_ns,
         mode: int | None = None,
     ) -> None:
-        """Open a log to write, or make it.
+        """Open a log for writing; create it if it does not exist.
 
         Args:
-            folder: Its directory, made if needed; None is in memory.
-            sync: What is durable when, see above.
+            folder: Folder of the log; None for a log in memory.
+            sync: When records become durable, see above.
             sync_interval: Seconds between syncs with "group".
-            retain: How long records are kept; for ever by default.
-            segment_bytes: Size at which a new file begins: 64 MiB, or a tenth of `retain`.
-            segment_seconds: Age of its first record at which the next append begins a new
-                file, for logs that are archived and slow; no limit by default.
-            columns: Whether segments that get no more records are kept as Parquet as well;
-                see `sealed_segments`. A thread of its own does that.
-            compression: How batches are compressed: "zstd" (an extra before Python 3.14),
-                "zlib", or not at all. Any reader reads all; a batch is what was appended at
-                once, so single records gain little.
-            archive: Where sealed segments are copied to, such as `s3://bucket/cpu`, or an
-                `Archive` that says more. A thread of its own does that, and tries again for
-                ever; retention waits for it. The copies outlive this machine.
-            disk: The file system it is on, for tests; the machine's own by default. A log on
-                such a disk takes no lock.
-            clock: Nanoseconds since 1970, for the times of records.
-            mode: Of folders that are made, such as 0o750 for readers of a group; by default
-                0o700, for the user alone. Files are as open as their folder. A folder that is
-                there keeps its mode.
+            retain: How long records are kept; without limit by default.
+            segment_bytes: Size at which a new file starts: 64 MiB, or a tenth of `retain`.
+            segment_seconds: Age of a file's first record at which the next append starts a new
+                file, for slow logs that are archived; no limit by default.
+            columns: Whether sealed segments are also stored as Parquet, by a thread of its own;
+                see `sealed_segments`.
+            compression: Compression of batches: "zstd" (an extra before Python 3.14), "zlib",
+                or None. Any reader reads all of them. A batch contains the records of one
+                append, so single records gain little.
+            archive: Address to which sealed segments are copied, such as `s3://bucket/cpu`, or
+                an `Archive` with options. A thread copies them, and repeats failed attempts
+                without limit; retention waits for it. The copies outlive this machine.
+            disk: File system of the log, for tests; by default the machine's. A log on another
+                disk is not locked.
+            clock: Returns nanoseconds since 1970, for the times of records.
+            mode: Mode of new folders, such as 0o750 for readers of a group; by default 0o700,
+                for the user alone. Files are as open as their folder. An existing folder keeps
+                its mode.
 
         Raises:
             LogLocked: another writer has this log open.
-            LogFailed: the disk refuses.
+            LogFailed: the disk reports an error.
             ExtraMissing: `columns` without pyarrow, or "zstd" without Zstandard.
-            ValueError: an option makes no sense.
+            ValueError: an option is invalid.
         """
         _check_options(sync, sync_interval, segment_bytes, segment_seconds)
         mode = check_mode(mode)
-        given: object = retain
-        if not isinstance(given, Retention | None):
-            what = f"retain={safe_repr(given):.80}: give Retention(seconds=…), for instance"
-            raise TypeError(what)
+        value: object = retain
+        if not isinstance(value, Retention | None):
+            message = f"retain={safe_repr(value):.80}: use, for example, Retention(seconds=…)"
+            raise TypeError(message)
         if columns and folder is None:
-            what = "columns=True needs a folder: a log in memory has no files"
-            raise InvalidOption(what)
+            message = "columns=True needs a folder: a log in memory has no files"
+            raise InvalidOption(message)
         if columns:
             load_pyarrow()
         archive, objects = _archive_of(archive, folder)
@@ -157,9 +157,9 @@ class CommitLog(LogReader):
             self._release()
             if isinstance(error, LogError) or not isinstance(error, OSError):
                 raise
-            why = error.strerror or error
-            what = f"the log {place.path} cannot be opened: {why}; see its folder"
-            raise LogFailed(what) from error
+            reason = error.strerror or error
+            message = f"the log {place.path} cannot be opened: {reason}; see its folder"
+            raise LogFailed(message) from error
         self._table = self._writer.table
         self.growth = growth_of(place.path) if is_shared else Growth()
         self._runs = RunReader(self._table)
@@ -172,8 +172,8 @@ class CommitLog(LogReader):
         self._grouping = (
             Grouping(self._writer, sync_interval) if self._sync == "group" else None
         )
-        if disk is None:  # one of tests is not this process's, and ends with its machine
-            self._keep()
+        if disk is None:  # a log on a disk of a test ends with its simulated machine
+            self._register()
 
     # --- appending ---
 
@@ -187,23 +187,24 @@ class CommitLog(LogReader):
         sender: str = "",
         time: int | None = None,
     ) -> int:
-        """Append one record; returns its offset.
+        """Append one record, and return its offset.
 
         Args:
-            topic: What it is about.
-            payload: Bytes, or what CBOR can hold: None, bool, int, float, str, list, tuple
-                (read as a list), dict, set, datetime with a time zone, Decimal, UUID and so on.
+            topic: Topic of the record.
+            payload: Bytes, or a value that CBOR can encode: None, bool, int, float, str, list,
+                tuple (read as a list), dict, set, datetime with a time zone, Decimal, UUID …
             key: Text or bytes.
-            headers: Texts.
-            sender: Who sent it.
+            headers: Mapping of texts to texts.
+            sender: Name of the sender.
             time: Nanoseconds since 1970; now by default.
 
         Raises:
-            InvalidRecord: it cannot be stored.
-            LogFailed: the disk refuses; nothing was appended, or with "each", not durably.
-            LogInUse: called inside another call of this log, as finalizers and signal handlers
-                may be; nothing was appended.
-            LogClosed: the log was closed.
+            InvalidRecord: the record cannot be stored.
+            LogFailed: the disk reports an error; nothing was appended, or with "each", the
+                record is not durable.
+            LogInUse: called inside another call of this log, for example by a finalizer or a
+                signal handler; nothing was appended.
+            LogClosed: the log is closed.
         """
         columns = one_record(topic, payload, key, headers, sender)
         if time is not None:
@@ -221,38 +222,40 @@ class CommitLog(LogReader):
         sender: str | Sequence[str] = "",
         time: Sequence[int] | None = None,
     ) -> range:
-        """Append a run of records at once; returns their offsets.
+        """Append records, and return their offsets.
 
-        `topic`, `key`, `headers` and `sender` are one for all, or a list with one each. A run
-        of up to 8,192 records and 16 MiB is one batch: after a crash, all of it is there or
-        nothing.
+        `topic`, `key`, `headers` and `sender` are one value for all records, or a list with one
+        for each. Up to 8,192 records and 16 MiB are one batch: after a crash, the log has all
+        of it or nothing.
 
         Raises:
-            InvalidRecord: some record cannot be stored, or a list has another length; nothing
-                was appended.
+            InvalidRecord: a record cannot be stored, or a list has another length; nothing was
+                appended.
             LogFailed: as for `append`.
-            LogClosed: the log was closed.
+            LogClosed: the log is closed.
         """
-        if isinstance(payloads, _NO_LISTS) or not hasattr(payloads, "__len__"):
-            given = f"{safe_repr(payloads):.50}"
-            what = f"append_batch takes a list of payloads, not {given}; one: append()"
-            raise InvalidRecord(what)
+        if isinstance(payloads, _SINGLE_PAYLOADS) or not hasattr(payloads, "__len__"):
+            value = f"{safe_repr(payloads):.50}"
+            message = (
+                f"append_batch takes a list of payloads, not {value}; use append() for one"
+            )
+            raise InvalidRecord(message)
         count = len(payloads)
-        named = [rows_of(column, count) for column in (topic, key, headers, sender)]
+        attributes = [rows_of(column, count) for column in (topic, key, headers, sender)]
         times = None if time is None else check_times(time, count)
         runs = [
             columns
             for start in range(0, count, MAX_BATCH_RECORDS)
             for columns in _runs(
-                payloads, named, times, start, min(start + MAX_BATCH_RECORDS, count)
+                payloads, attributes, times, start, min(start + MAX_BATCH_RECORDS, count)
             )
         ]
         first = self._append(runs) if runs else self.end
         return range(first, first + count)
 
     def _append(self, runs: list[Columns]) -> int:
-        """Append runs, wake followers, and sync as the log was told to."""
-        if self._sync == "each":  # an append that cannot be synced must not be there
+        """Append runs, wake followers, and sync as `sync` says."""
+        if self._sync == "each":  # before the append: a record without a sync must not exist
             self.refuse_inside("an append")
         first = self._writer.append(runs)
         if self.growth.is_awaited:
@@ -264,54 +267,54 @@ class CommitLog(LogReader):
         return first
 
     def producer(self, name: str, *, begin: int | None = None) -> Producer:
-        """Open a producer: its records have numbers, and one that is tried again is no double.
+        """Open a producer, whose numbered records are appended once, even if they are repeated.
 
         Args:
-            name: 1 to 128 letters, digits and `. _ - : @ /`. Who opened it before may append
-                no more.
-            begin: The number of the first record of a producer that the log does not know.
+            name: 1 to 128 letters, digits and `. _ - : @ /`. An earlier producer of this name
+                is fenced: its appends fail.
+            begin: Number of the first record, for a producer that the log does not know.
 
         Raises:
             LogFailed: the disk has failed before.
-            LogClosed: the log was closed.
-            ValueError: the name or the number makes no sense.
+            LogClosed: the log is closed.
+            ValueError: the name or the number is invalid.
         """
         return Producer(self, name, begin)
 
     def open_producer(self, name: str, epoch: int = 0) -> ProducerOpening:
-        """Give a producer its next epoch, or let it keep one; programs call `producer`."""
+        """Open a producer with its next epoch, or resume an epoch; programs call `producer`."""
         return self._writer.open_producer(name, epoch)
 
     def take(self, claim: Claim, columns: Columns) -> int:
-        """Append what a producer claims; returns its offset, durable after the next `flush`.
+        """Append a producer's records; return their offset, durable after the next `flush`.
 
         Raises:
             ProducerError: the claim is wrong; nothing was appended.
-            LogFailed: the disk refuses; nothing was appended.
-            LogClosed: the log was closed.
+            LogFailed: the disk reports an error; nothing was appended.
+            LogClosed: the log is closed.
         """
-        (told,) = self.take_all([(claim, columns)])
-        if not isinstance(told, int):
-            raise told
-        return told
+        (result,) = self.take_all([(claim, columns)])
+        if not isinstance(result, int):
+            raise result
+        return result
 
     def take_all(self, claimed: Sequence[Claimed]) -> list[int | LogError]:
-        """Append what producers claim, in this order and at once; returns offsets.
+        """Append records of producers, in this order and with one write; return their offsets.
 
-        Instead of an offset, why one was not appended: what `take` raises.
+        An error that `take` would raise is returned in place of the offset.
         """
         end = self._writer.end
-        told = self._writer.take(claimed)
-        for at, each in enumerate(told):
-            if each == -1:
-                claim = claimed[at][0]
+        results = self._writer.take(claimed)
+        for index, result in enumerate(results):
+            if result == -1:
+                claim = claimed[index][0]
                 try:
-                    told[at] = find_run(claim, self.runs_of(claim.name))
+                    results[index] = find_run(claim, self.runs_of(claim.name))
                 except LogError as error:
-                    told[at] = error
+                    results[index] = error
         if self.growth.is_awaited and self._writer.end > end:
             self.growth.tell()
-        return told
+        return results
 
     def runs_of(self, name: str) -> Iterator[ProducerEntry]:
         """Iterate over the runs of records of a producer, the latest first."""
@@ -322,46 +325,47 @@ class CommitLog(LogReader):
     ) -> list[DeclaredField]:
         """Declare fields of payloads, so that they are columns for SQL, Arrow and Spark.
 
-        They are added to those that were declared before, durably; returns all.
+        They are durably added to the fields that are declared already; returns all of them.
 
         Args:
             fields: Names of keys in payloads and their types: bool, int, uint, float, text,
                 time, or lists of these, `text[]`.
 
         Raises:
-            FieldConflict: one was declared with another type.
-            LogFailed: the disk refuses.
-            ValueError: a type is none.
+            FieldConflict: a field is already declared with another type.
+            LogFailed: the disk reports an error.
+            ValueError: a type is unknown.
         """
         if isinstance(fields, Mapping):
             fields = [DeclaredField(name, kind) for name, kind in fields.items()]
-        known = self.fields
-        merged = merge_fields(known, fields)
-        if merged != known:
+        declared = self.fields
+        merged = merge_fields(declared, fields)
+        if merged != declared:
             try:
                 write_fields(self.place, merged)
             except OSError as error:
-                why = error.strerror or error
-                what = f"the fields of {self.folder} were not declared: {why}; make room"
-                raise LogFailed(what) from error
+                reason = error.strerror or error
+                message = f"the fields of {self.folder} were not declared: {reason}; free space"
+                raise LogFailed(message) from error
         return merged
 
     def flush(self) -> None:
-        """Make durable all that was appended before; returns when it is.
+        """Make all appended records durable; return when they are.
 
         Raises:
-            LogFailed: the disk refuses; what is durable is unknown until a new opening.
-            LogClosed: the log was closed.
+            LogFailed: the disk reports an error; until the log is opened again, it is unknown
+                which records are durable.
+            LogClosed: the log is closed.
         """
         self._writer.sync()
 
     async def aflush(self) -> None:
-        """Make durable all that was appended before, without blocking the loop."""
-        import asyncio  # here: programs that only read start twice as fast without
+        """Make all appended records durable; awaitable twin of `flush`."""
+        import asyncio  # programs that only read start twice as fast without it
 
         await asyncio.to_thread(self.flush)
 
-    # --- what there is ---
+    # --- state ---
 
     @property
     def end(self) -> int:
@@ -370,7 +374,7 @@ class CommitLog(LogReader):
 
     @property
     def durable(self) -> int:
-        """The offset behind all that outlives the machine."""
+        """The offset after the last durable record."""
         return self._writer.durable
 
     @property
@@ -380,66 +384,66 @@ class CommitLog(LogReader):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the disk failed so that nothing is taken before the log is opened again."""
+        """Whether the disk has failed, and appends fail until the log is opened again."""
         return self._writer.has_failed
 
     @property
     def may_reopen(self) -> bool:
-        """Whether the disk failed, and the log goes on when a program opens it again.
+        """Whether the disk has failed, and the program may open the log again and continue.
 
-        False for one whose folder or files were removed or replaced: what it acknowledged may
-        be missing in the log that is there now.
+        False if the folder or a file was removed or replaced: the log at that path may lack
+        records that were acknowledged.
         """
         return self._writer.has_failed and not self._writer.is_replaced
 
     def trim(self, before: int | None = None) -> int:
-        """Remove segments that retention ends, or whose records all are before an offset.
+        """Remove expired segments, and segments whose records all precede an offset.
 
-        Appending does the first by itself, with each new segment. Returns the new `start`.
+        Appends remove expired segments too, with each new segment. Returns the new `start`.
 
         Raises:
-            LogFailed: the disk refuses.
+            LogFailed: the disk reports an error.
         """
         return self._writer.trim(before)
 
     def _end_of_copies(self) -> int:
-        """Return the offset behind what is surely copied."""
+        """Return the offset after the last record that is known to be archived."""
         return 0 if self._archiving is None else self._archiving.end_of_copies
 
     def _on_copied(self) -> None:
-        """Remove what waited for its copy."""
+        """Remove expired segments that waited for their copies."""
         with suppress(LogError):
             self._writer.trim(None)
 
     def refuse_inside(self, call: str) -> None:
-        """Raise if this thread is in another call of the log, as a finalizer may be.
+        """Raise if this thread is in another call of the log, for example in a finalizer.
 
         Raises:
-            LogInUse: it is; nothing was done.
+            LogInUse: this thread is in another call; nothing was done.
         """
         self._writer.refuse_inside(call)
 
     @property
     def holds_lock(self) -> bool:
-        """Whether this object holds the writer's lock, so that no other writes its folder."""
+        """Whether this object holds the writer's lock of its folder."""
         return self._lock is not None
 
     def writes(self, place: Path) -> bool:
         """Return whether this holds the writer's lock of a folder."""
         return self._lock is not None and Path(self.folder).resolve() == place
 
-    # --- the end ---
+    # --- closing ---
 
     def close(self) -> None:
-        """Make all durable, and let others write; a second call does nothing.
+        """Make all records durable, and release the writer's lock. Idempotent.
 
         Raises:
-            LogFailed: the disk refuses; what is durable is unknown.
+            LogFailed: the disk reports an error; it is unknown which records are durable.
             LogInUse: called in a finalizer or signal handler inside another call of the log.
         """
         if after_fork.is_copy(self):
             return
-        self.refuse_inside("close()")  # the thread that syncs may wait for this one
+        self.refuse_inside("close()")  # it joins the syncing thread, which may wait for us
         if self._grouping is not None:
             self._grouping.end()
         if self._sealing is not None:
@@ -451,23 +455,23 @@ class CommitLog(LogReader):
         finally:
             self._release()
 
-    def _keep(self) -> None:
-        """Remember a log that this process writes."""
+    def _register(self) -> None:
+        """Register a log that this process writes."""
         with _LOCK:
             _WRITTEN.add(self)
-        if self.folder:  # one in memory is of use in a forked process as well
+        if self.folder:  # a log in memory can be used in a forked process too
             after_fork.register(self, CommitLog._leave)
 
     def _leave(self) -> None:
-        """Refuse each use of this copy: in a forked process it would overwrite records."""
+        """Refuse all calls in a forked process, which would overwrite records of its parent."""
         _WRITTEN.discard(self)
         self._lock = None  # the copy of the lock drops its own descriptor
-        gone: Any = after_fork.Refusing(
+        refusing: Any = after_fork.Refusing(
             LogClosed,
             f"the log {self.folder}",
             "read it here with LogReader, let one process write it",
         )
-        self._writer = self._table = self._runs = gone
+        self._writer = self._table = self._runs = refusing
 
     def _release(self) -> None:
         """Release the writer's lock."""
@@ -483,35 +487,35 @@ class CommitLog(LogReader):
 
 
 def _archive_of(
-    given: str | Archive | None, folder: object
+    option: str | Archive | None, folder: object
 ) -> tuple[Archive | None, FileSystemObjects | None]:
-    """Return where a log is copied to, and the store there.
+    """Return the archive of a log, and its object store.
 
     Raises:
         ExtraMissing: a package is not installed.
-        InvalidOption: the address means nothing, or the log has no folder.
+        InvalidOption: the address is malformed, or the log has no folder.
     """
-    if given is None:
+    if option is None:
         return None, None
-    require_kind(isinstance(given, str | Archive), "archive is an address or Archive", given)
+    require_kind(isinstance(option, str | Archive), "archive is an address or Archive", option)
     if folder is None:
-        what = "archive=… needs a folder: a log in memory has no segments to copy"
-        raise InvalidOption(what)
-    archive = Archive(given) if isinstance(given, str) else given
+        message = "archive=… needs a folder: a log in memory has no segments to copy"
+        raise InvalidOption(message)
+    archive = Archive(option) if isinstance(option, str) else option
     return archive, archive.objects()
 
 
 def _runs(
     payloads: Sequence[Any],
-    named: Sequence[Sequence[Any]],
+    attributes: Sequence[Sequence[Any]],
     times: Sequence[int] | None,
     start: int,
     stop: int,
 ) -> Iterator[Columns]:
-    """Iterate over a part of a run as columns, halved until each half fits into a batch."""
+    """Iterate over records as columns, split in halves until each part fits a batch."""
     part = slice(start, stop)
     topics, keys, headers, senders = (
-        column if len(column) == 1 else column[part] for column in named
+        column if len(column) == 1 else column[part] for column in attributes
     )
     columns = many_records(
         payloads[part], topics, keys, headers, senders, times and times[part]
@@ -522,51 +526,53 @@ def _runs(
         _refuse_large(columns)
     else:
         middle = (start + stop) // 2
-        yield from _runs(payloads, named, times, start, middle)
-        yield from _runs(payloads, named, times, middle, stop)
+        yield from _runs(payloads, attributes, times, start, middle)
+        yield from _runs(payloads, attributes, times, middle, stop)
 
 
 def _refuse_large(columns: Columns) -> None:
-    """Raise `InvalidRecord` if a single payload exceeds the limit."""
+    """Raise `InvalidRecord` if the first payload exceeds the limit."""
     size = len(columns.payloads[0])
     if size > MAX_RECORD:
-        what = f"a payload of {size:,} bytes exceeds the limit of {MAX_RECORD:,}; split it"
-        raise InvalidRecord(what)
+        message = f"a payload of {size:,} bytes exceeds the limit of {MAX_RECORD:,}; split it"
+        raise InvalidRecord(message)
 
 
 def written_here(folder: str | Path) -> CommitLog | None:
-    """Return the log in a folder if this process has it open to write."""
+    """Return the log in a folder if this process has it open for writing."""
     place = Path(folder).resolve()
     with _LOCK:
-        return next((each for each in _WRITTEN if each.writes(place)), None)
+        return next((log for log in _WRITTEN if log.writes(place)), None)
 
 
 def _check_options(
     sync: str, sync_interval: float, segment_bytes: int | None, segment_seconds: float | None
 ) -> None:
-    """Raise `ValueError` for options that make no sense."""
+    """Raise `ValueError` for invalid options."""
     if sync not in get_args(Sync):
-        what = f"sync={safe_repr(sync):.80}; give one of {', '.join(get_args(Sync))}"
-        raise InvalidOption(what)
+        message = f"sync={safe_repr(sync):.80}; give one of {', '.join(get_args(Sync))}"
+        raise InvalidOption(message)
     checked_seconds(sync_interval, "sync_interval")
     if segment_seconds is not None and checked_seconds(segment_seconds, "segment_seconds") <= 0:
-        what = f"segment_seconds={segment_seconds}: give more than 0, or None for no limit"
-        raise InvalidOption(what)
+        message = f"segment_seconds={segment_seconds}: give more than 0, or None for no limit"
+        raise InvalidOption(message)
     if sync_interval <= 0 or (segment_bytes is not None and segment_bytes <= 0):
-        what = f"sync_interval={sync_interval}, segment_bytes={segment_bytes}: give more than 0"
-        raise InvalidOption(what)
+        message = (
+            f"sync_interval={sync_interval}, segment_bytes={segment_bytes}: give more than 0"
+        )
+        raise InvalidOption(message)
 
 
 def _log_rows(_which: str, permits: Any) -> Iterator[Row]:
-    """Tell of the logs that this process writes, and how far their named readers are."""
+    """Yield a row for each log that this process writes, with the lag of its named readers."""
     with _LOCK:
-        logs = sorted(_WRITTEN, key=lambda each: each.folder)
+        logs = sorted(_WRITTEN, key=lambda log: log.folder)
     for log in logs:
         name = Path(log.folder).name
         if permits is not None and not permits.permit("logs", name):
             continue
-        with suppress(LogError, OSError):  # it is being closed, or its folder is gone
-            readers = {each.name: log.end - each.offset for each in log.readers}
+        with suppress(LogError, OSError):  # it is being closed, or its folder was removed
+            readers = {reader.name: log.end - reader.offset for reader in log.readers}
             yield {
                 "log": name,
                 "folder": log.folder,
@@ -577,7 +583,7 @@ def _log_rows(_which: str, permits: Any) -> Iterator[Row]:
                 "segments": len(log.segments),
                 "readers": len(readers),
                 "behind": max(readers.values(), default=0),
-                "furthest": max(readers, key=lambda each: readers[each], default=""),
+                "furthest": max(readers, key=lambda name: readers[name], default=""),
                 "failed": log.has_failed,
             }
 

@@ -1,7 +1,7 @@
-"""The writing end of a log: the file that grows, and what of it is durable.
+"""The writer of a log: its active segment, and how much of it is durable.
 
-Two locks: `_sync_lock`, held while something is synced or a segment ends, is always taken
-before `_lock`, held for every look at or change of the place. Appends go on during a sync.
+There are two locks. `_sync_lock` is held during a sync and while a segment ends; it is always
+acquired before `_lock`, which guards the active segment. Appends continue during a sync.
 """
 
 import logging
@@ -45,18 +45,18 @@ from callboard.support.file_place import CHECK_SECONDS, replaced
 
 _NO_LIMIT: Final = 1 << 62
 _CHECK_NS: Final = round(CHECK_SECONDS * 1e9)
-#: A run of records, and what its producer says of it.
+#: A run of records, and the claim of its producer.
 Claimed = tuple[Claim, Columns]
 
 
 class Writer:
-    """Appends batches, begins segments, syncs, and removes what is too old.
+    """The writer of a log: appends batches, starts segments, syncs, and removes old segments.
 
     Attributes:
-        table: The segments, the last of which grows.
-        durable: The offset behind all that is durable.
-        recovery: What was found when it was opened.
-        producers: How far each producer has come; looked at with `open_producer`.
+        table: The segments; the last one is active.
+        durable: The offset after the last durable record.
+        recovery: The state in which the log was found.
+        producers: The progress of each producer.
     """
 
     def __init__(
@@ -69,19 +69,20 @@ class Writer:
         copied: Callable[[], int] | None = None,
         lock: FileLock | None = None,
     ) -> None:
-        """Open the log in a folder, or make one there.
+        """Open the log in a folder; create it if it does not exist.
 
         Args:
-            folder: Where it is.
-            limits: When a segment ends.
+            folder: Folder of the log.
+            limits: Limits of a segment.
             retention: How long records are kept.
-            clock: Nanoseconds since 1970.
-            compression: Of batches.
-            copied: Returns the offset from which on no record may be removed.
-            lock: The writer's lock; its file has to stay where it is.
+            clock: Returns nanoseconds since 1970.
+            compression: Compression of batches.
+            copied: Returns the offset after the last archived record; records from it on may
+                not be removed.
+            lock: The writer's lock; the writer fails when its file is removed.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the disk reports an error.
         """
         self._folder = folder
         self._limits = limits
@@ -95,10 +96,10 @@ class Writer:
         self._trouble: OSError | None = None
         self._is_closed = False
         self._copied = copied
-        self._held = lock
+        self._file_lock = lock
         #: When an append last checked the places of the files, by the clock.
         self._checked_at = 0
-        #: Called when a segment was sealed, on the thread that appended.
+        #: Called after a segment was sealed, on the thread that appended.
         self.on_sealed: list[Callable[[], object]] = []
         bases = folder.bases()
         marked = read_mark(folder).end
@@ -107,14 +108,14 @@ class Writer:
         if bases:
             segments[-1].index, self.recovery = recover(folder, bases[-1])
         if self.recovery.damaged:
-            what = "the last segment of %s is damaged or gone; the log goes on at %d; verify it"
-            _log.error(what, folder.path, self.recovery.end)
+            text = "the last segment of %s is damaged or missing: continuing at %d; verify it"
+            _log.error(text, folder.path, self.recovery.end)
         self._marks = Marks(folder)
         if not segments or self.recovery.damaged:
             segments.append(LogSegment(self.recovery.end))
         self._active = segments[-1]
         self._file = folder.disk.open(folder.segment(self._active.base), append=True)
-        # BatchNames may have been left by a writer that failed before it had synced them.
+        # A writer that failed before its sync may have left names that are not durable.
         folder.sync()
         if not folder.read(folder.file(MARKS)):
             folder.sync_above()
@@ -135,7 +136,7 @@ class Writer:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the disk failed so that nothing is taken before the log is opened again."""
+        """Whether the disk has failed, and appends fail until the log is opened again."""
         return self._trouble is not None
 
     @property
@@ -144,19 +145,19 @@ class Writer:
         return isinstance(self._trouble, LogReplaced)
 
     def append(self, runs: Sequence[Columns]) -> int:
-        """Write runs of records, each as a batch; returns the offset of the first one.
+        """Write runs of records, each as a batch; return the offset of the first record.
 
         When it returns, the system has the bytes: they outlive this process.
 
         Raises:
-            LogFailed: the disk refuses; nothing was appended.
+            LogFailed: the disk reports an error; nothing was appended.
             LogInUse: this thread is in another call of this writer; nothing was appended.
-            LogClosed: the log was closed.
+            LogClosed: the log is closed.
         """
         now = self._clock()
         if self._is_full(now):
             self._begin_segment(now)
-        # Two calls into C, as nearly always; `enter` alone would do the same.
+        # The two calls into C suffice nearly always; `enter` alone would do the same.
         if self._is_inside() or not self._lock.acquire(False):  # noqa: FBT003
             reentry.enter(self._lock, "an append", LogInUse)
         try:
@@ -166,7 +167,8 @@ class Writer:
             first, note = self._index.end, b""
             if not self._index.size:
                 note = self.producers.note(None, now, is_head=True)
-                self._full_size = self._limits.bytes + len(note)  # a table fills no segment
+                # Without the table, which may alone exceed the limit of a small segment.
+                self._full_size = self._limits.bytes + len(note)
             parts, covers = [], []
             end, compress = first, self._compress
             for columns in runs:
@@ -181,13 +183,13 @@ class Writer:
         return first
 
     def take(self, claimed: Sequence[Claimed]) -> list[int | LogError]:
-        """Write what producers claim, each as a batch, all at once; returns offsets.
+        """Write records of producers, each run as a batch; return their offsets.
 
-        Of one that was taken before, which is not written, -1 is returned; of one that is not
-        taken why: a `ProducerError`, or a `LogFailed` of the disk.
+        -1 is returned for records that the log has already, and an error for records that were
+        not written: a `ProducerError`, or a `LogFailed` of the disk.
         """
-        told: list[int | LogError] = []
-        while len(told) < len(claimed):
+        results: list[int | LogError] = []
+        while len(results) < len(claimed):
             now = self._clock()
             try:
                 if self._is_full(now):
@@ -197,17 +199,17 @@ class Writer:
                     self._check()
                     if not 0 <= now - self._checked_at < _CHECK_NS:
                         self._check_places(now)
-                    told += self._take(claimed[len(told) :], now)
+                    results += self._take(claimed[len(results) :], now)
                 finally:
                     self._lock.release()
             except LogError as error:
-                told += [error] * (len(claimed) - len(told))
-        return told
+                results += [error] * (len(claimed) - len(results))
+        return results
 
     def _take(self, claimed: Sequence[Claimed], now: int) -> list[int | LogError]:
-        """Write what producers claim, until the segment is full; the lock is held."""
+        """Write records of producers until the segment is full; the caller holds the lock."""
         end, size, compress = self._index.end, self._index.size, self._compress
-        told: list[int | LogError] = []
+        results: list[int | LogError] = []
         parts: list[bytes] = []
         covers: list[tuple[int, int, int, int]] = []
         entries: dict[str, ProducerEntry] = {}
@@ -217,51 +219,53 @@ class Writer:
             try:
                 entry = self.producers.admit(claim, end, now, entries.get(claim.name))
             except ProducerError as error:
-                told.append(error)
+                results.append(error)
                 continue
             if entry is None:
-                told.append(-1)
+                results.append(-1)
                 continue
             note = self.producers.note(entry, now, is_head=not size)
             if not size:
                 self._full_size = self._limits.bytes + len(note)
             data, latest = encode_batch(end, now, columns, compress, note)
-            told.append(end)
+            results.append(end)
             base, end, size = end, end + claim.records, size + len(data)
             parts.append(data)
             covers.append((base, end, len(data), latest))
-            entries.pop(claim.name, None)  # the latest stand last
+            entries.pop(claim.name, None)  # so that the latest entry is the last one
             entries[claim.name] = entry
         try:
             if parts:
                 self._write(parts, covers, now)
         except LogFailed as error:
-            return [error if type(each) is int and each >= 0 else each for each in told]
+            return [
+                error if type(result) is int and result >= 0 else result for result in results
+            ]
         for entry in entries.values():
             self.producers.put(entry)
-        return told
+        return results
 
     def _write(
         self, parts: list[bytes], covers: list[tuple[int, int, int, int]], now: int
     ) -> None:
-        """Write batches, and note of each what an index has to know; the lock is held."""
+        """Write batches, and add them to the index; the caller holds the lock."""
         index = self._index
         try:
             write_all(self._file, parts[0] if len(parts) == 1 else b"".join(parts))
         except OSError as error:
-            self._take_back(error)
+            self._cut_back(error)
         if not index.size:
             self._first_time = now
         for cover in covers:
             index.cover(*cover)
 
     def open_producer(self, name: str, epoch: int = 0) -> ProducerOpening:
-        """Give a producer its next epoch, or let it go on with the one that it has.
+        """Open a producer with its next epoch, or resume an epoch.
 
         Raises:
             LogFailed: the disk has failed before.
-            LogClosed: the log was closed.
-            ProducerFenced: its epoch is not the latest.
+            LogClosed: the log is closed.
+            ProducerFenced: the epoch is not the latest.
             LogInUse: this thread is in another call of this writer.
         """
         reentry.enter(self._lock, "open_producer()", LogInUse)
@@ -275,17 +279,17 @@ class Writer:
             self._lock.release()
 
     def refuse_inside(self, call: str) -> None:
-        """Raise if this thread is in another call of this writer, before anything is done.
+        """Raise if this thread is in another call of this writer.
 
         Raises:
-            LogInUse: it is, as in a finalizer; what it calls would wait for itself.
+            LogInUse: it is, for example in a finalizer; the call would wait for itself.
         """
         if locks.is_owned(self._lock) or locks.is_owned(self._sync_lock):
             reentry.refuse_inside(call, LogInUse)
 
     @contextmanager
     def _syncing(self, call: str, longest: float = reentry.LONGEST) -> Iterator[None]:
-        """Hold the lock of syncing, which is taken before that of writing.
+        """Hold the lock of syncing, which is acquired before that of writing.
 
         Raises:
             LogInUse: this thread is in another call of this writer.
@@ -298,16 +302,17 @@ class Writer:
             self._sync_lock.release()
 
     def sync(self, longest: float = reentry.LONGEST) -> None:
-        """Make durable what was appended before; several threads share one sync.
+        """Make all appended records durable; concurrent callers share a sync.
 
         Args:
             longest: seconds to wait for the sync of another thread; -1 for no limit.
 
         Raises:
-            LogFailed: the disk refuses; what is durable is unknown until a new opening.
+            LogFailed: the disk reports an error; until the log is opened again, it is unknown
+                which records are durable.
             LogReplaced: a file of the log was removed or replaced.
             LogInUse: this thread is in another call of this writer.
-            LogClosed: the log was closed.
+            LogClosed: the log is closed.
         """
         target = self.end
         with self._syncing("a sync", longest):
@@ -320,42 +325,42 @@ class Writer:
             self._sync(mark)
 
     def _sync(self, mark: Mark) -> None:
-        """Sync the file, and note it; the sync lock is held."""
+        """Sync the file, and record the mark; the caller holds the sync lock."""
         with self._at_stake():
             self._file.fsync()
         self.durable = mark.end
         self._marks.add(mark)
 
     def trim(self, before: int | None) -> int:
-        """Remove segments that retention or an offset ends; returns the new start."""
+        """Remove expired segments, and those before an offset; return the new start."""
         with self._syncing("trim()"):
             return self._trim(before)
 
     def _trim(self, before: int | None) -> int:
-        """Remove segments; the sync lock is held, as no other one may be made meanwhile."""
+        """Remove segments; the caller holds the sync lock, so that none is added in between."""
         segments = self.table.segments
-        gone = 0
+        count = 0
         if not self._retention.is_unlimited:
-            gone = self._retention.count_expired(self.table.infos(), self._clock())
+            count = self._retention.count_expired(self.table.infos(), self._clock())
         if before is not None:
-            gone = max(gone, sum(each.base <= before for each in segments[1:]))
-        if gone and self._copied is not None:
+            count = max(count, sum(segment.base <= before for segment in segments[1:]))
+        if count and self._copied is not None:
             copied = self._copied()
-            gone = min(gone, sum(each.base <= copied for each in segments[1:]))
-        for at, segment in enumerate(segments[:gone]):
-            self.table.segments = segments[at + 1 :]
+            count = min(count, sum(segment.base <= copied for segment in segments[1:]))
+        for index, segment in enumerate(segments[:count]):
+            self.table.segments = segments[index + 1 :]
             try:
                 for kind in (INDEX, COLUMNS, SEGMENT):
                     self._folder.remove(self._folder.segment(segment.base, kind))
-            except OSError as error:  # it stays, and is removed with the next ones
-                self.table.segments = segments[at:]
-                path, why = self._folder.segment(segment.base), error.strerror or error
-                what = f"{path} is too old and is not removed: {why}; see its disk"
-                raise LogFailed(what) from error
+            except OSError as error:  # it is kept, and removed with the next segments
+                self.table.segments = segments[index:]
+                path, reason = self._folder.segment(segment.base), error.strerror or error
+                message = f"the old segment {path} could not be removed: {reason}; see its disk"
+                raise LogFailed(message) from error
         return self.table.segments[0].base
 
     def _trimmed(self) -> str:
-        """Remove what retention ends; returns why not, which keeps nobody from appending."""
+        """Remove expired segments; return the error, which must not prevent appends."""
         try:
             self._trim(None)
         except LogFailed as error:
@@ -363,10 +368,10 @@ class Writer:
         return ""
 
     def close(self) -> None:
-        """Make all durable and close the files; a second call does nothing.
+        """Make all records durable, and close the files. Idempotent.
 
         Raises:
-            LogFailed: the disk refuses.
+            LogFailed: the disk reports an error.
         """
         if self._is_closed:
             return
@@ -391,23 +396,23 @@ class Writer:
         )
 
     def _is_filled(self, size: int, end: int) -> bool:
-        """Return whether a segment of a size that ends there takes no more."""
+        """Return whether a segment with this size and end is full."""
         records = self._limits.records or _NO_LIMIT
         return size >= self._full_size or end - self._active.base >= records
 
     def _begin_segment(self, now: int) -> None:
-        """Seal the active segment and begin the next one."""
+        """Seal the active segment, and start the next one."""
         untrimmed = ""
         with self._syncing("an append"):
             with self._lock:
                 self._check()
                 if not self._is_full(now):
-                    return  # another thread was here
+                    return  # another thread has started it
                 self._check_places(now)
                 index, active = self._index, self._active
                 self._sync(Mark(active.base, index.size, index.end))
                 path = self._folder.segment(active.base, INDEX)
-                with suppress(OSError):  # it is built again where it is missing
+                with suppress(OSError):  # a missing index is built again
                     self._folder.write(path, index.encode(), durably=False)
                 file = self._make(index.end)
                 self._file.close()
@@ -415,13 +420,13 @@ class Writer:
                 self._index = self._active.index
                 self.table.segments = [*self.table.segments, self._active]
             untrimmed = self._trimmed()
-        if untrimmed:  # without the lock: a logging handler may append here
+        if untrimmed:  # after the locks: a logging handler may append to this log
             _log.warning("%s", untrimmed)
-        for tell in self.on_sealed:
-            tell()
+        for on_sealed in self.on_sealed:
+            on_sealed()
 
     def _make(self, base: int) -> DiskFile:
-        """Make the file of a segment, durably."""
+        """Create the file of a segment, durably."""
         try:
             file = self._folder.disk.open(self._folder.segment(base), append=True)
         except OSError as error:
@@ -434,28 +439,28 @@ class Writer:
             raise
         return file
 
-    # --- trouble ---
+    # --- failures ---
 
     def _check(self) -> None:
         """Raise unless the writer is open and its disk has not failed."""
         if self._is_closed:
-            what = (
+            message = (
                 f"the log {self._folder.path} is closed; open it again with CommitLog(folder)"
             )
-            raise LogClosed(what)
+            raise LogClosed(message)
         if self._trouble is not None and self.is_replaced:
             raise LogReplaced(*self._trouble.args)
         if self._trouble is not None:
-            what = f"the log {self._folder.path} failed before ({self._trouble}); open it again"
-            raise LogFailed(what) from self._trouble
+            message = f"the log {self._folder.path} has failed ({self._trouble}); open it again"
+            raise LogFailed(message) from self._trouble
 
     def _check_places(self, now: int) -> None:
-        """End the use of this writer if a file of the log is no longer at its path.
+        """Fail this writer if a file of the log is no longer at its path.
 
-        Appends check it a few times a second, and each sync does; the lock is held.
+        Appends check this a few times a second, and each sync does; the caller holds the lock.
 
         Raises:
-            LogReplaced: one was removed or replaced.
+            LogReplaced: a file was removed or replaced.
         """
         self._checked_at = now
         if path := self._misplaced():
@@ -464,81 +469,83 @@ class Writer:
             raise self._trouble
 
     def _misplaced(self) -> str:
-        """Return the path of a file that is no longer there; empty if all are."""
-        with suppress(OSError):  # the next write fails on such a disk, and says so
+        """Return the path of a file that is no longer in place; empty if all files are."""
+        with suppress(OSError):  # the next write reports the error of such a disk
             if not self._file.is_in_place():
                 return self._folder.segment(self._active.base)
             if not self._marks.is_in_place():
                 return self._folder.file(MARKS)
-            if self._held is not None and not self._held.is_in_place():
-                return self._held.path  # another process can lock the file that is there now
+            if self._file_lock is not None and not self._file_lock.is_in_place():
+                return self._file_lock.path  # another process can lock the file at this path
         return ""
 
-    def _take_back(self, error: OSError) -> NoReturn:
-        """Cut off a part of a batch that was written, so that the next one can follow."""
+    def _cut_back(self, error: OSError) -> NoReturn:
+        """Truncate a partly written batch, so that the next one follows complete batches."""
         with self._at_stake():
             self._file.truncate(self._index.size)
         self._refuse(error)
 
     def _refuse(self, error: OSError) -> NoReturn:
-        """Tell that nothing was appended; the next time it may be."""
-        why = error.strerror or error
-        what = f"nothing was appended to {self._folder.path}: {why}; make room and try again"
-        raise LogFailed(what) from error
+        """Raise the error of a failed append, which may be repeated."""
+        reason = error.strerror or error
+        message = (
+            f"nothing was appended to {self._folder.path}: {reason}; free space and try again"
+        )
+        raise LogFailed(message) from error
 
     @contextmanager
     def _at_stake(self) -> Iterator[None]:
-        """End the use of this writer if the disk refuses: what it holds is no longer known."""
+        """Fail this writer if the disk reports an error: the file is then in unknown state."""
         try:
             yield
         except OSError as error:
             self._trouble = error
-            why = error.strerror or error
-            what = f"the disk of {self._folder.path} failed: {why}; open the log again"
-            raise LogFailed(what) from error
+            reason = error.strerror or error
+            message = f"the disk of {self._folder.path} failed: {reason}; open the log again"
+            raise LogFailed(message) from error
 
 
 class Background(ABC):
-    """Works for a log after each `wake`, on a thread of its own; sleeps in between."""
+    """A thread that works for a log after each `wake`, and sleeps in between."""
 
     def __init__(self, name: str, pause: float = 0.0) -> None:
-        """Start the thread; wakes that come within `pause` seconds share a turn."""
+        """Start the thread; wakes within `pause` seconds share a turn."""
         self._pause = pause
         self._is_due = False
-        self._wanted, self._ended = threading.Event(), threading.Event()
+        self._wake, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     @abstractmethod
     def work(self) -> bool:
-        """Do what there is to do; returns False if that cannot go on."""
+        """Do the work that is due; return False to end the thread."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether the thread was told to end."""
+        """Whether `end` was called."""
         return self._ended.is_set()
 
     def wake(self) -> None:
-        """Tell that there is something to do."""
+        """Schedule a turn of work."""
         if not self._is_due:
             self._is_due = True
-            self._wanted.set()
+            self._wake.set()
 
     def end(self) -> None:
-        """End the thread, behind the work that it is at."""
+        """End the thread after its current turn."""
         self._ended.set()
-        self._wanted.set()
+        self._wake.set()
         self._thread.join()
 
     def _run(self) -> None:
-        """Work after each pause in which there was a wake, until the end."""
+        """Work after each pause with a wake, until the end."""
         while True:
-            self._wanted.wait()
+            self._wake.wait()
             self._ended.wait(self._pause)
-            self._wanted.clear()
-            if self._ended.is_set():  # after the clear, which may undo the wake of an end
+            self._wake.clear()
+            if self._ended.is_set():  # after `clear`, which may erase the wake of `end`
                 return
-            self._is_due = False  # before the work: what comes during it is for the next turn
+            self._is_due = False  # before the work: a wake during it schedules another turn
             if not self.work():
                 return
 
@@ -547,7 +554,7 @@ _log = logging.getLogger("callboard.commitlog")
 
 
 class Grouping(Background):
-    """Syncs all that was appended in an interval at once; sleeps while nothing is."""
+    """A thread that syncs the records of an interval together; sleeps without appends."""
 
     def __init__(self, writer: Writer, interval: float) -> None:
         """Start the thread; `interval` is in seconds."""
@@ -555,7 +562,7 @@ class Grouping(Background):
         super().__init__("callboard-log-sync", interval)
 
     def work(self) -> bool:
-        """Sync; after a failure, appends and flushes of this log raise."""
+        """Sync; after a failure, appends and flushes of this log raise its error."""
         try:
             self._writer.sync(-1)
         except LogError as error:

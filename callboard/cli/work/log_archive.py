@@ -56,7 +56,7 @@ def archive_log(
                             break
                     pause = _PAUSE
                 except LogFailed as error:
-                    copier.tell_trouble(error)
+                    copier.report_failure(error)
                     if not follows:
                         raise
                     say(one_line(f"{error} (trying again)"), err=True)

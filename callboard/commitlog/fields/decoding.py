@@ -1,12 +1,12 @@
-"""Payloads as columns: fields of CBOR maps with types, found in a sample or given.
+"""Payloads as columns: typed fields of CBOR maps, declared or inferred from a sample.
 
-A payload that is a map has its keys as fields. A list has the fields `_1`, `_2`, …, anything
-else the field `value`. `main.temp` is the field `temp` of the field `main`, unless there is one
-with the whole name, and `payload.time` is the field `time`, which is not the record's.
+The fields of a map are its keys. A list has the fields `_1`, `_2` …, any other payload the
+field `value`. `main.temp` is the field `temp` of the field `main`, unless a field has the whole
+name. `payload.time` is the field `time` of the payload, as `time` is that of the record.
 
-A field that is missing is null; one that does not fit its type makes the record undecodable.
-Times fit as text of ISO 8601 and as numbers since 1970 as well, integers of any size where
-floats are wanted, and NaN is missing where they are not, as in pandas.
+A missing field is null. A value that does not fit the type of its field makes the whole record
+undecodable. A time may also be text of ISO 8601 or a number since 1970; a float column accepts
+integers of any size; in other columns NaN is null, as in pandas.
 """
 
 import math
@@ -26,22 +26,22 @@ from callboard.commitlog.fields.declared import FIELD, DeclaredField, arrow_fiel
 from callboard.commitlog.record import NO_REFERENCES
 from callboard.support.text import safe_repr
 
-#: The field of a payload that is no map and no list.
+#: The field of a payload that is neither a map nor a list.
 WHOLE: Final = "value"
 
-#: Characters of a reason, part of which comes from the payload.
+#: Characters of a reason; it quotes the payload.
 _REASON_LIMIT: Final = 200
 
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class Rules(NamedTuple):
-    """How fields of payloads are read beside their types.
+    """Rules for decoding fields, besides their types.
 
     Attributes:
-        texts: Those whose numbers, times and truth values are text as well.
-        required: Those that no record may lack.
-        zone: Where times are at home that tell no zone.
+        texts: Fields whose numbers, times and truth values are converted to text.
+        required: Fields that every record must have.
+        zone: Time zone of times without one.
     """
 
     texts: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class Rules(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """Payloads as columns; records with a reason have null in each."""
+    """Payloads as columns; an undecodable record has a reason, and null in each column."""
 
     columns: list[pa.Array]
     reasons: dict[int, str]
@@ -74,15 +74,15 @@ def decode_payloads(
     """Decode payloads into columns.
 
     Args:
-        payloads: As they are stored.
-        kinds: Whether each is plain bytes, not CBOR.
+        payloads: Payloads as they are stored.
+        kinds: Whether each payload is plain bytes, not CBOR.
         fields: Names and types of the columns.
-        rules: How they are read beside that.
+        rules: Further rules.
     """
     reasons: dict[int, str] = {}
     rows = _load(payloads, kinds, reasons)
     columns = [_column(rows, field, rules, reasons) for field in fields]
-    if reasons:  # a record that is bad in one field is bad in all
+    if reasons:  # a record with one wrong field is null in all columns
         masks = pa.array([index in reasons for index in range(len(rows))])
         columns = [_with_nulls(column, masks) for column in columns]
     return Decoded(columns, reasons)
@@ -96,9 +96,10 @@ def decode_fields(
 
 
 def infer_fields(payloads: Iterable[bytes], kinds: Iterable[bool]) -> list[pa.Field]:
-    """Return the fields that a sample of payloads has, in order of their first appearance.
+    """Return the fields of a sample of payloads, in order of their first appearance.
 
-    Where they disagree about a type, it is that of most; integers and floats make floats.
+    If values of a field differ in type, the most frequent type wins; integers and floats
+    become floats.
     """
     reasons: dict[int, str] = {}
     rows = _load(list(payloads), list(kinds), reasons)
@@ -111,22 +112,22 @@ def infer_fields(payloads: Iterable[bytes], kinds: Iterable[bool]) -> list[pa.Fi
 
 
 def _decimal(pair: Any, _: bool) -> Decimal:  # noqa: FBT001
-    """Return a decimal; Arrow writes all digits out, and crashes where they are billions."""
+    """Return a decimal; a huge exponent is refused, as Arrow would crash writing its digits."""
     exponent, digits = pair
-    if abs(exponent) > _EXPONENT:
-        what = f"a decimal has an exponent of {_EXPONENT} at most"
-        raise ValueError(what)
+    if abs(exponent) > _EXPONENT_LIMIT:
+        message = f"the exponent of a decimal is at most {_EXPONENT_LIMIT}"
+        raise ValueError(message)
     return Decimal(f"{digits}e{exponent}")
 
 
-_EXPONENT: Final = 3000
+_EXPONENT_LIMIT: Final = 3000
 _DECODERS: Final[Mapping[int, Callable[[Any, bool], Any]]] = {**NO_REFERENCES, 4: _decimal}
 
 
 def _load(
     payloads: Sequence[bytes], kinds: Sequence[bool], reasons: dict[int, str]
 ) -> list[Mapping[str, Any]]:
-    """Decode payloads to their fields, noting the reason for each that does not decode."""
+    """Decode payloads to their fields; record a reason for each that cannot be decoded."""
     rows: list[Mapping[str, Any]] = []
     for index, (data, is_bytes) in enumerate(zip(payloads, kinds, strict=True)):
         if is_bytes:
@@ -136,7 +137,7 @@ def _load(
             payload = loads(data, semantic_decoders=_DECODERS)
             rows.append(payload if type(payload) is dict else fields_of(payload))
         except (CBORDecodeError, ValueError, RecursionError, OverflowError) as error:
-            reasons[index] = f"no CBOR: {error}"[:_REASON_LIMIT]
+            reasons[index] = f"not CBOR: {error}"[:_REASON_LIMIT]
             rows.append(_NO_FIELDS)
     return rows
 
@@ -144,27 +145,27 @@ def _load(
 def _column(
     rows: Sequence[Mapping[str, Any]], field: pa.Field, rules: Rules, reasons: dict[int, str]
 ) -> pa.Array:
-    """Return one field of all rows as a column, noting values that do not fit."""
+    """Return one field of all rows as a column; record a reason for values that do not fit."""
     name, kind = field.name, field.type
-    values = _named(rows, name)
+    values = _values_of(rows, name)
     column = _fitting(values, kind, name, rules, reasons)
     if name in rules.required and column.null_count:
-        for index, value in enumerate(column.is_null().to_pylist()):
-            if value:
+        for index, is_null in enumerate(column.is_null().to_pylist()):
+            if is_null:
                 reasons.setdefault(index, f"field {name.removeprefix(FIELD)} is missing")
     return column
 
 
-def _named(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
-    """Return the values of one field, which may stand within others."""
+def _values_of(rows: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """Return the values of one field, which may be nested."""
     if "." not in name:
         return [row.get(name) for row in rows]
     inner = name.removeprefix(FIELD)
-    return [row[inner] if inner in row else _within(row, inner.split(".")) for row in rows]
+    return [row[inner] if inner in row else _nested(row, inner.split(".")) for row in rows]
 
 
-def _within(value: Any, path: Sequence[str]) -> Any:
-    """Return what stands in a payload behind several names; None for nothing."""
+def _nested(value: Any, path: Sequence[str]) -> Any:
+    """Return the value at a path of names in a payload; None if it is missing."""
     for part in path:
         value = fields_of(value).get(part) if isinstance(value, dict | list) else None
     return value
@@ -173,17 +174,17 @@ def _within(value: Any, path: Sequence[str]) -> Any:
 def _fitting(
     values: list[Any], kind: pa.DataType, name: str, rules: Rules, reasons: dict[int, str]
 ) -> pa.Array:
-    """Return values as a column, those that do not fit as null with their reason."""
+    """Return values as a column; those that do not fit are null, with a reason."""
     is_text = name in rules.texts
     if not is_text and not (pa.types.is_nested(kind) or pa.types.is_temporal(kind)):
-        with suppress(*_MISFITS):  # as nearly all do
+        with suppress(*_MISFITS):  # the values of most columns fit as they are
             return _array(values, kind)
     fitted: list[Any] = []
 
     def refuse(index: int) -> None:
         fitted[index] = None
         value = safe_repr(values[index], _REASON_LIMIT)
-        text = f"field {name.removeprefix(FIELD)} is {value}, which is no {kind}"
+        text = f"field {name.removeprefix(FIELD)} is {value}, which is not a {kind}"
         reasons.setdefault(index, text[:_REASON_LIMIT])
 
     for index, value in enumerate(values):
@@ -203,7 +204,7 @@ def _fitting(
 
 
 def _fitted(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
-    """Return a value as Arrow takes it for a type, or as it is; raise one of `_MISFITS`."""
+    """Convert a value to the form that Arrow accepts for a type; raise one of `_MISFITS`."""
     types = pa.types
     if value is None:
         return None
@@ -220,52 +221,52 @@ def _fitted(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
     if isinstance(value, Decimal) and not types.is_decimal(kind):
         return _whole(value, kind)
     if types.is_integer(kind) and not isinstance(value, int):
-        what = f"{value!r} is no {kind}"  # Arrow would cut floats, within others too
-        raise ValueError(what)
+        message = f"{value!r} is not a {kind}"  # Arrow would truncate floats, nested ones too
+        raise ValueError(message)
     if types.is_decimal(kind) and isinstance(value, float):
         return Decimal(repr(value))
     return _fitted_inside(value, kind, zone) if types.is_nested(kind) else value
 
 
 def _whole(value: Decimal, kind: pa.DataType) -> int:
-    """Return a decimal that is an integer, where one is wanted; Arrow would cut others."""
-    is_one = pa.types.is_integer(kind) and value.is_finite() and abs(value) < 10**20
-    if not is_one or value != value.to_integral_value():
-        what = f"{value!r} is no {kind}"
-        raise ValueError(what)
+    """Return an integral decimal as an integer; Arrow would truncate other decimals."""
+    is_small = pa.types.is_integer(kind) and value.is_finite() and abs(value) < 10**20
+    if not is_small or value != value.to_integral_value():
+        message = f"{value!r} is not a {kind}"
+        raise ValueError(message)
     return int(value)
 
 
 def _fitted_inside(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
-    """Return a map or list with all that is in it as Arrow takes it."""
+    """Convert a map or list and its elements to the forms that Arrow accepts."""
     types = pa.types
     if types.is_list(kind) and isinstance(value, list):
-        return [_fitted(each, kind.value_type, zone) for each in value]
+        return [_fitted(item, kind.value_type, zone) for item in value]
     if isinstance(value, dict) and types.is_struct(kind):
         return {field.name: _fitted(value.get(field.name), field.type, zone) for field in kind}
     if isinstance(value, dict) and types.is_map(kind):
         of_keys, of_values = kind.key_type, kind.item_type
         return [
-            (_fitted(key, of_keys, zone), _fitted(each, of_values, zone))
-            for key, each in value.items()
+            (_fitted(key, of_keys, zone), _fitted(item, of_values, zone))
+            for key, item in value.items()
         ]
-    what = f"{type(value).__name__} is no {kind}"
-    raise ValueError(what)
+    message = f"{type(value).__name__} is not a {kind}"
+    raise ValueError(message)
 
 
 def time_of(value: Any, zone: tzinfo = UTC) -> datetime:
-    """Return a time: one of CBOR, text of ISO 8601, or a number since 1970.
+    """Return a time from a time of CBOR, text of ISO 8601, or a number since 1970.
 
     Numbers are seconds up to 10^11 (the year 5138), then milliseconds up to 10^14, microseconds
     up to 10^17, and nanoseconds.
 
     Args:
-        value: What a payload has.
-        zone: Where it is at home if it tells no zone.
+        value: A value of a payload.
+        zone: Time zone of a time without one.
 
     Raises:
-        ValueError: it is no time.
-        OverflowError: nor is it a number of these.
+        ValueError: the value is not a time.
+        OverflowError: the time is beyond the range of `datetime`.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -278,20 +279,20 @@ def time_of(value: Any, zone: tzinfo = UTC) -> datetime:
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day, tzinfo=zone)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        what = f"{value!r} is no time"
-        raise ValueError(what)  # what does not fit is one kind of error
+        message = f"{value!r} is not a time"
+        raise ValueError(message)  # as for text that is not a time
     number: Any = value
     steps = next((steps for limit, steps in _EPOCHS if abs(number) < limit), None)
     if steps is None:
-        what = "a number since 1970 is less than 10^20"
-        raise ValueError(what)
-    if isinstance(number, Decimal):  # which may have a billion digits behind the point
+        message = "a number since 1970 is less than 10^20"
+        raise ValueError(message)
+    if isinstance(number, Decimal):  # it may have billions of decimal places
         number = number.quantize(_TENTH_OF_MICROSECOND, ROUND_FLOOR)
     exact = Fraction(number) * 1_000_000 / steps
     return _1970 + timedelta(microseconds=math.floor(exact))
 
 
-#: Numbers below these limits count so many steps a second; above it is nanoseconds.
+#: Limits of numbers since 1970, and the steps per second of numbers below each.
 _EPOCHS: Final[tuple[tuple[float, int], ...]] = (
     (10**11, 1),
     (10**14, 1000),
@@ -306,7 +307,7 @@ _1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _text_of(value: Any) -> str | None:
-    """Return a number, time or truth value as text, or text as it is."""
+    """Convert a number, time, truth value or bytes to text."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, float) and math.isnan(value):
@@ -315,41 +316,41 @@ def _text_of(value: Any) -> str | None:
         return str(value).lower()
     if isinstance(value, bytes):
         return value.decode()
-    if isinstance(value, date):  # times are dates as well
+    if isinstance(value, date):  # a datetime is a date too
         return value.isoformat()
     if isinstance(value, int | float | Decimal):
         return str(value)
-    what = f"{type(value).__name__} is no text"
-    raise TypeError(what)
+    message = f"{type(value).__name__} is not text"
+    raise TypeError(message)
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return values as a column; raise one of `_MISFITS` where they do not fit."""
+    """Return values as a column; raise one of `_MISFITS` if a value does not fit."""
     if pa.types.is_integer(kind) and not {float, Decimal}.isdisjoint(map(type, values)):
-        what = "Arrow would cut floats and decimals to integers"
-        raise ValueError(what)
+        message = "Arrow would truncate floats and decimals to integers"
+        raise ValueError(message)
     return pa.array(values, kind)
 
 
 def _with_nulls(column: pa.Array, masks: pa.Array) -> pa.Array:
-    """Return a column with nulls where the mask says so."""
+    """Return a column with nulls where the mask is true."""
     import pyarrow.compute as pc
 
     return pc.if_else(masks, pa.scalar(None, column.type), column)
 
 
 def _kind_of(values: Sequence[Any]) -> pa.DataType:
-    """Return the type of a field's values: that of most where they disagree."""
+    """Return the type of a field's values; the most frequent one if they differ."""
     with suppress(*_MISFITS):
         return _storable(pa.array(values).type)
     common = Counter(type(value) for value in values).most_common(1)[0][0]
     with suppress(*_MISFITS):
-        return _storable(pa.array([each for each in values if type(each) is common]).type)
+        return _storable(pa.array([value for value in values if type(value) is common]).type)
     return pa.string()
 
 
 def _storable(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Spark has for one of Arrow."""
+    """Return the type of Spark that corresponds to a type of Arrow."""
     if pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_timestamp(kind):

@@ -1,9 +1,9 @@
-"""Copying sealed segments to an object store, each once, while the log is written.
+"""Archives: sealed segments are copied to an object store, each once, while the log is written.
 
-A copier needs nothing but the log's folder and the store, so it may die at any moment and
-begin anew: what the newest manifest lists is copied, what follows is not. The folder's file
-`identity` says which log it is; the manifest names it as well, so a copier of another log is
-refused. `archive.json` tells how far the copies are, for people.
+A copier has no state besides the log's folder and the store, so it may be killed at any time
+and start again: the segments of the newest manifest are copied, later ones are not. The file
+`identity` in the folder identifies the log. The manifest contains the same identity, so that a
+copier of another log is refused. `archive.json` reports the progress of the copies, for people.
 """
 
 import json
@@ -24,7 +24,12 @@ from callboard.commitlog.disk import DiskFile, RealDisk
 from callboard.commitlog.errors import InvalidOption, LogError, LogFailed, LogLocked
 from callboard.commitlog.folder import FileLock, Folder
 from callboard.commitlog.integrity import Scan
-from callboard.commitlog.objects.manifest import ORPHANED, ListedSegment, Manifest, Manifests
+from callboard.commitlog.objects.manifest import (
+    ORPHAN_SECONDS,
+    ListedSegment,
+    Manifest,
+    Manifests,
+)
 from callboard.commitlog.objects.store import FileSystemObjects, Objects, object_address
 from callboard.commitlog.retention import Retention
 from callboard.commitlog.segment import STEP, LogSegmentTable
@@ -37,23 +42,25 @@ IDENTITY: Final = "identity"
 STATE: Final = "archive.json"
 _LOCK_FILE: Final = "archive.lock"
 _PIECE: Final = 8 << 20
-#: Seconds between two sweeps, and between tries after trouble: the first, and the longest.
-_SWEEP: Final = 3600.0
+#: Seconds between two sweeps.
+_SWEEP_SECONDS: Final = 3600.0
+#: Seconds between attempts after a failure: the first pause, and the longest.
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
-#: Seconds that the end of a log waits for a copy that is being made.
-_PATIENCE: Final = 5.0
+#: Seconds that `close` of a log waits for a copy in progress.
+_END_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Where the sealed segments of a log are copied to; an address alone serves as well.
+    """The archive of a log: the address of its copies, and options.
 
     Attributes:
-        url: What fsspec opens, such as `s3://bucket/cpu`; a log has it for itself.
-        retain: How long copies are kept, by the latest time of a segment; for ever by default.
-        storage_options: What fsspec needs to get there, where the environment does not say.
-        holds: Whether retention of the log itself waits for what is not copied yet.
+        url: Address for fsspec, such as `s3://bucket/cpu`; each log needs its own.
+        retain: How long copies are kept, by the latest time of a segment; without limit by
+            default.
+        storage_options: Options of fsspec that are not in the environment.
+        holds: Whether retention of the log waits until segments are copied.
     """
 
     url: str
@@ -62,26 +69,26 @@ class Archive:
     holds: bool = True
 
     def objects(self) -> FileSystemObjects:
-        """Return the place.
+        """Return the object store.
 
         Raises:
             ExtraMissing: a package is not installed.
-            InvalidOption: the address means nothing.
+            InvalidOption: the address is malformed.
         """
         if "://" not in self.url:
-            what = f"archive={redacted(self.url)!r}: give an address, such as s3://bucket/cpu"
-            raise InvalidOption(what)
+            message = f"archive={redacted(self.url)!r} is not an address; use s3://bucket/cpu"
+            raise InvalidOption(message)
         return FileSystemObjects(object_address(self.url, self.storage_options))
 
 
 class ArchivePlace(NamedTuple):
-    """How far the copies of a log are at one place.
+    """The progress of the copies of a log at one address.
 
     Attributes:
         place: The address.
-        end: The offset behind the last record that is copied.
-        time: When that was copied, nanoseconds since 1970; 0 if nothing is.
-        trouble: Why nothing more is copied; empty if all is well.
+        end: The offset after the last copied record.
+        time: Time of the last copy, in nanoseconds since 1970; 0 without a copy.
+        trouble: Why no more is copied; empty without a failure.
     """
 
     place: str
@@ -91,45 +98,45 @@ class ArchivePlace(NamedTuple):
 
 
 def archives_of(folder: Folder) -> list[ArchivePlace]:
-    """Return how far the copies of a log are, by place; also what is left of a dead copier."""
+    """Return the progress of the copies of a log, as last reported, by address."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError, OSError):
-        told = json.loads(folder.read(folder.file(STATE)))
-        return [ArchivePlace(str(place), *row) for place, row in sorted(told.items())]
+        state = json.loads(folder.read(folder.file(STATE)))
+        return [ArchivePlace(str(place), *row) for place, row in sorted(state.items())]
     return []
 
 
 class Copier:
-    """Copies the sealed segments of one log to one place.
+    """Copies the sealed segments of one log to one object store.
 
     Attributes:
-        end: The offset behind the last record that is there, as far as this knows.
+        end: The offset after the last record that is known to be copied.
     """
 
     def __init__(
         self, folder: Folder, objects: Objects, retain: Retention | None = None
     ) -> None:
-        """Name a folder and a place; nothing is read yet.
+        """Make a copier; nothing is read yet.
 
         Args:
-            folder: Where the log is written.
-            objects: Where it is copied to.
+            folder: Folder of the log.
+            objects: Store of the copies.
             retain: How long copies are kept, by the latest time of a segment.
         """
         self._folder = folder
         self._manifests = Manifests(objects)
         self._url = objects.url
         self._retain = retain or Retention()
-        self._swept = -_SWEEP
+        self._swept = -_SWEEP_SECONDS
         self._identity = ""
         self._is_compared = False
         self.end = 0
 
     def copy(self) -> Iterator[ListedSegment]:
-        """Copy what is sealed and not there yet; yields each segment when it is published.
+        """Copy the sealed segments that the store does not have; yield each after publication.
 
         Raises:
-            LogFailed: the store or the disk refuses; go on later.
-            LogLocked: the place has another log.
+            LogFailed: the store or the disk reports an error; try again later.
+            LogLocked: the address has another log.
         """
         with self._folder.reading():
             self._identity = self._identity or _identity(self._folder)
@@ -140,47 +147,47 @@ class Copier:
             table = LogSegmentTable(self._folder)
             self._compare(table, manifest)
             if table.segments[0].base > self.end:
-                what = "records %d to %d of %s were removed before they were copied"
-                _log.error(what, self.end, table.segments[0].base - 1, self._folder.path)
-            for base, behind in pairwise(each.base for each in table.segments):
-                if behind > self.end and (made := self._copy(table, base, behind)) is not None:
-                    yield made
-        self._tell()
+                text = "records %d to %d of %s were removed before they were copied"
+                _log.error(text, self.end, table.segments[0].base - 1, self._folder.path)
+            for base, end in pairwise(segment.base for segment in table.segments):
+                if end > self.end and (row := self._copy(table, base, end)) is not None:
+                    yield row
+        self._report()
         self._sweep()
 
-    def _copy(self, table: LogSegmentTable, base: int, behind: int) -> ListedSegment | None:
-        """Copy one segment, from where the copies end; None if it was published meanwhile."""
-        began = time.time_ns()
-        made = self._upload(table, base, behind)
+    def _copy(self, table: LogSegmentTable, base: int, end: int) -> ListedSegment | None:
+        """Copy one segment, from the end of the copies on; None if it was already published."""
+        started = time.time_ns()
+        row = self._upload(table, base, end)
 
         def change(newest: Manifest | None) -> Manifest | None:
             if newest is None:
                 newest = Manifest(0, self._identity, _origin(self._folder))
             self._check(newest)
-            if newest.end >= behind:  # another copier was quicker, or this one unheard
+            if newest.end >= end:  # published by another copier, or by a request that failed
                 self.end = newest.end
                 return None
-            if newest.end > made.base or abs(time.time_ns() - began) > ORPHANED * 5e8:
-                what = (
-                    f"{redacted(self._url)}"
-                    f" went on while records from {base} were copied; begin anew"
+            if newest.end > row.base or abs(time.time_ns() - started) > ORPHAN_SECONDS * 5e8:
+                message = (
+                    f"{redacted(self._url)} changed while records from {base} on were copied;"
+                    " they are copied again"
                 )
-                raise LogFailed(what)
-            grown = newest._replace(segments=(*newest.segments, made))
+                raise LogFailed(message)
+            grown = newest._replace(segments=(*newest.segments, row))
             return grown.kept(self._retain, time.time_ns())
 
         published = self._manifests.change(change)
-        self.end = max(self.end, behind)
-        self._tell()
-        return made if published is not None else None
+        self.end = max(self.end, end)
+        self._report()
+        return row if published is not None else None
 
-    def _upload(self, table: LogSegmentTable, base: int, behind: int) -> ListedSegment:
-        """Write the objects of a segment, which nobody sees before they are listed."""
+    def _upload(self, table: LogSegmentTable, base: int, end: int) -> ListedSegment:
+        """Write the objects of a segment; readers see them when a manifest lists them."""
         start, index = max(base, self.end), table.cover(table.holding(base))
         name = f"{start:020}-{os.urandom(16).hex()}"
         with closing(self._folder.disk.open(self._folder.segment(base))) as file:
             position, size, checksum = 0, file.size(), 0
-            if start > base:  # it was put together with what was copied before
+            if start > base:  # a part of it was copied before segments were merged
                 scan = Scan(file, *index.find(start))
                 while (scan.offset or 0) < start and scan.next() is not None:
                     pass
@@ -192,112 +199,112 @@ class Copier:
                     checksum = crc32(data, checksum)
                     yield data
 
-            made = ListedSegment(start, behind, size - position, index.latest, 0, name)
-            self._manifests.objects.write(made.object, pieces())
+            row = ListedSegment(start, end, size - position, index.latest, 0, name)
+            self._manifests.objects.write(row.object, pieces())
         if start == base and size > STEP:
             encoded = index.encode()
-            self._manifests.objects.write(made.index_object, [encoded])
-            made = made._replace(index_bytes=len(encoded))
-        return made._replace(crc=checksum)
+            self._manifests.objects.write(row.index_object, [encoded])
+            row = row._replace(index_bytes=len(encoded))
+        return row._replace(crc=checksum)
 
     def _check(self, manifest: Manifest) -> None:
-        """Refuse a place that has another log.
+        """Check that the store has this log.
 
         Raises:
-            LogLocked: so it is.
+            LogLocked: it has another log.
         """
         if manifest.log != self._identity:
-            what = (
+            message = (
                 f"{redacted(self._url)} has the log of {manifest.origin}, not that of"
-                f" {_origin(self._folder)}; give each log a place of its own"
+                f" {_origin(self._folder)}; give each log its own address"
             )
-            raise LogLocked(what)
+            raise LogLocked(message)
 
     def _compare(self, table: LogSegmentTable, manifest: Manifest | None) -> None:
-        """Refuse a place that has other records than the folder, once for each copier.
+        """Check, once, that the store and the folder have the same records.
 
         Raises:
-            LogLocked: the folder is a copy of one that went on elsewhere, or was set back.
+            LogLocked: they differ: the folder is a copy of another log's, or an older state.
         """
         if self._is_compared or manifest is None or not manifest.segments:
             self._is_compared = True
             return
         last = manifest.segments[-1]
         is_same = table.cover(table.segments[-1]).end >= last.end
-        if (last.base, last.end) in pairwise(each.base for each in table.segments):
+        if (last.base, last.end) in pairwise(segment.base for segment in table.segments):
             with closing(self._folder.disk.open(self._folder.segment(last.base))) as file:
                 checksum = 0
                 for data in _pieces(file, 0, file.size()):
                     checksum = crc32(data, checksum)
             is_same = checksum == last.crc
         if not is_same:
-            what = (
+            message = (
                 f"{redacted(self._url)}"
                 f" has other records up to {last.end} than {self._folder.path},"
-                " which was copied or set back; give another place"
+                " which was copied or set back; use another address"
             )
-            raise LogLocked(what)
+            raise LogLocked(message)
         self._is_compared = True
 
-    def _tell(self, trouble: str = "") -> None:
-        """Write down how far the copies are; for people, so not durable."""
-        told = {each.place: each[1:] for each in archives_of(self._folder)}
-        before = told.get(self._url)
-        when = before[1] if before and (before[0] == self.end or trouble) else time.time_ns()
-        end = self.end or (before[0] if before else 0)
-        told[self._url] = (end, when if end else 0, trouble)
-        if told[self._url] != before:
-            data = json.dumps(told).encode()
+    def _report(self, trouble: str = "") -> None:
+        """Write the progress of the copies to `archive.json`; for people, so not durable."""
+        state = {archive.place: archive[1:] for archive in archives_of(self._folder)}
+        old = state.get(self._url)
+        copied_at = old[1] if old and (old[0] == self.end or trouble) else time.time_ns()
+        end = self.end or (old[0] if old else 0)
+        state[self._url] = (end, copied_at if end else 0, trouble)
+        if state[self._url] != old:
+            data = json.dumps(state).encode()
             with suppress(OSError):
                 self._folder.replace(
                     self._folder.file(STATE), data, unique=os.urandom(16).hex()
                 )
 
-    def tell_trouble(self, error: LogError) -> None:
-        """Write down why nothing more is copied."""
-        self._tell(str(error))
+    def report_failure(self, error: LogError) -> None:
+        """Write to `archive.json` why no more is copied."""
+        self._report(str(error))
 
     def _sweep(self) -> None:
-        """Remove what copiers left that died, now and then."""
-        if time.monotonic() - self._swept < _SWEEP:
+        """Remove the objects of copiers that have failed, at most once an hour."""
+        if time.monotonic() - self._swept < _SWEEP_SECONDS:
             return
         self._swept = time.monotonic()
         try:
             self._manifests.sweep()
         except LogError as error:
-            _log.warning("%s is not swept: %s", self._url, error)
+            _log.warning("orphaned objects of %s were not removed: %s", self._url, error)
 
 
 def _pieces(file: DiskFile, start: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes of a file between two places."""
-    for at in range(start, end, _PIECE):
-        yield file.pread(min(_PIECE, end - at), at)
+    """Yield the bytes of a file between two positions."""
+    for position in range(start, end, _PIECE):
+        yield file.pread(min(_PIECE, end - position), position)
 
 
 def lock_copying(folder: Folder) -> FileLock | None:
-    """Take the lock of who copies a log; None for a log on a disk of a test.
+    """Acquire the lock of a log's copier; None for a log on a disk of a test.
 
     Raises:
-        LogLocked: somebody else copies it.
+        LogLocked: another copier holds it.
     """
     if not isinstance(folder.disk, RealDisk):
         return None
-    what = f"the log {folder.path} is archived"
-    return FileLock(folder.path, _LOCK_FILE, what, "end one of the two")
+    label = f"the log {folder.path} is archived"
+    return FileLock(folder.path, _LOCK_FILE, label, "end one of the two")
 
 
 def _identity(folder: Folder) -> str:
-    """Return what tells a log from all others, made when it is first asked for."""
+    """Return the identity of a log; draw one if it has none."""
     path = folder.file(IDENTITY)
-    found = folder.read(path).decode(errors="replace").strip()
-    if not found:
-        found = os.urandom(16).hex()
-        folder.replace(path, f"{found}\n".encode())
-    return found
+    identity = folder.read(path).decode(errors="replace").strip()
+    if not identity:
+        identity = os.urandom(16).hex()
+        folder.replace(path, f"{identity}\n".encode())
+    return identity
 
 
 def _origin(folder: Folder) -> str:
-    """Return where a log is written, for people."""
+    """Return host and folder of a log, for people."""
     return f"{socket.gethostname()}:{folder.path}"
 
 
@@ -305,11 +312,13 @@ _log = logging.getLogger("callboard.commitlog")
 
 
 class Archiving(Background):
-    """Copies what is sealed when it begins and after each `wake`, and tries again for ever.
+    """A thread that copies sealed segments at its start and after each `wake`.
+
+    It repeats failed attempts without limit.
 
     Attributes:
-        place: Where the copies are.
-        failures: Tries that have failed since it began.
+        place: Address of the copies.
+        failures: Number of failed attempts since its start.
     """
 
     def __init__(
@@ -319,7 +328,7 @@ class Archiving(Background):
         retain: Retention | None,
         on_copied: Callable[[], object],
     ) -> None:
-        """Start the thread; it calls `on_copied` when more is copied."""
+        """Start the thread; it calls `on_copied` after each copied segment."""
         self._folder = folder
         self._copier = Copier(folder, objects, retain)
         self._lock: FileLock | None = None
@@ -340,18 +349,18 @@ class Archiving(Background):
 
     @property
     def end_of_copies(self) -> int:
-        """The offset behind the last record that is surely copied."""
+        """The offset after the last record that is known to be copied."""
         return self._copier.end
 
     @property
     def lag(self) -> int:
-        """Records of sealed segments that are not copied."""
+        """The number of records of sealed segments that are not copied."""
         with suppress(OSError):
             return max(0, self._folder.bases()[-1] - self.end_of_copies)
         return 0
 
     def work(self) -> bool:
-        """Copy what is missing, with longer and longer pauses while that fails."""
+        """Copy missing segments; after failures, try again after growing pauses."""
         pause = _FIRST_PAUSE
         while not self._ended.is_set():
             try:
@@ -363,9 +372,9 @@ class Archiving(Background):
                         break
             except (LogError, OSError) as error:
                 self.failures += 1
-                _log.warning("the log is not archived, and tried again: %s", error)
+                _log.warning("the log could not be archived; trying again: %s", error)
                 if self._lock is not None:
-                    self._copier.tell_trouble(LogError(str(error)))
+                    self._copier.report_failure(LogError(str(error)))
                 self._ended.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
@@ -373,10 +382,10 @@ class Archiving(Background):
         return True
 
     def end(self) -> None:
-        """End the thread; a request that hangs is left alone, and does no harm."""
+        """End the thread. A request that hangs is abandoned; an unlisted object is harmless."""
         self._ended.set()
-        self._wanted.set()
-        self._thread.join(_PATIENCE)
+        self._wake.set()
+        self._thread.join(_END_SECONDS)
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -390,22 +399,22 @@ _LOCK: Final = locks.lock("open archives", 600)
 _FIGURES: Final[tuple[Figure[Archiving], ...]] = figures_of(
     "callboard_log_archive_",
     (
-        ("end", "The offset behind the last record that is copied.", "end_of_copies"),
+        ("end", "The offset after the last copied record.", "end_of_copies"),
         ("lag", "Records of sealed segments that are not copied yet.", "lag"),
-        ("failures_total", "Tries to copy that have failed.", "failures"),
+        ("failures_total", "Failed attempts to copy.", "failures"),
     ),
 )
 
 
 def _metrics() -> list[Metric]:
-    """Return the figures of the logs that this process archives."""
+    """Return the metrics of the logs that this process archives."""
     with _LOCK:
-        open_ones = sorted(_OPEN, key=lambda each: (each.log, each.place))
-    told = [
-        metrics_of(_FIGURES, each, (("log", each.log), ("place", each.place)))
-        for each in open_ones
+        archives = sorted(_OPEN, key=lambda archive: (archive.log, archive.place))
+    rows = [
+        metrics_of(_FIGURES, archive, (("log", archive.log), ("place", archive.place)))
+        for archive in archives
     ]
     return [
-        replace(same[0], samples=[sample for each in same for sample in each.samples])
-        for same in zip(*told, strict=True)
+        replace(same[0], samples=[sample for metric in same for sample in metric.samples])
+        for same in zip(*rows, strict=True)
     ]

@@ -1,18 +1,19 @@
-"""Manifests: which objects are a log, in which order. Published by one create-if-absent each.
+"""Manifests: the list of the objects of a log. Each is published by one create-if-absent.
 
-    manifests/00000000000000000012.json     numbered; the one with the highest number counts
-    segments/00000000000000004096-NAME.log  a sealed segment as it was, under a name used once
-    segments/00000000000000004096-NAME.index    its index, where it is long
+    manifests/00000000000000000012.json     numbered; the highest number is the valid one
+    segments/00000000000000004096-NAME.log  a sealed segment, unchanged, under a unique name
+    segments/00000000000000004096-NAME.index    the index of a large segment
 
-A manifest lists all segments, so reading one is enough. To change anything a publisher reads
-the newest one, writes what it needs to other names, and creates the next number; if another
-publisher was there first, it looks again and begins anew. So a listed object is always whole,
-and what was published stays published, whatever is cut off or answered too late: a request that
-failed may have succeeded, which shows at the next look.
+A manifest lists all segments, so a reader needs only the newest one. To change the log, a
+publisher reads the newest manifest, writes new objects under unique names, and creates the next
+number. If another publisher has created that number, it starts again from the new manifest. So
+a listed object is always complete, and a publication is never undone, even if a connection
+breaks: a request that failed may have succeeded, which the next read of the manifests shows.
 
-Older manifests go but the last `KEPT`, the oldest first. A publisher that slept for so long
-that the number it wants was removed would create it again, unseen: therefore it looks whether
-the manifest that it built on is still there, and if not, begins anew.
+Only the last `MANIFEST_LIMIT` manifests are kept; older ones are removed, oldest first. A
+publisher may be suspended until the number that it creates has been published and removed by
+others. Its create would then succeed without effect. Therefore it checks afterwards whether the
+manifest that it built on still exists, and starts again if it does not.
 
 File: CRC-32 of the rest as 8 hexadecimal digits, a space, and JSON:
 
@@ -37,13 +38,13 @@ from callboard.support.redaction import redacted
 
 MANIFESTS: Final = "manifests"
 SEGMENTS: Final = "segments"
-#: What tasks of Spark have written and nobody has published.
+#: Objects that tasks of Spark have written, before they are published.
 STAGED: Final = "staged"
 _OF_LOGS: Final = frozenset({MANIFESTS, SEGMENTS, STAGED, "positions"})
 #: Manifests that are kept.
-KEPT: Final = 32
-#: Seconds after which an object that no manifest lists is of no publisher any more.
-ORPHANED: Final = 24 * 3600.0
+MANIFEST_LIMIT: Final = 32
+#: Age in seconds at which an object that no manifest lists belongs to no running publisher.
+ORPHAN_SECONDS: Final = 24 * 3600.0
 _FORMAT: Final = 1
 _DIGITS: Final = 20
 _NUMBER: Final = re.compile(r"\d{20}\.json")
@@ -52,7 +53,7 @@ _TRIES: Final = 8
 
 
 class ListedSegment(NamedTuple):
-    """A sealed segment on the store: offsets from `base` up to, not with, `end`."""
+    """A sealed segment on the store, with the offsets from `base` to `end` (exclusive)."""
 
     base: int
     end: int
@@ -69,19 +70,19 @@ class ListedSegment(NamedTuple):
 
     @property
     def index_object(self) -> str:
-        """The name of the object with its index."""
+        """The name of the object of its index."""
         return f"{SEGMENTS}/{self.name}{INDEX}"
 
 
 class Manifest(NamedTuple):
-    """What a log is on the store.
+    """A manifest.
 
     Attributes:
-        number: Its own number.
-        log: The identity of the log.
-        origin: Where it is written, for people.
-        segments: All of them, oldest first.
-        published: The last batch of each query that wrote results into it.
+        number: Number of the manifest.
+        log: Identity of the log.
+        origin: Host and folder of its writer, for people.
+        segments: All segments, oldest first.
+        published: The last batch of each query that wrote results into the log.
     """
 
     number: int
@@ -97,34 +98,34 @@ class Manifest(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the last record."""
+        """The offset after the last record."""
         return self.segments[-1].end if self.segments else 0
 
     def kept(self, retain: Retention, now: int) -> "Manifest":
-        """Return it without the segments that retention ends."""
+        """Return the manifest without expired segments."""
         if retain.is_unlimited or not self.segments:
             return self
         infos = [
-            SegmentInfo(each.base, each.end, each.bytes, each.latest_time, each.name)
-            for each in self.segments
+            SegmentInfo(row.base, row.end, row.bytes, row.latest_time, row.name)
+            for row in self.segments
         ]
         return self._replace(segments=self.segments[retain.count_expired(infos, now) :])
 
     def encode(self) -> bytes:
-        """Return it as bytes."""
-        told = {
+        """Return the manifest as bytes."""
+        content = {
             "format": _FORMAT,
             "log": self.log,
             "origin": self.origin,
             "published": dict(self.published),
             "segments": self.segments,
         }
-        data = json.dumps(told, separators=(",", ":")).encode()
+        data = json.dumps(content, separators=(",", ":")).encode()
         return b"%08x " % crc32(data) + data
 
 
 def decode_manifest(data: bytes, number: int, url: str) -> Manifest:
-    """Return a manifest that was encoded.
+    """Decode a manifest.
 
     Raises:
         LogCorrupt: it is damaged.
@@ -132,49 +133,49 @@ def decode_manifest(data: bytes, number: int, url: str) -> Manifest:
     """
     try:
         if int(data[:8], 16) == crc32(data[9:]):
-            told = json.loads(data[9:])
-            if told["format"] != _FORMAT:
-                what = (
-                    f"{redacted(url)}"
-                    f" has format {told['format']}, which a newer callboard reads"
+            content = json.loads(data[9:])
+            if content["format"] != _FORMAT:
+                message = (
+                    f"{redacted(url)} has format {content['format']};"
+                    " read it with a newer callboard"
                 )
-                raise LogFailed(what)
-            segments = tuple(ListedSegment(*each) for each in told["segments"])
-            published = {str(each): int(batch) for each, batch in told["published"].items()}
+                raise LogFailed(message)
+            segments = tuple(ListedSegment(*row) for row in content["segments"])
+            published = {str(query): int(n) for query, n in content["published"].items()}
             if _are_plausible(segments):
-                log, origin = str(told["log"]), str(told["origin"])
+                log, origin = str(content["log"]), str(content["origin"])
                 return Manifest(number, log, origin, segments, published)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         pass
-    what = (
-        f"{redacted(url)}"
-        f"/{_name(number)} is damaged; put it back, or remove it: the one before counts"
+    message = (
+        f"{redacted(url)}/{_name(number)} is damaged;"
+        " put it back, or remove it, and the one before is valid"
     )
-    raise LogCorrupt(what)
+    raise LogCorrupt(message)
 
 
 def _are_plausible(segments: Iterable[ListedSegment]) -> bool:
-    """Return whether segments follow each other, and name nothing outside their folder."""
-    behind = 0
-    for each in segments:
-        numbers = (each.base, each.end, each.bytes, each.index_bytes, each.crc)
+    """Return whether segments are in order, and their names stay inside their folder."""
+    previous_end = 0
+    for row in segments:
+        numbers = (row.base, row.end, row.bytes, row.index_bytes, row.crc)
         are_numbers = all(type(number) is int and number >= 0 for number in numbers)
-        are_numbers &= type(each.latest_time) is int
-        if not are_numbers or not behind <= each.base < each.end <= LAST_OFFSET:
+        are_numbers &= type(row.latest_time) is int
+        if not are_numbers or not previous_end <= row.base < row.end <= LAST_OFFSET:
             return False
-        if not _OBJECT.fullmatch(each.name):
+        if not _OBJECT.fullmatch(row.name):
             return False
-        behind = each.end
+        previous_end = row.end
     return True
 
 
 def find_logs(objects: FileSystemObjects, folder: str = "") -> Iterator[str]:
-    """Yield the folders below one that hold a log, by their names there."""
-    within = objects.folders(folder)
-    is_log = MANIFESTS in within
+    """Yield the names of the logs at a folder of the store and below it."""
+    folders = objects.folders(folder)
+    is_log = MANIFESTS in folders
     if is_log:
         yield folder
-    for name in within:
+    for name in folders:
         if not is_log or name not in _OF_LOGS:
             yield from find_logs(objects, f"{folder}/{name}".lstrip("/"))
 
@@ -191,109 +192,110 @@ class Manifests:
     """The manifests of one log."""
 
     def __init__(self, objects: Objects) -> None:
-        """Name the store; nothing is asked yet."""
+        """Use an object store; no request is sent yet."""
         self.objects = objects
-        self._known = -1
+        self._last_number = -1
 
     def newest(self, *, surely: bool = False) -> Manifest | None:
-        """Return the newest manifest there is to be seen; None if there is none.
+        """Return the newest manifest; None if the store has none.
 
         Args:
-            surely: Look behind what the store lists, which may be late.
+            surely: Check also for manifests that the store does not list yet.
 
         Raises:
-            LogCorrupt: it is damaged.
-            LogFailed: the store refuses.
+            LogCorrupt: the manifest is damaged.
+            LogFailed: the store reports an error.
         """
         for _ in range(_TRIES):
-            number = max([self._known, *self._numbers()])
-            found = self._read(number)
+            number = max([self._last_number, *self._numbers()])
+            manifest = self._read(number)
             following = self._read(number + 1) if surely or number < 0 else None
             while following is not None:
-                found, following = following, self._read(following.number + 1)
-            if found is not None:
-                self._known = found.number
-                return found
+                manifest, following = following, self._read(following.number + 1)
+            if manifest is not None:
+                self._last_number = manifest.number
+                return manifest
             if number < 0:
                 return None
-            self._known = -1  # it was removed meanwhile: there are newer ones
-        what = f"{redacted(self.objects.url)} changes while it is read; try again"
-        raise LogFailed(what)
+            self._last_number = -1  # it was removed since, so there are newer ones
+        message = f"{redacted(self.objects.url)} changes while it is read; try again"
+        raise LogFailed(message)
 
     def change(self, change: Callable[[Manifest | None], Manifest | None]) -> Manifest | None:
-        """Publish what `change` makes of the newest manifest; it is asked anew after others.
+        """Publish a change of the newest manifest; repeat it after changes of others.
 
         Args:
-            change: Returns the next manifest, or None where there is nothing to change.
+            change: Returns the next manifest, or None if there is nothing to change.
 
         Returns:
-            What was published, or None.
+            The published manifest, or None.
 
         Raises:
-            LogFailed: the store refuses; the change may have come about, so look again.
+            LogFailed: the store reports an error; the change may have been published.
         """
         while True:
-            before = self.newest(surely=True)
-            after = change(before)
-            if after is None:
+            base = self.newest(surely=True)
+            manifest = change(base)
+            if manifest is None:
                 return None
-            after = after._replace(number=0 if before is None else before.number + 1)
-            if self.objects.create(after.name, after.encode()) and self._counts(before, after):
-                self._known = after.number
-                self._clear_up(before, after)
-                return after
-            self._known = max(self._known, after.number)
+            manifest = manifest._replace(number=0 if base is None else base.number + 1)
+            is_created = self.objects.create(manifest.name, manifest.encode())
+            if is_created and self._is_next(base, manifest):
+                self._last_number = manifest.number
+                self._clear_up(base, manifest)
+                return manifest
+            self._last_number = max(self._last_number, manifest.number)
 
-    def _counts(self, before: Manifest | None, after: Manifest) -> bool:
-        """Return whether a manifest that was created is the next one, and no removed one."""
-        if before is not None:
+    def _is_next(self, base: Manifest | None, manifest: Manifest) -> bool:
+        """Return whether a created manifest is the newest, not one that had been removed."""
+        if base is not None:
             try:
-                self.objects.read(before.name, 0, 1)
+                self.objects.read(base.name, 0, 1)
             except FileNotFoundError:
                 return False
-        return max(self._numbers(), default=-1) <= after.number
+        return max(self._numbers(), default=-1) <= manifest.number
 
-    def _clear_up(self, before: Manifest | None, after: Manifest) -> None:
-        """Remove what a publication made needless; what stays is swept later."""
-        listed = {each.name for each in after.segments}
+    def _clear_up(self, base: Manifest | None, manifest: Manifest) -> None:
+        """Remove objects that a publication made obsolete; `sweep` removes the rest."""
+        listed = {row.name for row in manifest.segments}
         try:
-            for each in before.segments if before else ():
-                if each.name not in listed:
-                    self.objects.remove(each.object)
-                    self.objects.remove(each.index_object)
+            for row in base.segments if base else ():
+                if row.name not in listed:
+                    self.objects.remove(row.object)
+                    self.objects.remove(row.index_object)
             for number in self._numbers():
-                if number <= after.number - KEPT:
+                if number <= manifest.number - MANIFEST_LIMIT:
                     self.objects.remove(_name(number))
         except LogError as error:
-            _log.warning("%s is not cleared up: %s", self.objects.url, error)
+            _log.warning("old objects of %s were not removed: %s", self.objects.url, error)
 
     def sweep(self) -> int:
-        """Remove what publishers left that died; returns how many objects.
+        """Remove the objects of publishers that have failed; return their number.
 
-        Only what no manifest lists, and what is `ORPHANED` older than the newest one: a
-        publisher lists only what it has written within half of that time.
+        An object is removed if no manifest lists it and it is `ORPHAN_SECONDS` older than the
+        newest manifest. A publisher lists an object within half of that time, or not at all.
         """
         newest = self.newest(surely=True)
         if newest is None:
             return 0
-        listed, gone = {each.name for each in newest.segments}, 0
+        listed, count = {row.name for row in newest.segments}, 0
         for folder in (SEGMENTS, STAGED):
             for name in self.objects.names(folder):
                 if name.partition(".")[0] in listed:
                     continue
                 with suppress(FileNotFoundError):
-                    if self.objects.age(f"{folder}/{name}", newest.name) > ORPHANED:
+                    if self.objects.age(f"{folder}/{name}", newest.name) > ORPHAN_SECONDS:
                         self.objects.remove(f"{folder}/{name}")
-                        gone += 1
-        return gone
+                        count += 1
+        return count
 
     def _numbers(self) -> list[int]:
-        """Return the numbers of all manifests that are listed, in order."""
+        """Return the numbers of all manifests that the store lists, in order."""
         names = self.objects.names(MANIFESTS)
-        return [int(each[:_DIGITS]) for each in names if _NUMBER.fullmatch(each)]
+        return [int(name[:_DIGITS]) for name in names if _NUMBER.fullmatch(name)]
 
     def _read(self, number: int) -> Manifest | None:
-        """Return a manifest, if there is one of this number."""
+        """Return the manifest with a number; None if it does not exist."""
         if number < 0:
             return None
         try:

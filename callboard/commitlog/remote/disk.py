@@ -1,10 +1,10 @@
-"""A served log as a disk that can only be read: its files as they are, checked by who reads.
+"""A served log as a read-only disk: its files unchanged; the reader checks their contents.
 
-So everything that reads a folder reads a served log alike. A call that finds no server is made
-again for a while, since connections are cut and servers are started anew.
+So every reader of folders can read served logs. A call that finds no server is repeated for
+some seconds, as connections break and servers are restarted.
 
-The server's side of each call is in `server`: actions `names`, `size`, and a stream of bytes
-for a ticket.
+The calls are those of `server`: the actions `names` and `size`, and a stream of bytes for a
+ticket.
 """
 
 import errno
@@ -28,30 +28,30 @@ from callboard.support.redaction import redacted
 
 T = TypeVar("T")
 
-#: How a log is named that is served: with TLS, and plainly.
+#: Schemes of served logs: with TLS, and without.
 SCHEMES: Final = ("grpc+tls", "grpc")
-#: Environment variables with the token and the file of the authority, where none is given.
+#: Environment variables with the default token, and the default file of the authority.
 TOKEN_VARIABLE: Final = "CALLBOARD_SECRET"  # noqa: S105
 AUTHORITY_VARIABLE: Final = "CALLBOARD_LOG_AUTHORITY"
-#: Bytes that are asked for first, of which most readers need less.
-_FIRST: Final = 64 << 10
+#: Bytes of the first request; most readers need less.
+_FIRST_REQUEST: Final = 64 << 10
 #: Bytes of a row of a stream; the last one may be shorter.
 ROW: Final = 1 << 20
-#: Files of which is kept what was read ahead, and for how many seconds.
-_LEFT: Final = 2
-_FRESH: Final = 1.0
-#: How the text begins of a server that cannot answer now.
+#: Closed files whose prefetched bytes are kept, and for how many seconds.
+_CACHED_FILES: Final = 2
+_CACHE_SECONDS: Final = 1.0
+#: Start of the error text of a server that is temporarily unable to answer.
 BUSY: Final = "the server of logs is busy"
-#: Seconds that a server may be away, and between two calls.
-_PATIENCE: Final = 10.0
+#: Seconds for which a call is repeated without a server, and the pause between attempts.
+_RETRY_SECONDS: Final = 10.0
 _PAUSE: Final = 0.05
-#: Bytes of one answer, which is a row, or the names of a log's files.
-_ANSWER: Final = 64 << 20
-#: A server that is back is found at once.
+#: Bytes of one answer: a row, or the names of a log's files.
+_ANSWER_LIMIT: Final = 64 << 20
+#: Short pauses between attempts to connect, so that a restarted server is found at once.
 _DIALING: Final = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.max_receive_message_length", _ANSWER),
+    ("grpc.max_receive_message_length", _ANSWER_LIMIT),
 ]
 
 #: The process in which the first client was made.
@@ -59,13 +59,14 @@ _dialed_in: Final[dict[str, int]] = {}
 
 
 class LogAddress(NamedTuple):
-    """Where a log is served; as a text, what a user writes.
+    """The address of a served log; its text is the address without the token.
 
     Attributes:
         server: Scheme, host and port.
-        name: That of the log.
-        token: What proves who reads; None for nobody in particular.
-        authority: File with the certificate of who signed the server's; None for the system's.
+        name: Name of the log.
+        token: Token of the reader; None for a server that requires none.
+        authority: File with the certificate of the server's authority; None for those of the
+            system.
     """
 
     server: str
@@ -81,46 +82,52 @@ class LogAddress(NamedTuple):
         return f"{self.server}/{self.name}"
 
     def with_tls(self, folder: str | Path | None) -> "LogAddress":
-        """Return it with the authority of a folder, where none is known."""
+        """Return the address with the authority of a folder, unless it has one."""
         if folder is None or self.authority is not None:
             return self
         return self._replace(authority=str(Path(folder) / "authority.pem"))
 
 
 def parse_address(text: str, token: str | None = None) -> LogAddress:
-    """Return what a text like `grpc://HOST:PORT/NAME` says.
+    """Parse an address such as `grpc://HOST:PORT/NAME`.
 
     Raises:
-        InvalidOption: it has another form, or the token would travel where others can read it.
+        InvalidOption: it is malformed, or the token would be sent without encryption.
     """
-    found = _parsed(text, token)
-    if found is None or not found.name:
-        what = f"{redacted(text)!r} names no log; write grpc://HOST:PORT/NAME, or grpc+tls://HOST:PORT/NAME"
-        raise InvalidOption(what)
-    return found
+    address = _parsed(text, token)
+    if address is None or not address.name:
+        message = (
+            f"{redacted(text)!r} is not the address of a log;"
+            " use grpc://HOST:PORT/NAME or grpc+tls://HOST:PORT/NAME"
+        )
+        raise InvalidOption(message)
+    return address
 
 
 def names_at(text: str, token: str | None = None, tls: str | Path | None = None) -> list[str]:
-    """Return the logs of a server, `grpc://HOST:PORT`, that who asks may read.
+    """Return the names of the logs of a server, `grpc://HOST:PORT`, that the token may read.
 
     Raises:
-        InvalidOption: the text has another form.
+        InvalidOption: the address is malformed.
         LogFailed: the server does not answer, or refuses.
     """
     address = _parsed(text, token)
     if address is None or address.name:
-        what = f"{redacted(text)!r} names no server of logs; write grpc://HOST:PORT, or grpc+tls://HOST:PORT"
-        raise InvalidOption(what)
+        message = (
+            f"{redacted(text)!r} is not the address of a log server;"
+            " use grpc://HOST:PORT or grpc+tls://HOST:PORT"
+        )
+        raise InvalidOption(message)
 
-    def ask(client: Any, how: Any) -> list[str]:
-        found = client.list_flights(options=how)
-        return sorted(each.descriptor.path[0].decode() for each in found)
+    def ask(client: Any, options: Any) -> list[str]:
+        flights = client.list_flights(options=options)
+        return sorted(flight.descriptor.path[0].decode() for flight in flights)
 
-    return _called(address.with_tls(tls), ask)
+    return _call(address.with_tls(tls), ask)
 
 
 def _parsed(text: str, token: str | None) -> LogAddress | None:
-    """Return the parts of an address, whose name may be empty; None if it is none."""
+    """Parse an address, whose name may be empty; return None if it is malformed."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -129,74 +136,74 @@ def _parsed(text: str, token: str | None) -> LogAddress | None:
     if parts.scheme not in SCHEMES or not parts.hostname or not port:
         return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    given = token or os.environ.get(TOKEN_VARIABLE) or None
+    token = token or os.environ.get(TOKEN_VARIABLE) or None
     authority = os.environ.get(AUTHORITY_VARIABLE) or None
-    if given and parts.scheme == "grpc" and not _is_loopback(parts.hostname):
-        what = (
-            f"{redacted(text)!r} speaks plainly, and on the way to {parts.hostname} others"
-            f" could read the token (token=…, or {TOKEN_VARIABLE}); write grpc+tls://"
+    if token and parts.scheme == "grpc" and not _is_loopback(parts.hostname):
+        message = (
+            f"{redacted(text)!r} would send the token (token=…, or {TOKEN_VARIABLE}) to"
+            f" {parts.hostname} without encryption; use grpc+tls://"
         )
-        raise InvalidOption(what)
+        raise InvalidOption(message)
     return LogAddress(
-        f"{parts.scheme}://{host}:{port}", parts.path.strip("/"), given, authority
+        f"{parts.scheme}://{host}:{port}", parts.path.strip("/"), token, authority
     )
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether what is sent to a host stays on this machine."""
+    """Return whether a host is this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def read_only(what: str, *_: object, **__: object) -> NoReturn:
-    """Refuse to write."""
-    text = f"{what} is served to read; write the log where it is"
-    raise LogFailed(text)
+def read_only(name: str, *_: object, **__: object) -> NoReturn:
+    """Raise the error of a write."""
+    message = f"{name} is served read-only; write the log in its folder"
+    raise LogFailed(message)
 
 
 class RemoteDisk:
     """A `Disk` with the files of one served log.
 
-    What was read ahead of a file that is closed in its middle is kept: followers, and who reads
-    so many records at a time, open it again and again.
+    The prefetched bytes of a file are kept if it is closed before its end: followers, and
+    readers of a limited number of records, open the same file repeatedly.
     """
 
     def __init__(self, address: LogAddress) -> None:
-        """Name a log; nothing is asked yet."""
+        """Use the log at an address; no request is sent yet."""
         self._address = address
-        self._left: dict[str, RemoteFile] = {}
+        self._cached: dict[str, RemoteFile] = {}
         self.mkdir = self.rename = self.unlink = self.sync_folder = partial(
             read_only, address.name
         )
 
     def open(self, path: str, *, append: bool = False) -> "RemoteFile":
-        """Open a file to read it."""
+        """Open a file for reading."""
         if append:
             read_only(path)
         name = path.rpartition("/")[2]
-        left = self._left.pop(name, None)  # in one step: another thread gets another one
-        if left is not None and left.is_fresh():
-            return left
+        cached = self._cached.pop(name, None)  # atomic, or two threads could share a file
+        if cached is not None and cached.is_fresh():
+            return cached
         return RemoteFile(self._address, name, size_of(self._address, name), self._keep)
 
     def _keep(self, file: "RemoteFile") -> None:
-        """Keep a file that was left in its middle; the oldest one makes room."""
-        before = self._left.pop(file.name, None)
-        self._left[file.name] = file
-        if before is None and len(self._left) > _LEFT:
-            before = self._left.pop(next(iter(self._left)), None)
-        if before is not None:
-            before.drop()
+        """Cache a file that was closed before its end; drop the oldest one at the limit."""
+        dropped = self._cached.pop(file.name, None)
+        self._cached[file.name] = file
+        if dropped is None and len(self._cached) > _CACHED_FILES:
+            dropped = self._cached.pop(next(iter(self._cached)), None)
+        if dropped is not None:
+            dropped.drop()
 
     def listdir(self, path: str) -> list[str]:
         """Return the names of the log's files, sorted; its folders are not served."""
         if path != str(self._address):
             raise FileNotFoundError(errno.ENOENT, "it is not served", path)
         names = _ask(self._address, "names")
-        if type(names) is not list or not all(type(each) is str for each in names):
-            raise _no_answer(self._address)
+        if type(names) is not list or not all(type(name) is str for name in names):
+            raise _wrong_answer(self._address)
         return names
 
     def size(self, path: str) -> int:
@@ -207,116 +214,123 @@ class RemoteDisk:
 class RemoteFile:
     """A `DiskFile` of a served log.
 
-    Who reads on from where it was gets a stream of the rest, of which Arrow and the network
-    hold what a fast reader needs next, and no more.
+    A sequential reader gets a stream of the rest of the file; Arrow and the network buffer as
+    much of it as a fast reader needs next.
 
     Attributes:
-        name: That of the file.
+        name: Name of the file.
     """
 
     def __init__(
         self, address: LogAddress, name: str, size: int, keep: Callable[["RemoteFile"], None]
     ) -> None:
-        """Open a file of so many bytes; `keep` is called where it is closed in its middle."""
+        """Open a file of `size` bytes; `keep` is called if it is closed before its end."""
         self.name = name
-        self._process, self._closed = os.getpid(), 0.0
+        self._process, self._closed_at = os.getpid(), 0.0
         self._address, self._size, self._keep = address, size, keep
         self._stream = _Stream(address, name, 0, 0)
-        self._rows: list[memoryview] = []  # those of the stream that may be asked for again
-        self._start = LAST_OFFSET  # of the first one, in the file
+        #: Rows of the stream that may be read again, and the position of the first.
+        self._rows: list[memoryview] = []
+        self._start = LAST_OFFSET
         self._is_at_end = False
-        self._is_spent = False  # what was read ahead serves nobody else
+        #: Whether the reader has seen the end, so that prefetched bytes must not be used again.
+        self._is_spent = False
         self.write = self.truncate = self.fsync = partial(read_only, name)
 
     def is_in_place(self) -> bool:
-        """Return True: what is read elsewhere is checked by its reader."""
+        """Return True: a reader checks the contents of remote files."""
         return True
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from an offset; fewer only at the end of the file.
 
-        Where that was seen the file ends until it is opened again.
+        After a read has reached the end, bytes that are appended later are not read until the
+        file is opened again.
         """
-        if not self._start <= offset <= self._stream.at:
-            self._begin(offset, max(size, _FIRST))
-        while self._stream.at < offset + size and not self._is_at_end:
+        if not self._start <= offset <= self._stream.position:
+            self._request(offset, max(size, _FIRST_REQUEST))
+        while self._stream.position < offset + size and not self._is_at_end:
             row = self._stream.next()
             if row is not None:
                 self._rows.append(row)
-            elif self._stream.at < self._stream.end:
+            elif self._stream.position < self._stream.end:
                 self._is_at_end = self._is_spent = True
-            else:  # who reads on gets all the rest
-                self._stream = _Stream(self._address, self.name, self._stream.at)
+            else:  # the reader continues after the first request: stream the rest
+                self._stream = _Stream(self._address, self.name, self._stream.position)
         while len(self._rows) > 1 and self._start + len(self._rows[0]) <= offset:
             self._start += len(self._rows.pop(0))
-        self._size = max(self._size, self._stream.at)
-        parts, at = [], offset - self._start
+        self._size = max(self._size, self._stream.position)
+        parts, first = [], offset - self._start
         for row in self._rows:
-            parts.append(row[at : at + size])
-            at, size = max(0, at - len(row)), size - len(parts[-1])
+            parts.append(row[first : first + size])
+            first, size = max(0, first - len(row)), size - len(parts[-1])
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
-    def _begin(self, offset: int, size: int) -> None:
-        """Ask for a piece of the file."""
+    def _request(self, offset: int, size: int) -> None:
+        """Request a range of the file."""
         self.drop()
         self._stream = _Stream(self._address, self.name, offset, size)
         self._rows, self._start, self._is_at_end = [], offset, False
 
     def size(self) -> int:
-        """Return the size in bytes when it was opened, or of what was read since."""
-        self._is_spent = True  # who looks at the end may find torn bytes, and looks once more
+        """Return the size in bytes at its opening, or the end of the bytes read since."""
+        # The reader may find a torn record at the end, and read it again after the next append.
+        self._is_spent = True
         return self._size
 
     def close(self) -> None:
-        """Keep what was read ahead, unless the end was seen: what stands there may change."""
+        """Keep prefetched bytes, unless the reader has seen the end, which may change."""
         if self._is_spent or self._stream.end != LAST_OFFSET:
             self.drop()
         else:
-            self._closed = time.monotonic()
+            self._closed_at = time.monotonic()
             self._keep(self)
 
     def is_fresh(self) -> bool:
-        """Return whether what was kept may serve once more."""
-        return self._process == os.getpid() and time.monotonic() - self._closed < _FRESH
+        """Return whether the prefetched bytes may be used again."""
+        age = time.monotonic() - self._closed_at
+        return self._process == os.getpid() and age < _CACHE_SECONDS
 
     def drop(self) -> None:
-        """Keep nothing."""
+        """Close the stream, and drop prefetched bytes."""
         self._stream.close()
         self._rows, self._start = [], LAST_OFFSET
 
 
 class _Stream:
-    """The bytes of a file from a place on, in rows; a cut connection costs nothing but time.
+    """A stream of the bytes of a file, in rows; it continues after a broken connection.
 
     Attributes:
-        at: The place behind what came.
-        end: The place behind what was asked for; nothing comes any more where it ends before.
+        position: The position after the received bytes.
+        end: The position after the requested bytes; the stream may end before it.
     """
 
     def __init__(
-        self, address: LogAddress, file: str, at: int, size: int | None = None
+        self, address: LogAddress, file: str, position: int, size: int | None = None
     ) -> None:
-        """Name a place, and how much is wanted; nothing is asked yet."""
-        self.at, self.end = at, LAST_OFFSET if size is None else at + size
+        """Stream `size` bytes, or all, from a position on; no request is sent yet."""
+        self.position = position
+        self.end = LAST_OFFSET if size is None else position + size
         self._address, self._file = address, file
         self._reader: Any = None
 
     def next(self) -> memoryview | None:
-        """Return the next bytes; None where they end.
+        """Return the next bytes; None at the end.
 
         Raises:
             LogFailed: the server does not answer, or refuses.
         """
-        row = _called(self._address, self._read) if self.at < self.end else None
-        self.at += 0 if row is None else len(row)
+        row = _call(self._address, self._read) if self.position < self.end else None
+        self.position += 0 if row is None else len(row)
         return row
 
-    def _read(self, client: Any, how: Any) -> memoryview | None:
-        """Return a row; where the last call failed it is asked for again."""
+    def _read(self, client: Any, options: Any) -> memoryview | None:
+        """Return the next row; after a failed call, request it again."""
         if self._reader is None:
-            place = {"file": self._file, "at": self.at, "size": self.end - self.at}
-            body = json.dumps({"log": self._address.name, **place}).encode()
-            self._reader = client.do_get(load_flight().Ticket(body), how)
+            size = self.end - self.position
+            part = {"file": self._file, "at": self.position, "size": size}
+            body = json.dumps({"log": self._address.name, **part}).encode()
+            self._reader = client.do_get(load_flight().Ticket(body), options)
         try:
             return self._row(self._reader.read_chunk().data)
         except StopIteration:
@@ -326,15 +340,15 @@ class _Stream:
             raise
 
     def _row(self, rows: Any) -> memoryview:
-        """Return the bytes of a row: some, and no more than were asked for."""
+        """Check a row of a server: it has bytes, but not more than were requested."""
         if rows.num_rows == 1 and rows.schema.types == [load_pyarrow().binary()]:
             data = memoryview(rows.column(0)[0].as_buffer() or b"")
-            if 0 < len(data) <= self.end - self.at:
+            if 0 < len(data) <= self.end - self.position:
                 return data
-        raise _no_answer(self._address)
+        raise _wrong_answer(self._address)
 
     def close(self) -> None:
-        """Let the server stop."""
+        """Cancel the call."""
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
@@ -344,52 +358,52 @@ def size_of(address: LogAddress, file: str) -> int:
     """Return the size of a file of a served log.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the log does not have the file.
         LogFailed: the server does not answer, or refuses.
     """
     size = _ask(address, "size", file)
     if size is None:
         raise FileNotFoundError(errno.ENOENT, "there is no such file", file)
     if type(size) is not int or not 0 <= size <= LAST_OFFSET:
-        raise _no_answer(address)
+        raise _wrong_answer(address)
     return size
 
 
-def _ask(address: LogAddress, what: str, file: str = "") -> Any:
+def _ask(address: LogAddress, action: str, file: str = "") -> Any:
     """Return the answer to an action."""
     body = json.dumps({"log": address.name, "file": file}).encode()
 
-    def ask(client: Any, how: Any) -> list[bytes]:
-        answers = islice(client.do_action((what, body), how), 2)
-        return [each.body.to_pybytes() for each in answers]
+    def ask(client: Any, options: Any) -> list[bytes]:
+        results = islice(client.do_action((action, body), options), 2)
+        return [result.body.to_pybytes() for result in results]
 
-    told = _called(address, ask)
+    answers = _call(address, ask)
     try:
-        (answer,) = map(parse_json, told)
+        (answer,) = map(parse_json, answers)
     except ValueError:
-        raise _no_answer(address) from None
+        raise _wrong_answer(address) from None
     return answer
 
 
-def _no_answer(address: LogAddress) -> LogFailed:
-    """Return the error for what no server of logs answers."""
-    what = f"{address}: what answers there is no callboard log serve, or another version of it"
-    return LogFailed(what)
+def _wrong_answer(address: LogAddress) -> LogFailed:
+    """Return the error for an answer that a log server does not send."""
+    message = f"{address}: the server is not callboard log serve, or has another version"
+    return LogFailed(message)
 
 
 def load_flight() -> Any:
-    """Return Arrow's Flight, which is a part of an extra.
+    """Return the module of Arrow Flight.
 
     Raises:
         ExtraMissing: it is not installed.
     """
     load_pyarrow()
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is told by our errors
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors report its failures
     try:
         import pyarrow.flight
     except ImportError:
-        what = "this pyarrow has no Flight; install: pip install 'callboard[arrow]'"
-        raise ExtraMissing(what) from None
+        message = "this pyarrow has no Flight; install: pip install 'callboard[arrow]'"
+        raise ExtraMissing(message) from None
     return pyarrow.flight
 
 
@@ -398,56 +412,57 @@ def _client(process: int, address: LogAddress) -> Any:
     """Return the client of a process.
 
     Raises:
-        LogFailed: the authority cannot be read, or a fork came after the first client of all:
-            gRPC's threads did not come along, and calls would wait for ever.
+        LogFailed: the authority cannot be read, or the process was forked after its first
+            client was made: a fork does not copy gRPC's threads, and calls would hang.
     """
     if _dialed_in.setdefault("process", process) != process:
-        what = (
-            f"{address}: this process was forked from one that had read served logs already,"
-            " behind which Flight does not work; start it by spawn, or fork before the first"
+        message = (
+            f"{address}: this process was forked from one that had already read served logs,"
+            " where Flight does not work; start it by spawn, or fork before the first read"
         )
-        raise LogFailed(what)
+        raise LogFailed(message)
     try:
         roots = None if address.authority is None else Path(address.authority).read_bytes()
     except OSError as error:
-        what = f"the authority {address.authority} cannot be read: {error.strerror or error}"
-        raise LogFailed(what) from error
+        reason = error.strerror or error
+        message = f"the authority {address.authority} cannot be read: {reason}"
+        raise LogFailed(message) from error
     return load_flight().FlightClient(
         address.server, tls_root_certs=roots, generic_options=_DIALING
     )
 
 
-def _called(address: LogAddress, call: Callable[[Any, Any], T]) -> T:
-    """Return what a call of a client returns; one that finds no server is made again.
+def _call(address: LogAddress, call: Callable[[Any, Any], T]) -> T:
+    """Call a server with a client and options; repeat a call that finds no server.
 
     Raises:
-        LogFailed: there is no server for some seconds, or it refuses.
+        LogFailed: the server was not reached for some seconds, or it refuses.
     """
-    flight, deadline = load_flight(), time.monotonic() + _PATIENCE
+    flight, deadline = load_flight(), time.monotonic() + _RETRY_SECONDS
     token = (
         []
         if address.token is None
         else [(b"authorization", f"Bearer {address.token}".encode())]
     )
-    how = flight.FlightCallOptions(timeout=_PATIENCE, headers=token)
+    options = flight.FlightCallOptions(timeout=_RETRY_SECONDS, headers=token)
     while True:
         try:
-            return call(_client(os.getpid(), address), how)
+            return call(_client(os.getpid(), address), options)
         except (flight.FlightUnavailableError, flight.FlightTimedOutError) as error:
             if time.monotonic() >= deadline:
-                what = _said(error)
-                if not what.startswith(BUSY):
-                    what = f"nobody answers; is it served (callboard log serve)? {what}"
-                what = f"{address}: {what}"
-                raise LogFailed(what) from None
+                message = _text_of(error)
+                if not message.startswith(BUSY):
+                    message = f"no answer; is it served (callboard log serve)? {message}"
+                message = f"{address}: {message}"
+                raise LogFailed(message) from None
             time.sleep(_PAUSE)
         except load_pyarrow().ArrowException as error:
-            if (number := getattr(error, "extra_info", b"")).isdigit():  # its disk refuses
-                raise OSError(int(number), _said(error), str(address)) from None
-            what = f"{address}: {_said(error)}"
-            raise LogFailed(what) from None
+            if (number := getattr(error, "extra_info", b"")).isdigit():  # of the server's disk
+                raise OSError(int(number), _text_of(error), str(address)) from None
+            message = f"{address}: {_text_of(error)}"
+            raise LogFailed(message) from None
 
 
-def _said(error: Exception) -> str:
-    """Return the text of an error of Flight without what it adds."""
+def _text_of(error: Exception) -> str:
+    """Return the text of an error of Flight without the details that Flight adds."""
     return re.split(r"\. (?:Detail: |gRPC )", str(error))[0]

@@ -1,16 +1,16 @@
-"""Serving logs by Arrow Flight: their files as they are, and their records as columns.
+"""A server of logs by Arrow Flight: their files unchanged, and their records as columns.
 
-It runs in a process of its own (`callboard log serve`): its threads would take the interpreter
-from a node's runner. What it is asked, all in JSON:
+It runs in a process of its own (`callboard log serve`), as its threads would hold the
+interpreter lock that a node's thread needs. Requests are in JSON:
 
 - the actions `names` and `size`, with `{"log": NAME, "file": FILE}`,
-- a ticket `{"log", "file", "at", "size"}`: bytes of a file, in a column `data` of binary rows
-  (who reads checks and decodes them),
-- a ticket `{"log", "start", "end", "topic", "columns"}`, of which only the first is needed:
-  records as the columns of `arrow_schema`, for programs without callboard; `get_flight_info` of
-  a path with a log's name returns that ticket and the schema, `list_flights` all there are.
+- a ticket `{"log", "file", "at", "size"}`: bytes of a file, in a column `data` of binary rows;
+  the reader checks and decodes them,
+- a ticket `{"log", "start", "end", "topic", "columns"}`, in which only `log` is required:
+  records as the columns of `arrow_schema`, for programs without callboard. `get_flight_info` of
+  a log's name returns that ticket and the schema, `list_flights` lists all logs.
 
-Who reads sends `authorization: Bearer TOKEN`.
+A reader sends `authorization: Bearer TOKEN`.
 """
 
 import errno
@@ -37,22 +37,22 @@ from callboard.commitlog.remote.guard import LogGuard, ServedCall
 from callboard.support import after_fork
 from callboard.support.nesting import parse_json
 
-#: Patterns of the logs that who shows a token may read; None if nobody has that token.
+#: A function of a token: patterns of the logs that it may read; None if it is not valid.
 Readers = Callable[[str | None], Sequence[str] | None]
 
 _BYTES: Final = pa.schema({"data": pa.binary()})
-#: Bytes of a ticket or of an action's body.
-_QUESTION: Final = 4096
+#: Bytes of a ticket, or of the body of an action.
+_REQUEST_LIMIT: Final = 4096
 
 _WRONG: Final = "the token is wrong or missing; it is one of the secrets of --permissions"
-#: Errors that pass.
+#: Temporary errors: too many open files, no memory.
 _SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 _log = logging.getLogger("callboard.commitlog")
 
 
 class LogServer(flight.FlightServerBase):
-    """Serves logs from its making until `shutdown`; `serve` would only take over signals."""
+    """A log server, from its creation until `shutdown`; `serve` would only handle signals."""
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class LogServer(flight.FlightServerBase):
         certificates: Sequence[tuple[bytes, bytes]] = (),
         authority: bytes | None = None,
     ) -> None:
-        """Listen.
+        """Start the server.
 
         Args:
             logs: Folders by the names under which they are served.
-            location: As Flight takes it: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`.
-            readers: Who may read what.
-            certificates: Chain and key, in PEM, where it speaks TLS.
-            authority: Who signs the clients' certificates, where these have to show one.
+            location: Address in the form of Flight: `grpc://HOST:PORT`, `grpc+tls://HOST:PORT`.
+            readers: Returns the logs that a token may read.
+            certificates: Certificate chain and key, in PEM, for TLS.
+            authority: Authority of client certificates, if clients must present one.
 
         Raises:
             OSError: the address cannot be used.
@@ -93,13 +93,13 @@ class LogServer(flight.FlightServerBase):
     def _leave(self) -> None:
         """Drop the port and its connections in a forked process.
 
-        The server is not ended: gRPC would wait for its threads, which are not here.
+        The server is not shut down: gRPC would wait for threads, which a fork does not copy.
         """
         after_fork.keep_for_ever(self)
         after_fork.drop_accepted("", self.port)
 
     def shutdown(self) -> None:
-        """End at once: who reads is cut off, and comes again where there is a server."""
+        """End at once; readers are disconnected, and retry with the next server."""
         if after_fork.is_copy(self):
             return
         self._guard.close()
@@ -107,21 +107,20 @@ class LogServer(flight.FlightServerBase):
         self._guard.join()
 
     def list_actions(self, _: Any) -> list[tuple[str, str]]:
-        """Return what can be asked beside records."""
+        """Return the actions of the server."""
         return [("names", "The files of a log."), ("size", "The size of a file, or null.")]
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Answer an action."""
-        asked = self._asked(context, action.body.to_pybytes())
-        folder, file = self._folder(context, asked), asked.get("file")
+        request = self._request(context, action.body.to_pybytes())
+        folder, file = self._folder(context, request), request.get("file")
         answer: Any
         if action.type == "names":
             try:
-                answer = [
-                    each for each in RealDisk(folder).listdir("") if SERVED.fullmatch(each)
-                ]
+                names = RealDisk(folder).listdir("")
+                answer = [name for name in names if SERVED.fullmatch(name)]
             except OSError as error:
-                raise _of_disk(error) from None
+                raise _disk_error(error) from None
         elif action.type == "size":
             answer = self._size(folder, file)
         else:
@@ -130,41 +129,40 @@ class LogServer(flight.FlightServerBase):
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answer a ticket."""
-        asked = self._asked(context, ticket.ticket)
-        folder = self._folder(context, asked)
+        request = self._request(context, ticket.ticket)
+        folder = self._folder(context, request)
         call = context.get_middleware("guard")
-        if "file" in asked:
-            return flight.GeneratorStream(
-                _BYTES, self._waiting(call, asked, _bytes(folder, asked))
-            )
-        start, topic = _place(asked.get("start", 0)), asked.get("topic", "")
-        end = None if asked.get("end") is None else _place(asked["end"])
+        if "file" in request:
+            rows = _bytes(folder, request)
+            return flight.GeneratorStream(_BYTES, self._stream(call, request, rows))
+        start, topic = _number(request.get("start", 0)), request.get("topic", "")
+        end = None if request.get("end") is None else _number(request["end"])
         if type(topic) is not str:
             _refuse("a topic is a text")
-        columns = _columns(asked.get("columns"))
+        columns = _columns(request.get("columns"))
         self._guard.decode(call)
-        records = _records(folder, start, end, topic, columns)
-        return flight.GeneratorStream(_schema_of(columns), self._waiting(call, asked, records))
+        rows = _records(folder, start, end, topic, columns)
+        return flight.GeneratorStream(_schema_of(columns), self._stream(call, request, rows))
 
-    def _waiting(
-        self, call: ServedCall, asked: Mapping[str, Any], rows: Iterator[Any]
+    def _stream(
+        self, call: ServedCall, request: Mapping[str, Any], rows: Iterator[Any]
     ) -> Iterator[Any]:
-        """Iterate over what is sent, as long as who reads it may."""
+        """Iterate over the rows of a stream, as long as its reader has the right to them."""
         for row in rows:
             call.since = time.monotonic()
             yield row
             call.since = None
-            self._check(call.token, asked["log"])
+            self._check(call.token, request["log"])
 
     def list_flights(self, context: Any, _: Any) -> Iterator[Any]:
-        """Return the logs that who asks may read."""
+        """Return the logs that the caller may read."""
         allowed = self._allowed(context)
         return (self._info(name) for name in self._logs if _matches(name, allowed))
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        """Return how the records of a log are read."""
+        """Return the ticket and the schema for the records of a log."""
         name = b"/".join(descriptor.path or ()).decode(errors="replace")
-        self._folder(context, self._asked(context, json.dumps({"log": name}).encode()))
+        self._folder(context, self._request(context, json.dumps({"log": name}).encode()))
         return self._info(name)
 
     def _info(self, name: str) -> Any:
@@ -174,50 +172,50 @@ class LogServer(flight.FlightServerBase):
         return flight.FlightInfo(arrow_schema(), descriptor, endpoints, -1, -1)
 
     def _allowed(self, context: Any) -> Sequence[str]:
-        """Return what who asks may read."""
+        """Return the patterns of the logs that the caller may read, and admit the call."""
         call = context.get_middleware("guard")
         allowed = self._readers(call.token)
         if allowed is None:
-            if (now := time.monotonic()) >= self._next_line:  # not a line for each attempt
+            if (now := time.monotonic()) >= self._next_line:  # at most one line a second
                 self._next_line = now + 1.0
-                _log.warning("a reader of logs from %s has no token of ours", context.peer())
+                _log.warning("a reader of logs from %s has no valid token", context.peer())
             raise flight.FlightUnauthenticatedError(_WRONG)
         self._guard.admit(call, context.peer(), is_open=self._is_open)
         return allowed
 
     def _check(self, token: str | None, log: str) -> None:
-        """Look whether who showed a token may (still) read a log."""
+        """Raise unless a token may (still) read a log."""
         allowed = self._readers(token)
         if allowed is None:
             raise flight.FlightUnauthenticatedError(_WRONG)
         if not _matches(log, allowed):
-            what = f"no right to read the log {log[:64]!r}"
-            raise flight.FlightUnauthorizedError(what)
+            message = f"no right to read the log {log[:64]!r}"
+            raise flight.FlightUnauthorizedError(message)
 
-    def _asked(self, context: Any, body: bytes) -> dict[str, Any]:
-        """Return a question of somebody who may ask it."""
+    def _request(self, context: Any, body: bytes) -> dict[str, Any]:
+        """Parse a request, and check the rights of its sender."""
         self._allowed(context)
         try:
-            asked = parse_json(body) if len(body) <= _QUESTION else None
+            request = parse_json(body) if len(body) <= _REQUEST_LIMIT else None
         except ValueError:
-            asked = None
-        if not isinstance(asked, dict) or type(asked.get("log")) is not str:
+            request = None
+        if not isinstance(request, dict) or type(request.get("log")) is not str:
             _refuse('ask with JSON, such as {"log": "cpu"}')
-        self._check(context.get_middleware("guard").token, asked["log"])
-        return asked
+        self._check(context.get_middleware("guard").token, request["log"])
+        return request
 
-    def _folder(self, context: Any, asked: dict[str, Any]) -> str:
-        """Return the folder of a log that may be read."""
-        folder = self._logs.get(asked["log"])
+    def _folder(self, context: Any, request: dict[str, Any]) -> str:
+        """Return the folder of the log of a request."""
+        folder = self._logs.get(request["log"])
         if folder is None:
             allowed = self._allowed(context)
-            here = sorted(name for name in self._logs if _matches(name, allowed))
-            _refuse(f"no log is served as {asked['log'][:64]!r}; here are {here}")
+            names = sorted(name for name in self._logs if _matches(name, allowed))
+            _refuse(f"no log is served as {request['log'][:64]!r}; the names are {names}")
         return folder
 
     @staticmethod
     def _size(folder: str, file: Any) -> int | None:
-        """Return the size of a file; None if it is not there, or not one of a log."""
+        """Return the size of a file; None if it does not exist, or is not one of a log."""
         if type(file) is not str or not SERVED.fullmatch(file):
             return None
         try:
@@ -225,24 +223,25 @@ class LogServer(flight.FlightServerBase):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _of_disk(error) from None
+            raise _disk_error(error) from None
 
 
-def _bytes(folder: str, asked: Mapping[str, Any]) -> Iterator[Any]:
-    """Iterate over rows with a piece of a file; none if it is not there (any more)."""
-    file, at, size = asked["file"], _place(asked.get("at")), _place(asked.get("size"))
+def _bytes(folder: str, request: Mapping[str, Any]) -> Iterator[Any]:
+    """Iterate over rows with a range of a file; empty if the file does not exist."""
+    file, size = request["file"], _number(request.get("size"))
+    position = _number(request.get("at"))
     if type(file) is not str or not SERVED.fullmatch(file):
-        _refuse("this is no file of a log")
+        _refuse("this is not a file of a log")
     try:
         with closing(RealDisk(folder).open(file)) as source:
-            end = at + size
-            while at < end and (data := source.pread(min(ROW, end - at), at)):
-                at += len(data)
+            end = position + size
+            while position < end and (data := source.pread(min(ROW, end - position), position)):
+                position += len(data)
                 yield pa.record_batch([_one_row(data)], schema=_BYTES)
     except FileNotFoundError:
         return
     except OSError as error:
-        raise _of_disk(error) from None
+        raise _disk_error(error) from None
 
 
 def _records(
@@ -257,12 +256,12 @@ def _records(
 
 
 def _columns(names: Any) -> list[str]:
-    """Return the columns that are asked for, by default all."""
-    known = arrow_schema().names
+    """Check the requested columns; the default are all columns."""
+    columns = arrow_schema().names
     if names is None:
-        return known  # type: ignore[no-any-return]
-    if not isinstance(names, list) or not names or not all(name in known for name in names):
-        _refuse(f"columns are some of {', '.join(known)}")
+        return columns  # type: ignore[no-any-return]
+    if not isinstance(names, list) or not names or not all(name in columns for name in names):
+        _refuse(f"columns are some of {', '.join(columns)}")
     return list(dict.fromkeys(names))
 
 
@@ -277,22 +276,22 @@ def _one_row(data: bytes) -> Any:
     return pa.Array.from_buffers(pa.binary(), 1, [None, borders, pa.py_buffer(data)])
 
 
-def _of_disk(error: OSError) -> Any:
-    """Return what a client gets where the disk refuses: its number, or a call made again."""
+def _disk_error(error: OSError) -> Any:
+    """Return the error for a client: with the number of the disk's, or to ask again."""
     if error.errno in _SCARCE:
-        what = f"{BUSY}: {error.strerror}; ask again"
-        return flight.FlightUnavailableError(what)
+        message = f"{BUSY}: {error.strerror}; ask again"
+        return flight.FlightUnavailableError(message)
     number = "" if error.errno is None else str(error.errno)
     return flight.FlightServerError(error.strerror or str(error), extra_info=number.encode())
 
 
-def _refuse(why: str) -> NoReturn:
-    """Raise what a client gets."""
-    raise flight.FlightServerError(why) from None
+def _refuse(message: str) -> NoReturn:
+    """Raise the error for a client."""
+    raise flight.FlightServerError(message) from None
 
 
-def _place(value: Any) -> int:
-    """Return an offset, position or size, checked."""
+def _number(value: Any) -> int:
+    """Check an offset, position or size."""
     if type(value) is not int or not 0 <= value < 2**63:
         _refuse("at, size, start and end are numbers from 0 on")
     return value
@@ -303,19 +302,19 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def names_of(folders: Sequence[Path]) -> dict[str, str]:
-    """Return folders by the names under which they are served, which are their own.
+    """Return folders by the names under which they are served: the names of the folders.
 
     Raises:
-        ValueError: two have one name, or one has a name that no address could have.
+        ValueError: two folders have one name, or a name cannot be part of an address.
     """
-    named: dict[str, str] = {}
+    folders_by_name: dict[str, str] = {}
     for folder in folders:
-        place = str(folder.resolve())
-        name = Path(place).name
+        path = str(folder.resolve())
+        name = Path(path).name
         if not SERVED_NAME.fullmatch(name):
-            what = f"{name!r} is no name to be served under: letters, digits and -_.+@= are"
-            raise ValueError(what)
-        if named.setdefault(name, place) != place:
-            what = f"{named[name]} and {place} would both be served as {name}"
-            raise ValueError(what)
-    return named
+            message = f"{name!r} cannot be served: use letters, digits and -_.+@= in the name"
+            raise ValueError(message)
+        if folders_by_name.setdefault(name, path) != path:
+            message = f"{folders_by_name[name]} and {path} would both be served as {name}"
+            raise ValueError(message)
+    return folders_by_name

@@ -233,7 +233,9 @@ def test_the_logs_of_a_server_are_listed_that_may_be_read(server, capsys, monkey
     assert f"no logs at {server} that may be read" in told(capsys, "log", "ls", server)
     monkeypatch.setenv("CALLBOARD_SECRET", "wrong")
     assert "the token is wrong" in told(capsys, "log", "ls", server, code=1)
-    assert "names no server of logs" in told(capsys, "log", "ls", f"{server}/cpu", code=2)
+    assert "is not the address of a log server" in told(
+        capsys, "log", "ls", f"{server}/cpu", code=2
+    )
 
 
 @pytest.mark.slow

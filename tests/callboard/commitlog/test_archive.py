@@ -22,8 +22,8 @@ from callboard.commitlog.folder import Folder
 from callboard.commitlog.objects.archive import Copier, archives_of
 from callboard.commitlog.objects.disk import ObjectDisk
 from callboard.commitlog.objects.manifest import (
-    KEPT,
-    ORPHANED,
+    MANIFEST_LIMIT,
+    ORPHAN_SECONDS,
     Manifest,
     Manifests,
     decode_manifest,
@@ -170,7 +170,7 @@ def test_a_publisher_that_slept_while_its_number_was_removed_begins_anew(log):
         if what == "create" and not slept:
             slept.append(name)
             others = Manifests(store.client(lambda *_: ""))
-            for number in range(KEPT + 5):
+            for number in range(MANIFEST_LIMIT + 5):
                 others.change(lambda before, n=number: _with_query(before, n))
         return ""
 
@@ -178,8 +178,8 @@ def test_a_publisher_that_slept_while_its_number_was_removed_begins_anew(log):
     store.create(Manifest(0, "log", "here").name, Manifest(0, "log", "here").encode())
     manifests.change(lambda before: before._replace(published={**before.published, "mine": 1}))
     newest = Manifests(store).newest()
-    assert newest.published == {"others": KEPT + 4, "mine": 1}
-    assert len(store.names("manifests")) <= KEPT + 1
+    assert newest.published == {"others": MANIFEST_LIMIT + 4, "mine": 1}
+    assert len(store.names("manifests")) <= MANIFEST_LIMIT + 1
 
 
 def _with_query(before, number):
@@ -212,7 +212,7 @@ def check_start(store):
 
 
 def test_a_reader_within_a_segment_that_is_removed_goes_on_behind_it(monkeypatch):
-    monkeypatch.setattr("callboard.commitlog.objects.disk.FRESH", 0.0)
+    monkeypatch.setattr("callboard.commitlog.objects.disk.FRESH_SECONDS", 0.0)
     disk, store = MemoryDisk(), FlakyObjects()
     with CommitLog("/cpu", disk=disk, sync="none", segment_bytes=3_000_000) as log:
         log.disk = disk
@@ -239,7 +239,7 @@ def test_orphans_are_swept_after_a_time_and_listed_objects_never(log):
     list(copier(log, store).copy())
     assert store.objects["staged/0123"] == b"rows"
     before = set(store.objects) - {"segments/00000000000000000000-dead.log", "staged/0123"}
-    store.now = ORPHANED + 1
+    store.now = ORPHAN_SECONDS + 1
     log.append_batch(["x"] * 100, topic="/a")
     log.append("/last", "value")
     list(copier(log, store).copy())
@@ -349,7 +349,7 @@ def test_what_lags_is_told(log):
     list(copy.copy())
     (told,) = archives_of(Folder(log.disk, "/cpu"))
     assert (told.place, told.end, told.trouble) == (store.url, log.segments[-1].base, "")
-    copy.tell_trouble(LogFailed("no way there"))
+    copy.report_failure(LogFailed("no way there"))
     (told,) = log.archives
     assert (told.end, told.trouble) == (log.segments[-1].base, "no way there")
 
@@ -367,5 +367,5 @@ def test_manifests_that_name_other_places_are_refused():
 
 
 def test_nothing_is_read_where_nothing_was_archived():
-    with pytest.raises(LogFailed, match="there is no log at sim://bucket/cpu; copy one there"):
+    with pytest.raises(LogFailed, match="there is no log at sim://bucket/cpu; copy one to it"):
         archive_of(FlakyObjects())

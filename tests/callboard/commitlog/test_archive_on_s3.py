@@ -142,7 +142,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 def test_options_that_mean_nothing_are_refused(tmp_path):
-    with pytest.raises(InvalidOption, match="give an address"):
+    with pytest.raises(InvalidOption, match="is not an address"):
         CommitLog(tmp_path / "a", archive="backup")
     with pytest.raises(InvalidOption, match="needs a folder"):
         CommitLog(archive="memory://x")

@@ -18,18 +18,18 @@ class EndedMeanwhile(threading.Event):
 
     def __init__(self, wanted):
         super().__init__()
-        self._wanted = wanted
+        self._wake = wanted
 
     def wait(self, timeout=None):
         was_set = super().wait(timeout)
         self.set()
-        self._wanted.set()
+        self._wake.set()
         return was_set
 
 
 def test_an_end_between_the_pause_and_the_work_is_not_missed():
     background = Work()
-    background._ended = EndedMeanwhile(background._wanted)
+    background._ended = EndedMeanwhile(background._wake)
 
     background.wake()
     background._thread.join(20)

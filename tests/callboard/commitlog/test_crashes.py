@@ -172,7 +172,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_the_log_is_opened_aga
     with pytest.raises(LogFailed, match="open the log again"):
         log.flush()
     disk.faults.fsync_errors = 0.0
-    with pytest.raises(LogFailed, match="failed before"):
+    with pytest.raises(LogFailed, match="has failed"):
         log.append("/t", b"second")
 
     again = CommitLog("/a", disk=disk, sync="none")

@@ -205,7 +205,7 @@ def test_a_negative_offset_is_refused(make):
 
 
 def test_a_retention_that_is_none_is_told_with_what_to_give():
-    with pytest.raises(TypeError, match=r"give Retention\(seconds=…\)"):
+    with pytest.raises(TypeError, match=r"use, for example, Retention\(seconds=…\)"):
         CommitLog(retain="7d")
 
 

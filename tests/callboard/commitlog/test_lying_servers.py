@@ -55,7 +55,7 @@ def read(server):
     ids=range(11),
 )
 def test_an_answer_of_another_form_is_told(data, what, answer):
-    with pytest.raises(LogFailed, match="no callboard log serve, or another version"):
+    with pytest.raises(LogFailed, match="not callboard log serve, or has another version"):
         read(Liar(data, {what: answer}))
 
 
@@ -74,7 +74,7 @@ def test_an_answer_of_another_form_is_told(data, what, answer):
     ids=range(8),
 )
 def test_a_row_that_is_none_is_told(data, rows):
-    with pytest.raises(LogFailed, match="no callboard log serve, or another version"):
+    with pytest.raises(LogFailed, match="not callboard log serve, or has another version"):
         read(Liar(data, rows=lambda _: [rows], schema=rows.schema))
 
 

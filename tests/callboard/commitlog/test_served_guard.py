@@ -14,7 +14,7 @@ from callboard.commitlog import CommitLog, LogFailed, LogReader
 flight = pytest.importorskip("pyarrow.flight")
 
 from callboard.commitlog.remote import disk, guard  # noqa: E402
-from callboard.commitlog.remote.server import LogServer, _of_disk  # noqa: E402
+from callboard.commitlog.remote.server import LogServer, _disk_error  # noqa: E402
 from tests.polling import eventually  # noqa: E402
 
 SECRETS = {"reader": ["cpu"], "other": []}
@@ -65,8 +65,8 @@ def waiting(server, count):
 
 
 def test_who_never_reads_makes_room_when_others_come(serve, monkeypatch):
-    monkeypatch.setattr(guard, "CALLS", 2)
-    monkeypatch.setattr(guard, "_STALLED", 0.0)
+    monkeypatch.setattr(guard, "CALL_LIMIT", 2)
+    monkeypatch.setattr(guard, "_STALL_SECONDS", 0.0)
     server = serve()
     idle = [dial(server) for _ in range(2)]
     streams = [client.do_get(WHOLE, HOW) for client in idle]
@@ -77,14 +77,14 @@ def test_who_never_reads_makes_room_when_others_come(serve, monkeypatch):
 
 
 def test_calls_beyond_the_bound_are_told(serve, monkeypatch):
-    monkeypatch.setattr(guard, "CALLS", 1)
-    monkeypatch.setattr(disk, "_PATIENCE", 0.3)
+    monkeypatch.setattr(guard, "CALL_LIMIT", 1)
+    monkeypatch.setattr(disk, "_RETRY_SECONDS", 0.3)
     server = serve()
     client = dial(server)
     stream = client.do_get(WHOLE, HOW)
     waiting(server, 1)
     place = f"grpc://127.0.0.1:{server.port}/cpu"
-    with pytest.raises(LogFailed, match="server of logs is busy: 1 calls run, as many as"):
+    with pytest.raises(LogFailed, match="is busy: 1 calls run, which is the limit"):
         LogReader(place, token="reader")
     stream.cancel()
     eventually(lambda: not server._guard._calls)
@@ -92,7 +92,7 @@ def test_calls_beyond_the_bound_are_told(serve, monkeypatch):
 
 
 def test_columns_have_a_bound_of_their_own(serve, monkeypatch):
-    monkeypatch.setattr(guard, "COLUMNS", 0)
+    monkeypatch.setattr(guard, "COLUMNS_LIMIT", 0)
     server = serve()
     client = dial(server)
     with pytest.raises(flight.FlightUnavailableError, match="0 calls for columns run"):
@@ -135,8 +135,8 @@ def is_cut(connection):
 
 
 def test_connections_that_show_nothing_are_cut(serve, monkeypatch, caplog):
-    monkeypatch.setattr(guard, "_GRACE", 0.0)
-    monkeypatch.setattr(guard, "_TICK", 0.05)
+    monkeypatch.setattr(guard, "_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(guard, "_TICK_SECONDS", 0.05)
     server = serve()
     there = LogReader(f"grpc://127.0.0.1:{server.port}/cpu", token="reader")
     assert there.end == 24
@@ -144,14 +144,14 @@ def test_connections_that_show_nothing_are_cut(serve, monkeypatch, caplog):
     with pytest.raises(LogFailed, match="token is wrong"):
         LogReader(f"grpc://127.0.0.1:{server.port}/cpu", token="wrong")
     assert len(list(there.read())) == 24
-    assert "nobody showed a token there" in caplog.text
+    assert "no token was presented" in caplog.text
 
 
 @pytest.mark.slow
 def test_a_thousand_connections_leave_room_for_readers(serve, monkeypatch):
     most = 60
-    monkeypatch.setattr(guard, "CONNECTIONS", most)
-    monkeypatch.setattr(guard, "_TICK", 0.05)
+    monkeypatch.setattr(guard, "CONNECTION_LIMIT", most)
+    monkeypatch.setattr(guard, "_TICK_SECONDS", 0.05)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 4096:
         pytest.skip("needs 4,096 descriptors (ulimit -n)")
     server = serve()
@@ -191,7 +191,7 @@ def admitted(watched, token, *, is_open=False, columns=False):
 
 def test_one_token_leaves_room_for_others():
     watched = guard.LogGuard()
-    hog = [admitted(watched, "hog") for _ in range(guard.CALLS - guard.CALLS // 4)]
+    hog = [admitted(watched, "hog") for _ in range(guard.CALL_LIMIT - guard.CALL_LIMIT // 4)]
     assert "96 calls of this token run" in admitted(watched, "hog")
     assert not any(isinstance(each, str) for each in hog)
     few = [admitted(watched, "few") for _ in range(9)]
@@ -204,29 +204,29 @@ def test_one_token_leaves_room_for_others():
 
 def test_columns_are_shared_as_well():
     watched = guard.LogGuard()
-    hog = [admitted(watched, "hog", columns=True) for _ in range(guard.COLUMNS)]
-    assert sum(isinstance(each, str) for each in hog) == guard.COLUMNS // 4
+    hog = [admitted(watched, "hog", columns=True) for _ in range(guard.COLUMNS_LIMIT)]
+    assert sum(isinstance(each, str) for each in hog) == guard.COLUMNS_LIMIT // 4
     assert not isinstance(admitted(watched, "few", columns=True), str)
     assert "1 calls for columns of this token run" in admitted(watched, "few", columns=True)
 
 
 def test_a_server_for_all_of_a_machine_has_no_bound_for_each():
     watched = guard.LogGuard()
-    made = [admitted(watched, "", is_open=True) for _ in range(guard.CALLS + 1)]
-    assert [isinstance(each, str) for each in made] == [False] * guard.CALLS + [True]
+    made = [admitted(watched, "", is_open=True) for _ in range(guard.CALL_LIMIT + 1)]
+    assert [isinstance(each, str) for each in made] == [False] * guard.CALL_LIMIT + [True]
 
 
 def test_a_busy_token_is_refused_by_the_server_and_others_are_not(serve, monkeypatch):
-    monkeypatch.setattr(guard, "CALLS", 4)
-    monkeypatch.setattr(guard, "_FEW", (0, 0))
-    monkeypatch.setattr(disk, "_PATIENCE", 0.3)
+    monkeypatch.setattr(guard, "CALL_LIMIT", 4)
+    monkeypatch.setattr(guard, "_RESERVED", (0, 0))
+    monkeypatch.setattr(disk, "_RETRY_SECONDS", 0.3)
     server = serve({"reader": ["cpu"], "second": ["cpu"]}.get)
     for _ in range(3):
         admitted(server._guard, "reader")
     place = f"grpc://127.0.0.1:{server.port}/cpu"
     with pytest.raises(LogFailed, match="busy: 3 calls of this token run"):
         LogReader(place, token="reader")
-    monkeypatch.setattr(guard, "_FEW", (1, 1))
+    monkeypatch.setattr(guard, "_RESERVED", (1, 1))
     assert LogReader(place, token="second").end == 24
 
 
@@ -242,8 +242,8 @@ def test_of_too_many_connections_those_go_whose_token_has_most(monkeypatch):
         if token == "second":
             watched.end(call)  # it asks nothing just now, which those of the other do
         watched._readers[peer] = float(age)
-    watched._most = 2
-    watched.look()
+    watched._limit = 2
+    watched.check()
     assert len(cut) == 8
     assert ("10.0.0.2", 1) not in cut
 
@@ -271,7 +271,7 @@ def test_peers_are_known_by_their_addresses(peer, found):
     ],
 )
 def test_a_client_gets_the_number_of_what_the_disk_refused(error, kind, number):
-    answer = _of_disk(error)
+    answer = _disk_error(error)
 
     assert type(answer) is kind
     assert answer.extra_info == number

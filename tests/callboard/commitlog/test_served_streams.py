@@ -207,7 +207,7 @@ def test_a_server_without_descriptors_is_asked_again(server, log, monkeypatch):
     monkeypatch.setattr(RealDisk, "open", scarce)
     assert len(list(reader.read())) == 9000
     assert rest == [0]
-    monkeypatch.setattr(disk, "_PATIENCE", 0.3)
+    monkeypatch.setattr(disk, "_RETRY_SECONDS", 0.3)
     rest[0] = 10**9
     with pytest.raises(LogFailed, match="the server of logs is busy: Too many open files"):
         list(reader.read())

@@ -194,7 +194,7 @@ def test_what_cannot_be_served_is_refused_at_once(logs, why):
 
 
 def test_nothing_can_be_written(shop):
-    with pytest.raises(LogFailed, match="served to read"):
+    with pytest.raises(LogFailed, match="served read-only"):
         CommitLog(shop.address + "/cpu")
 
 

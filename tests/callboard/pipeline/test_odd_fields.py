@@ -58,7 +58,7 @@ def test_a_decimal_too_large_for_memory_is_undecodable(value, kind):
     """Arrow hung, or took the process with it."""
     found, reason = decoded(value, kind)
     assert found is None
-    assert reason.startswith("no CBOR")
+    assert reason.startswith("not CBOR")
     assert infer_fields([dumps({"v": [value]})], [False]) == []
 
 
@@ -80,4 +80,4 @@ def test_a_payload_with_shared_references_is_not_a_sample():
     )
     assert infer_fields([doublings], [False]) == []
     _, reasons = decode_payloads([doublings], [False], [pa.field("_1", INTEGER)])
-    assert reasons[0].startswith("no CBOR")
+    assert reasons[0].startswith("not CBOR")

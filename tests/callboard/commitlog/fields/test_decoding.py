@@ -54,7 +54,7 @@ def test_a_record_that_is_bad_in_one_field_is_null_in_all():
     )
 
     assert columns == [[1.0, None], ["a", None]]
-    assert reasons == {1: "field load is 'much', which is no double"}
+    assert reasons == {1: "field load is 'much', which is not a double"}
 
 
 def test_bytes_that_are_no_cbor_are_told_with_the_reason():
@@ -62,7 +62,7 @@ def test_bytes_that_are_no_cbor_are_told_with_the_reason():
 
     assert columns == [[None, 2.0]]
     assert list(reasons) == [0]
-    assert reasons[0].startswith("no CBOR: ")
+    assert reasons[0].startswith("not CBOR: ")
 
 
 def test_a_number_that_is_no_integer_does_not_fit_an_integer():

@@ -12,7 +12,7 @@ from callboard.commitlog import LogReader, Retention
 from callboard.commitlog.batch import encode_batch
 from callboard.commitlog.columns import many_records
 from callboard.commitlog.objects.disk import ObjectDisk
-from callboard.commitlog.objects.manifest import ORPHANED, Manifest, Manifests
+from callboard.commitlog.objects.manifest import ORPHAN_SECONDS, Manifest, Manifests
 from callboard.commitlog.verify import verify
 from callboard.pipeline import PublishFailed
 from callboard.pipeline.spark import store_journal as module
@@ -24,7 +24,7 @@ from tests.callboard.commitlog.stores import FlakyObjects, Killed
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
     monkeypatch.setattr(module, "_PAUSE", 0.0)
-    monkeypatch.setattr("callboard.commitlog.objects.disk.FRESH", 0.0)
+    monkeypatch.setattr("callboard.commitlog.objects.disk.FRESH_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_files_of_dead_tasks_are_removed(store, monkeypatch):
     left = stage(journal, "left")
     journal.publish("q", 0, [stage(journal, "a")])
     assert store.names("staged") == [left.name]
-    store.now = ORPHANED + 1
+    store.now = ORPHAN_SECONDS + 1
     journal.publish("q", 1, [stage(journal, "b")])
     assert store.names("staged") == []
 
