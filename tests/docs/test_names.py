@@ -4,6 +4,8 @@ import importlib
 import re
 from functools import cache
 
+import pytest
+
 from tests.docs.prose import ROOT, code_spans
 
 #: A path from the root, or from the package: `callboard/actors` is the folder `actors`.
@@ -91,6 +93,7 @@ def test_files_that_pages_name_exist():
     assert missing == []
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the changelog has former names
 def test_dotted_names_that_pages_mention_can_be_imported():
     names = [
         (page, match.group())
