@@ -6,6 +6,7 @@ from callboard import Actor, Mailbox, handler
 from callboard.actors.errors import ActorDown
 from callboard.basp.header import INSPECTOR
 from callboard.proxies.inspection import DrainNode, Inspect
+from callboard.support.inspection_tables import key_of
 from tests.proxies.cast import Echo, Later, Sink, connect, eventually
 
 
@@ -148,3 +149,16 @@ def test_a_node_can_be_drained_from_elsewhere(make_node):
         answer.result(10)
     eventually(lambda: a.nodes() == [])
     assert b.runtime.is_closed
+
+
+def test_the_keys_of_rows_are_what_the_actors_are_sorted_by(inspected):
+    _, b, inspect = inspected
+    for name in ("z", "a"):
+        b.register(name, b.spawn(Echo))
+
+    by_name = inspect(sort="name", rising=True, keys=True)
+    by_depth = inspect(sort="depth", keys=True)
+
+    assert [actor.name for actor in by_name.actors] == ["a", "z"]
+    assert by_name.keys == [key_of("a"), key_of("z")]
+    assert by_depth.keys == [key_of(0), key_of(0)]

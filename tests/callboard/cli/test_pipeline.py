@@ -9,10 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from callboard import Endpoint
+from callboard import Endpoint, Node
 from callboard.cli import main, pipeline
-from callboard.cli.work.query_watch import QueryWatch
+from callboard.cli.cli_error import CliError
+from callboard.cli.work import query_watch
+from callboard.cli.work.query_watch import QueryWatch, rows_from
 from callboard.commitlog import CommitLog, Record
+from callboard.endpoint.hub import Hub
 from callboard.figures import exposition
 from callboard.pipeline.errors import PipelineError, SparkMissing
 from callboard.pipeline.job import Job
@@ -366,3 +369,26 @@ def test_a_stream_dials_its_peers_before_the_slow_start_of_java(monkeypatch, tmp
     assert main([*command, "--listen", "127.0.0.1:0"]) != 0
 
     assert steps == ["spark", "link", "spark"]
+
+
+def test_the_rows_of_a_cluster_are_those_of_every_query_that_reports(monkeypatch):
+    monkeypatch.setattr(query_watch, "_LOOK", 0.2)
+    options = SimpleNamespace(open_node=lambda _: Node("watch"))
+    with Node("there") as there:
+        port, over, hub = there.listen("127.0.0.1", 0), threading.Event(), Hub.of(there)
+
+        def report():
+            while not over.wait(0.02):
+                for name in ("rates", "late"):
+                    hub.publish(f"$spark/{name}/status", {"query": name})
+                    hub.publish(f"$spark/{name}/progress", {"batch": 1})
+
+        reports = threading.Thread(target=report)
+        reports.start()
+        rows = rows_from(f"127.0.0.1:{port}", options, 30.0)
+        over.set()
+        reports.join()
+        with pytest.raises(CliError, match="no query reported"):
+            rows_from(f"127.0.0.1:{port}", options, 0.1)
+
+    assert [row["query"] for row in rows] == ["late", "rates"]

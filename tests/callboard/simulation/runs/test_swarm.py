@@ -40,6 +40,20 @@ def test_a_fault_that_is_drawn_is_printed_as_the_call_that_makes_it():
             assert eval(str(fault), dict(NAMES)) == fault
 
 
+def test_only_a_fault_that_waits_for_a_moment_begins_some_time_after_it():
+    rhythm = ActivityProfile(2.0, {"disk": 16, "answer": 8, "test": 8})
+    faults = [
+        fault
+        for seed in range(300)
+        for profile in (None, rhythm)
+        for fault in Swarm((crash,), 20.0, 12).draw(seed, profile)
+    ]
+
+    late = [fault for fault in faults if fault.after]
+    assert late
+    assert all(fault.on for fault in late)
+
+
 def test_the_same_seed_draws_the_same():
     rhythm = ActivityProfile(4.0, {"send": 8})
     draws = [Swarm((), 20.0, 12).draw(77, rhythm) for _ in range(2)]
