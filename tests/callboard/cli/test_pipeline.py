@@ -15,12 +15,12 @@ from callboard.cli.cli_error import CliError
 from callboard.cli.work import query_watch
 from callboard.cli.work.query_watch import QueryWatch, rows_from
 from callboard.commitlog import CommitLog, Record
-from callboard.endpoint.hub import Hub
 from callboard.figures import exposition
 from callboard.pipeline.errors import PipelineError, SparkMissing
 from callboard.pipeline.job import Job
 from callboard.pipeline.progress import DeliveryStats, Progress, StatusFile, query_metrics
 from callboard.pipeline.spark.dead_letters import DeadLetter, Origin, bury
+from callboard.topics.hub import Hub
 from tests.polling import eventually
 
 
