@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from callboard.configuration import reading
 from callboard.gateway.broker import ANY
@@ -38,6 +38,7 @@ from callboard.gateway.modules import READY_MADE
 from callboard.gateway.outprocess import OutProcess, ProcessEntrypoint
 from callboard.gateway.remote import read_place
 from callboard.kernel.queue import Mailbox
+from callboard.support.private_file import check_mode
 from callboard.support.text import describe, logged
 
 #: The default bounds of a queue on disk, for a module with a store.
@@ -189,6 +190,7 @@ class ModuleEntry(reading.StrictTable):
     on_error: Literal["continue", "crash"] = "continue"
     detached: bool = False
     store: str | None = Field(default=None, min_length=1)
+    store_mode: Annotated[int | None, AfterValidator(check_mode)] = None
 
 
 class LinkEntry(reading.StrictTable):
@@ -394,6 +396,7 @@ class _Check:
             detached=entry.detached,
             hold=True,
             store=None if entry.store is None else self.folder / entry.store,
+            store_mode=entry.store_mode,
         )
         return ModuleSpec(entry.name, args, options, loader, choice.entrypoint, loaded)
 

@@ -17,6 +17,7 @@ from callboard.kernel.actors import ActorRef, Restart
 from callboard.kernel.queue import Mailbox
 from callboard.kernel.reply import Future
 from callboard.support import reentry
+from callboard.support.private_file import check_mode
 from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
@@ -96,6 +97,11 @@ class ModuleOptions:
         intensity: number of restarts and seconds; more restarts in that time end the module.
         store: the folder of its queue, see `callboard.gateway.spool`; messages wait there while
             `receive` raises an `OSError`. None for a queue in memory.
+        store_mode: mode of that folder if it is new, such as 0o750; by default 0o700. Its files
+            are as open as the folder.
+
+    Raises:
+        ValueError: `store_mode` is not a mode with which this user can use a folder.
     """
 
     queue: Mailbox = DEFAULT_QUEUE
@@ -105,6 +111,10 @@ class ModuleOptions:
     hold: bool = False
     intensity: tuple[int, float] = (3, 5.0)
     store: Path | None = None
+    store_mode: int | None = None
+
+    def __post_init__(self) -> None:
+        check_mode(self.store_mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +197,12 @@ class ModuleHandle:
     _uncounted: deque[str] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        queue, store = self.options.queue, self.options.store
+        queue, store, mode = self.options.queue, self.options.store, self.options.store_mode
         if store is None:
             self.inbox = Inbox(self.name, queue, self.lose)
         else:
-            self.inbox = SpooledInbox(self.name, queue, self.lose, store, self.broker.url)
+            url = self.broker.url
+            self.inbox = SpooledInbox(self.name, queue, self.lose, store, url, mode)
 
     @property
     def is_open(self) -> bool:

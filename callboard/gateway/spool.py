@@ -23,6 +23,7 @@ from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.inbox import FAILED, Inbox
 from callboard.support import after_fork
+from callboard.support.private_file import mode_in
 from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
@@ -46,8 +47,8 @@ _NO_SOURCE: Final = bytes(8)
 class Spool:
     """Frames on disk, in order. Methods may be called from any thread."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open a folder, or create it.
+    def __init__(self, folder: Path, mode: int | None = None) -> None:
+        """Open a folder; create it, with a mode, if it does not exist.
 
         Raises:
             LogError: another process uses it, or the disk reports an error.
@@ -59,8 +60,11 @@ class Spool:
         self._lock = locks.lock("spool of a gateway", 250)
         #: Returns whether this thread is in a call of the spool.
         self.is_inside = locks.owner_test(self._lock)
-        self._log = CommitLog(folder, segment_bytes=SEGMENT)
+        self._mode = mode
+        self._log = CommitLog(folder, segment_bytes=SEGMENT, mode=mode)
         self._file = os.open(folder / POSITION, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if mode is not None:
+            os.fchmod(self._file, mode_in(folder / POSITION))  # regardless of the umask
         digits = os.pread(self._file, 20, 0)
         position = int(digits) if digits.isdigit() else 0
         after_fork.register(self, Spool._leave)
@@ -85,7 +89,7 @@ class Spool:
             if self._log.may_reopen:
                 with suppress(LogError):
                     self._log.close()
-                self._log = CommitLog(self.folder, segment_bytes=SEGMENT)
+                self._log = CommitLog(self.folder, segment_bytes=SEGMENT, mode=self._mode)
             self._log.append("", frame)
             self._end = self._log.end
             self.size += len(frame)
@@ -193,10 +197,12 @@ class SpooledInbox(Inbox):
     Attributes:
         folder: of the queue.
         broker: the url of the module's broker: a folder belongs to one module.
+        mode: of the folder if it is new, as of `CommitLog`.
     """
 
     folder: Path
     broker: str
+    mode: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -209,7 +215,7 @@ class SpooledInbox(Inbox):
                 msg = f"the store {folder} belongs to {other.name!r}; use separate folders"
                 raise ModuleFailed(msg)
             try:
-                spool = spool or Spool(folder)
+                spool = spool or Spool(folder, self.mode)
             except (LogError, OSError) as error:
                 msg = f"module {self.name!r} cannot store in {folder}: {describe(error)}"
                 raise ModuleFailed(msg) from error

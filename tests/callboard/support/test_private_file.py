@@ -13,7 +13,9 @@ from callboard.actors.errors import WrongValue
 from callboard.commitlog import CommitLog
 from callboard.entity.state.backends import open_leases, open_state, open_view
 from callboard.entity.state.sqlite import SqliteState
+from callboard.flow.file_service import FileService
 from callboard.flow.record_file import RecordFile
+from callboard.gateway.handle import ModuleOptions
 from callboard.gateway.spool import Spool
 from callboard.lease.sqlite import Lives, SqliteLeases
 from callboard.model.errors import InvalidData
@@ -83,14 +85,14 @@ def _leases(place):
     SqliteLeases(place / "leases", "w", life).close()
 
 
-def _spool(place):
-    spool = Spool(place / "deep" / "spool")
+def _spool(place, mode=None):
+    spool = Spool(place / "deep" / "spool", mode)
     spool.append(b"frame")
     spool.close()
 
 
-def _records(place):
-    RecordFile(place / "deep" / "a.rec").close()
+def _records(place, mode=None):
+    RecordFile(place / "deep" / "a.rec", mode).close()
 
 
 def _status(place):
@@ -136,6 +138,23 @@ def test_a_mode_that_is_given_holds_whatever_the_umask_is(place):
 
     assert modes_below(place)[0] == {0o750}
     assert _modes_of_locks(place) == ({0o600}, {0o640})
+
+
+@pytest.mark.parametrize("keeper", [_spool, _records])
+def test_a_mode_of_spools_and_recordings_holds_whatever_the_umask_is(place, keeper):
+    os.umask(0o077)
+
+    keeper(place, 0o750)
+
+    assert modes_below(place)[0] == {0o750}
+    assert _modes_of_locks(place)[1] == {0o640}
+
+
+def test_a_file_service_and_a_module_check_their_modes(place):
+    with pytest.raises(ValueError, match="not a mode of a folder"):
+        ModuleOptions(store=place / "spool", store_mode=0o070)
+    with pytest.raises(ValueError, match="not a mode of a folder"):
+        FileService(str(place), mode=0o1700)
 
 
 def _modes_of_locks(place):
