@@ -36,3 +36,12 @@ def test_every_public_name_has_its_place(package, elsewhere):
 
 def test_nothing_is_described_twice():
     assert len(DESCRIBED) == len(set(DESCRIBED))
+
+
+def test_every_public_member_of_a_node_stands_in_one_group():
+    inner = {"adopt", "worker_class"}  # of callboard itself
+    members = {name for name in dir(callboard.Node) if not name.startswith("_")} - inner
+    pattern = r"^\.\. auto(?:method|property):: callboard\.Node\.(\w+)$"
+    grouped = re.findall(pattern, PAGES, re.MULTILINE)
+
+    assert sorted(grouped) == sorted(members)
