@@ -37,8 +37,8 @@ def handler_under_way(cell: Cell) -> object:
 def activity_of(cell: Cell) -> Activity:
     """Return the activity of an actor; may be called from any thread."""
     task = _oldest_task(cell)
-    aside = cell.aside
-    blocked = None if aside is None else aside.blocked_by
+    rare = cell.rare
+    blocked = None if rare is None else rare.blocked_by
     awaits = "" if blocked is None else f"room in the mailbox of {blocked.ref}"
     if task is None:
         frame = handler_frame(_thread_of(cell)) if cell.running else None
@@ -54,10 +54,10 @@ def activity_of(cell: Cell) -> Activity:
 
 def _oldest_task(cell: Cell) -> HandlerTask | None:
     """Return the running coroutine handler, the oldest of several."""
-    if cell.task is not None or cell.aside is None:
+    if cell.task is not None or cell.rare is None:
         return cell.task
     try:
-        return next(iter(cell.aside.tasks), None)
+        return next(iter(cell.rare.tasks), None)
     except RuntimeError:  # another thread modified the tasks during the iteration
         return None
 

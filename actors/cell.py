@@ -113,7 +113,7 @@ MONITORS_LOCK: Final = locks.lock("lives of actors", 770)
 
 #: The first mailbox, and the first rarely used state, of cells that are about to get them.
 _FIRST_MAILBOXES: Final[dict["Cell", deque[Item]]] = {}
-_FIRST_ASIDES: Final[dict["Cell", "RareState"]] = {}
+_FIRST_RARE_STATES: Final[dict["Cell", "RareState"]] = {}
 
 _URGENT: Final = Urgent()
 _RESUME: Final = Resume()
@@ -343,7 +343,7 @@ class Cell(MessageSender):
     reason: ExitReason | None = None
     detail: str = ""
     #: Rarely used state.
-    aside: RareState | None = None
+    rare: RareState | None = None
     #: Whether the cell has to check for an end, other handlers and so on before a message.
     attention: bool = False
     # Most actors have none of these, so each is created on first use.
@@ -407,7 +407,7 @@ class Cell(MessageSender):
     def handled(self) -> int:
         """Number of messages that handlers were called for, including the current one."""
         taken = self._taken + self._in_turn
-        return taken if self.aside is None else taken - self.aside.unhandled
+        return taken if self.rare is None else taken - self.rare.unhandled
 
     @property
     def keeps_order(self) -> bool:
@@ -425,8 +425,8 @@ class Cell(MessageSender):
     @property
     def unfinished(self) -> int:
         """Number of messages that wait, are being handled, or are not answered yet."""
-        aside = self.aside
-        put_aside = 0 if aside is None else len(aside.tasks) + len(aside.stash)
+        rare = self.rare
+        put_aside = 0 if rare is None else len(rare.tasks) + len(rare.stash)
         is_busy = self.running or self.task is not None
         return self.depth + self.owed_answers + put_aside + is_busy
 
@@ -453,13 +453,13 @@ class Cell(MessageSender):
     @property
     def activity(self) -> str:
         """The state of the actor: `blocked`, `awaiting`, `running`, `ready` or `idle`."""
-        if self.aside is not None and self.aside.blocked_by is not None:
+        if self.rare is not None and self.rare.blocked_by is not None:
             return "blocked"
         if self.task is not None:
             return "awaiting"
         if self.running:
             return "running"
-        if self.aside is not None and self.aside.tasks:
+        if self.rare is not None and self.rare.tasks:
             return "awaiting"
         return "ready" if self.depth else "idle"
 
@@ -587,16 +587,16 @@ class Cell(MessageSender):
         mailbox, mail = self._mailbox, []
         while mailbox:
             item = mailbox.popleft()
-            if type(item[0]) is Urgent and self.aside is not None and self.aside.urgent:
-                item = self.aside.urgent.popleft()
+            if type(item[0]) is Urgent and self.rare is not None and self.rare.urgent:
+                item = self.rare.urgent.popleft()
             mail.append(item)
         return mail
 
     @property
     def is_quiet(self) -> bool:
         """Whether the actor is without mail, work, timers, children and unanswered asks."""
-        aside = self.aside
-        if self.children or self.owed_answers or (aside and (aside.reminders or aside.stash)):
+        rare = self.rare
+        if self.children or self.owed_answers or (rare and (rare.reminders or rare.stash)):
             return False
         return not (self.depth or self.running or self.scheduled or self.task)
 
@@ -609,12 +609,12 @@ class Cell(MessageSender):
 
     def open_rare(self) -> RareState:
         """Return the rarely used state, created on first use."""
-        if self.aside is None:
-            first = _FIRST_ASIDES.setdefault(self, RareState())  # as in `open_mailbox`
-            if self.aside is None:
-                self.aside = first
-            _FIRST_ASIDES.pop(self, None)
-        return self.aside
+        if self.rare is None:
+            first = _FIRST_RARE_STATES.setdefault(self, RareState())  # as in `open_mailbox`
+            if self.rare is None:
+                self.rare = first
+            _FIRST_RARE_STATES.pop(self, None)
+        return self.rare
 
     # --- the turn ---
 
@@ -708,8 +708,8 @@ class Cell(MessageSender):
         # either the checks find the reason, or the flag is set again for the next turn.
         self.attention = False
         if self._end is None and not self.is_paused:
-            if self.aside is not None:
-                self.aside.is_held = False
+            if self.rare is not None:
+                self.rare.is_held = False
             return True
         self.attention = True
         return False
@@ -966,35 +966,35 @@ class Cell(MessageSender):
 
     def _handle_marked(self) -> None:
         """Run a step of the first woken task, and handle the first urgent message."""
-        aside = self.open_rare()
-        if aside.woken:
-            self._step(aside.woken.popleft())
-        if aside.urgent:
-            aside.unhandled -= 1  # the message is counted, its mark is not
-            self.dispatch(*aside.urgent.popleft())
+        rare = self.open_rare()
+        if rare.woken:
+            self._step(rare.woken.popleft())
+        if rare.urgent:
+            rare.unhandled -= 1  # the message is counted, its mark is not
+            self.dispatch(*rare.urgent.popleft())
 
     def _finish_down_to(self, limit: int, message: Any, sender: Sender | None) -> bool:
         """Return whether at most `limit` tasks run; otherwise put the message back.
 
         First runs the tasks that can resume.
         """
-        aside = self.aside
-        if aside is None or len(aside.tasks) <= limit:
+        rare = self.rare
+        if rare is None or len(rare.tasks) <= limit:
             return True
         mailbox = self.open_mailbox()
         mailbox.appendleft((message, sender))  # first: if a step fails, it is a dead letter
-        aside.unhandled += 1
+        rare.unhandled += 1
         # Marks may now follow the message that was put back, so the queues are read instead.
-        while len(aside.tasks) > limit and (aside.woken or aside.urgent):
+        while len(rare.tasks) > limit and (rare.woken or rare.urgent):
             self._handle_marked()
-        if len(aside.tasks) > limit:
-            aside.is_held = self.attention = True
+        if len(rare.tasks) > limit:
+            rare.is_held = self.attention = True
         return False
 
     def _step(self, task: ConcurrentTask) -> None:
         """Run a concurrent handler to its next await."""
-        aside = self.open_rare()
-        if task not in aside.tasks:
+        rare = self.open_rare()
+        if task not in rare.tasks:
             return
         self.sender = task.sender
         if task.is_promised:
@@ -1004,7 +1004,7 @@ class Cell(MessageSender):
             is_running = task.step()
         finally:
             if not is_running:
-                del aside.tasks[task]
+                del rare.tasks[task]
         if self.promised is not None and self.promised is task.sender:
             task.is_promised, self.promised = True, None
         if self.attention:
@@ -1098,8 +1098,8 @@ class Cell(MessageSender):
         Args:
             asker: the future of the ask, or the `origin` of a remote asker.
         """
-        aside = self.aside
-        if type(asker) is tuple or self.task is not None or (aside and aside.tasks):
+        rare = self.rare
+        if type(asker) is tuple or self.task is not None or (rare and rare.tasks):
             self.runner.post(self._give_up, asker)
 
     def _give_up(self, asker: object) -> None:
@@ -1109,7 +1109,7 @@ class Cell(MessageSender):
             return sender is not None and sender.origin == asker
 
         tasks = [] if self.task is None else [self.task]
-        for task in [*tasks, *(self.aside.tasks if self.aside is not None else ())]:
+        for task in [*tasks, *(self.rare.tasks if self.rare is not None else ())]:
             reply = task.sender
             if is_it(reply) or (isinstance(reply, CachedReply) and reply.is_asked_by(is_it)):
                 self.stop_working(task)
@@ -1178,60 +1178,60 @@ class Cell(MessageSender):
 
     def stash(self) -> None:
         """Set the current message aside; `keep_stashed` stores it when the handler returns."""
-        aside = self.open_rare()
-        if len(aside.stash) >= STASH_LIMIT:
+        rare = self.open_rare()
+        if len(rare.stash) >= STASH_LIMIT:
             msg = (
                 f"{self.ref} has {STASH_LIMIT:,} messages in its stash, the limit; call "
                 "unstash_all() before you stash more"
             )
             raise errors.MailboxFull(msg)
-        aside.stashing = self.attention = True
+        rare.stashing = self.attention = True
         sender = self.sender
         if sender is not None and sender.expects:
             self.promised = sender  # so that the result of the handler is not the answer
 
     def keep_stashed(self, message: Any, sender: Sender | None) -> None:
         """Move the current message into the stash if its handler has called `stash`."""
-        aside = self.aside
-        if aside is not None and aside.stashing:
-            aside.stashing = False
-            aside.unhandled += 1
-            aside.stash.append((message, sender))
+        rare = self.rare
+        if rare is not None and rare.stashing:
+            rare.stashing = False
+            rare.unhandled += 1
+            rare.stash.append((message, sender))
 
     def unstash_all(self) -> None:
         """Put the stashed messages at the front of the mailbox, in the order of arrival."""
-        aside = self.aside
-        if aside is not None and aside.stash:
-            stashed, aside.stash = aside.stash, []
+        rare = self.rare
+        if rare is not None and rare.stash:
+            stashed, rare.stash = rare.stash, []
             self.open_mailbox().extendleft(reversed(stashed))
 
     # --- full mailboxes of others ---
 
     def block_on(self, target: Awaited) -> bool:
         """Suspend this actor until `unblock`; return False if `target` waits for this actor."""
-        aside = self.open_rare()
+        rare = self.open_rare()
         with MONITORS_LOCK:
-            if aside.blocked_by is not None or target.waits_for(self):
+            if rare.blocked_by is not None or target.waits_for(self):
                 return False
-            aside.blocked_by = target
+            rare.blocked_by = target
         self.attention = True
         return True
 
     def unblock(self) -> None:
         """Resume this actor."""
-        if self.aside is not None and self.aside.blocked_by is not None:
-            self.aside.blocked_by = None
+        if self.rare is not None and self.rare.blocked_by is not None:
+            self.rare.blocked_by = None
             self.schedule()
 
     @property
     def is_paused(self) -> bool:
         """Whether no message may be handled: it waits for room, or for a task to finish."""
-        aside = self.aside
-        if aside is None:
+        rare = self.rare
+        if rare is None:
             return False
-        if aside.blocked_by is not None:
+        if rare.blocked_by is not None:
             return True
-        return aside.is_held and not aside.woken and not aside.urgent
+        return rare.is_held and not rare.woken and not rare.urgent
 
     def waits_for(self, other: Running) -> bool:
         """Return whether this actor is `other`, or waits for it directly or through others."""
@@ -1239,8 +1239,8 @@ class Cell(MessageSender):
         for _ in range(LONGEST_CHAIN):
             if cell is other:
                 return True
-            if cell.aside is not None and cell.aside.blocked_by is not None:
-                cell = cell.aside.blocked_by
+            if cell.rare is not None and cell.rare.blocked_by is not None:
+                cell = cell.rare.blocked_by
             elif cell.task is not None and cell.task.waiting_for.__class__ is Future:
                 cell = getattr(cell.task.waiting_for.asked, "target", None)
             else:
@@ -1373,8 +1373,8 @@ class Cell(MessageSender):
         if self.reason is not None:  # legal in every other state
             check_transition(self.life, LifeEvent.TERMINATED, self)
         self.attention = True  # later messages become dead letters
-        if self.aside is not None and self.aside.on_end is not None:
-            self._guard("in its on_end", self.aside.on_end, reason, detail)
+        if self.rare is not None and self.rare.on_end is not None:
+            self._guard("in its on_end", self.rare.on_end, reason, detail)
         cancelled = self._cancel_tasks()
         # One step for `monitor`: it either enters a watcher that is called below, or finds the
         # reason. Without the lock a watcher could be entered after the table was taken, and
@@ -1414,9 +1414,9 @@ class Cell(MessageSender):
         """Cancel all running handlers; return their unanswered askers."""
         tasks = [] if self.task is None else [self.task]
         self.task = None
-        if self.aside is not None:
-            tasks += self.aside.tasks
-            self.aside.tasks = {}
+        if self.rare is not None:
+            tasks += self.rare.tasks
+            self.rare.tasks = {}
         for task in tasks:
             self._guard("while it was cancelled", task.abandon)
         return [
@@ -1428,13 +1428,13 @@ class Cell(MessageSender):
         for monitor in list(self._monitors or ()):
             monitor.cancel()
         self._monitors = None
-        aside = self.aside
-        if aside is None:
+        rare = self.rare
+        if rare is None:
             return
-        for reminder in list(aside.reminders):
+        for reminder in list(rare.reminders):
             reminder.cancel()
-        aside.blocked_by = aside.on_end = None
-        stashed, aside.stash = aside.stash, []
+        rare.blocked_by = rare.on_end = None
+        stashed, rare.stash = rare.stash, []
         if self._mailbox is not None:
             self._mailbox.extendleft(reversed(stashed))
 
@@ -1466,9 +1466,9 @@ class Cell(MessageSender):
             if kind in (Stop, LinkExit, Resume):
                 continue
             if kind is Urgent:
-                if self.aside is None or not self.aside.urgent:
+                if self.rare is None or not self.rare.urgent:
                     continue
-                message, sender = self.aside.urgent.popleft()
+                message, sender = self.rare.urgent.popleft()
             if sender is not None and sender.expects:
                 text = f"{self.ref} ended ({self.reason})"
                 if self.runtime.is_closed:

@@ -62,7 +62,7 @@ class ActorSampler:
             depth = cell.depth
             if depth and cell.keeps_order:
                 lines[cell] = self._line(cell, depth, now)
-            if cell.running or cell.task is not None or cell.aside is not None:
+            if cell.running or cell.task is not None or cell.rare is not None:
                 doing = handler_under_way(cell)
                 if doing is not None:
                     known = self._handlers.get(cell)

@@ -30,7 +30,7 @@ class Ticking(Actor):
     @handler
     async def pending(self, msg: bytes) -> int:
         self.kept = [self.after(1000.0, "never") for _ in range(5)]
-        return len(self._cell.aside.reminders)
+        return len(self._cell.rare.reminders)
 
 
 class Patient(Ticking):

@@ -18,7 +18,7 @@ class Line:
     keeps_order: bool
     running: bool = False
     task: None = None
-    aside: None = None
+    rare: None = None
 
 
 def test_a_message_that_was_there_at_a_look_has_waited_since() -> None:

@@ -75,7 +75,7 @@ class Sharing:
         self._inspected.add(cell)
         visited: set[int] = set()
         todo = [cell.actor, *cell.waiting, *type(cell.actor).__mro__]
-        tasks = [cell.task, *(cell.aside.tasks if cell.aside is not None else ())]
+        tasks = [cell.task, *(cell.rare.tasks if cell.rare is not None else ())]
         for task in tasks:
             if task is not None:
                 frame = getattr(task.coroutine, "cr_frame", None)

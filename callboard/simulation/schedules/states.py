@@ -60,7 +60,7 @@ class Fingerprint:
         elif about.task is not None and about.task.ready:
             self._got = self._name(about.task)
         else:
-            woken = about.aside.woken if about.aside is not None else ()
+            woken = about.rare.woken if about.rare is not None else ()
             self._got = tuple(map(self._name, [*about.waiting[:1], *list(woken)[:1]]))
 
     def step_taken(self, about: object, situation: StateFingerprint) -> None:
@@ -100,7 +100,7 @@ class Fingerprint:
                 self._chains.get(cell, 0),
                 *map(names, cell.waiting),
                 names(cell.task),
-                *(map(names, (*cell.aside.woken, *cell.aside.urgent)) if cell.aside else ()),
+                *(map(names, (*cell.rare.woken, *cell.rare.urgent)) if cell.rare else ()),
             )
             for cell in situation.cells
         )
@@ -115,8 +115,8 @@ def _things(situation: StateFingerprint) -> Iterator[Any]:
         yield from cell.waiting
         if cell.task is not None and cell.task.ready:
             yield cell.task
-        if cell.aside is not None:
-            yield from cell.aside.woken
-            yield from cell.aside.urgent
+        if cell.rare is not None:
+            yield from cell.rare.woken
+            yield from cell.rare.urgent
     for _, timer in situation.timers:
         yield timer

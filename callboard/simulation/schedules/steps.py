@@ -211,9 +211,9 @@ def _waits_of(cells: Iterable[Cell]) -> set[object]:
     for cell in cells:
         if cell.task is not None:
             awaited.add(cell.task.waiting_for)
-        if cell.aside is not None:
-            awaited |= cell.aside.reminders
-            awaited.update(task.waiting_for for task in cell.aside.tasks)
+        if cell.rare is not None:
+            awaited |= cell.rare.reminders
+            awaited.update(task.waiting_for for task in cell.rare.tasks)
     return awaited
 
 
