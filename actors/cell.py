@@ -62,7 +62,7 @@ from callboard.actors.envelope import INSTRUMENTATION, Encoded, Envelope, accomp
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import EXPIRED, Future, Pause
-from callboard.actors.life import Life, LifeEvent, check_transition
+from callboard.actors.life import LifeEvent, LifeState, check_transition
 from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost, SendTurn
 from callboard.actors.reference import (
     ActorRef,
@@ -1328,13 +1328,13 @@ class Cell(MessageSender):
     # --- the end ---
 
     @property
-    def life(self) -> Life:
+    def life(self) -> LifeState:
         """The state of the actor's life."""
         if self.reason is not None:
-            return Life.ENDED
+            return LifeState.ENDED
         if self._end is None:
-            return Life.LIVE if self.is_open else Life.STARTING
-        return Life.ENDING if self.is_open else Life.DOOMED
+            return LifeState.LIVE if self.is_open else LifeState.STARTING
+        return LifeState.ENDING if self.is_open else LifeState.DOOMED
 
     @property
     def end(self) -> tuple[ExitReason, str] | None:

@@ -29,7 +29,7 @@ from enum import Enum, auto
 from typing import Final
 
 
-class Life(Enum):
+class LifeState(Enum):
     """A state of an actor's life."""
 
     STARTING = auto()
@@ -48,28 +48,28 @@ class LifeEvent(Enum):
 
 
 #: The next state for each state and event; an event without one is illegal in that state.
-TRANSITIONS: Final[Mapping[Life, Mapping[LifeEvent, Life]]] = {
-    Life.STARTING: {
-        LifeEvent.OPENED: Life.LIVE,
-        LifeEvent.END_REQUESTED: Life.DOOMED,
-        LifeEvent.TERMINATED: Life.ENDED,
+TRANSITIONS: Final[Mapping[LifeState, Mapping[LifeEvent, LifeState]]] = {
+    LifeState.STARTING: {
+        LifeEvent.OPENED: LifeState.LIVE,
+        LifeEvent.END_REQUESTED: LifeState.DOOMED,
+        LifeEvent.TERMINATED: LifeState.ENDED,
     },
-    Life.DOOMED: {
-        LifeEvent.OPENED: Life.ENDING,
-        LifeEvent.END_REQUESTED: Life.DOOMED,
-        LifeEvent.TERMINATED: Life.ENDED,
+    LifeState.DOOMED: {
+        LifeEvent.OPENED: LifeState.ENDING,
+        LifeEvent.END_REQUESTED: LifeState.DOOMED,
+        LifeEvent.TERMINATED: LifeState.ENDED,
     },
-    Life.LIVE: {
-        LifeEvent.END_REQUESTED: Life.ENDING,
-        LifeEvent.TERMINATED: Life.ENDED,
+    LifeState.LIVE: {
+        LifeEvent.END_REQUESTED: LifeState.ENDING,
+        LifeEvent.TERMINATED: LifeState.ENDED,
     },
-    Life.ENDING: {
-        LifeEvent.END_REQUESTED: Life.ENDING,
-        LifeEvent.TERMINATED: Life.ENDED,
+    LifeState.ENDING: {
+        LifeEvent.END_REQUESTED: LifeState.ENDING,
+        LifeEvent.TERMINATED: LifeState.ENDED,
     },
-    Life.ENDED: {
-        LifeEvent.OPENED: Life.ENDED,
-        LifeEvent.END_REQUESTED: Life.ENDED,
+    LifeState.ENDED: {
+        LifeEvent.OPENED: LifeState.ENDED,
+        LifeEvent.END_REQUESTED: LifeState.ENDED,
     },
 }
 
@@ -78,7 +78,7 @@ class IllegalTransition(AssertionError):
     """An event that the current state of an actor does not allow: an error of callboard."""
 
 
-def check_transition(life: Life, event: LifeEvent, name: object) -> None:
+def check_transition(life: LifeState, event: LifeEvent, name: object) -> None:
     """Check that an event is legal for an actor in a state.
 
     Raises:

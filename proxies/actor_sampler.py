@@ -5,8 +5,8 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Final
 
-from callboard.actors.activity import handler_under_way
 from callboard.actors.cell import Cell
+from callboard.actors.runner.activity import handler_under_way
 from callboard.actors.runner.sampling import Sampler
 
 #: Looks that are remembered for one mailbox; of more, every second one.

@@ -14,11 +14,11 @@ from dataclasses import field, fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from callboard.actors.activity import Activity, activity_of
 from callboard.actors.cell import Cell
 from callboard.actors.dispatch import handler
 from callboard.actors.errors import CallboardError, InvalidSeconds
 from callboard.actors.reference import Query
+from callboard.actors.runner.activity import Activity, activity_of
 from callboard.actors.seconds import seconds
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor

@@ -1,25 +1,12 @@
 """Secrets, permissions and rights of peers."""
 
-from callboard.proxies.rights.permissions import LinkAccess, Permissions, Secrets
-from callboard.proxies.rights.rights import (
-    CORE_NAME,
-    MASTER_NAME,
-    NAMED,
-    TOPICS,
-    Level,
-    NamedRight,
-    Rights,
-)
-
-__all__ = [
-    "CORE_NAME",
-    "Level",
-    "LinkAccess",
-    "MASTER_NAME",
-    "NAMED",
-    "NamedRight",
-    "Permissions",
-    "Rights",
-    "Secrets",
-    "TOPICS",
-]
+from callboard.proxies.rights.permissions import LinkAccess as LinkAccess
+from callboard.proxies.rights.permissions import Permissions as Permissions
+from callboard.proxies.rights.permissions import Secrets as Secrets
+from callboard.proxies.rights.rights import CORE_NAME as CORE_NAME
+from callboard.proxies.rights.rights import MASTER_NAME as MASTER_NAME
+from callboard.proxies.rights.rights import NAMED as NAMED
+from callboard.proxies.rights.rights import TOPICS as TOPICS
+from callboard.proxies.rights.rights import Level as Level
+from callboard.proxies.rights.rights import NamedRight as NamedRight
+from callboard.proxies.rights.rights import Rights as Rights

@@ -1,66 +1,31 @@
 """Actors that are created by key, as entities are, and the messages to them."""
 
-from callboard.actors.cell import Cell
-from callboard.actors.dispatch import (
-    DispatchTable,
-    HandlerDoor,
-    HandlerEntry,
-    hints_of,
-    types_of,
-)
-from callboard.actors.envelope import Encoded, Envelope
-from callboard.actors.reference import Home, NoActor
-from callboard.actors.runner.slow_handlers import handler_frame
-from callboard.actors.signals import Resume, Stop
-from callboard.actors.task import HandlerTask
-from callboard.basp.keyed_name import (
-    KEY_LIMIT,
-    QUEUE_PREFIX,
-    TYPE_NAME_LIMIT,
-    is_key,
-    is_type_name,
-)
-from callboard.basp.options import CHAIN_LIMIT
-from callboard.proxies.lifetime.proxy import Proxy
-from callboard.proxies.messages import TAKES_NO_MORE
-from callboard.proxies.traffic.ask_batch import (
-    CARRIED_ASKED,
-    CARRIED_URGENT,
-    NO_DEADLINE,
-    AskBatch,
-    Carried,
-    read_asks,
-)
-from callboard.proxies.traffic.incoming import RemoteTeller
-
-__all__ = [
-    "CHAIN_LIMIT",
-    "Cell",
-    "DispatchTable",
-    "Encoded",
-    "Envelope",
-    "HandlerDoor",
-    "HandlerEntry",
-    "HandlerTask",
-    "Home",
-    "KEY_LIMIT",
-    "NoActor",
-    "AskBatch",
-    "CARRIED_ASKED",
-    "CARRIED_URGENT",
-    "Carried",
-    "NO_DEADLINE",
-    "read_asks",
-    "Proxy",
-    "QUEUE_PREFIX",
-    "RemoteTeller",
-    "Resume",
-    "Stop",
-    "TAKES_NO_MORE",
-    "TYPE_NAME_LIMIT",
-    "handler_frame",
-    "hints_of",
-    "is_key",
-    "is_type_name",
-    "types_of",
-]
+from callboard.actors.cell import Cell as Cell
+from callboard.actors.dispatch import DispatchTable as DispatchTable
+from callboard.actors.dispatch import HandlerDoor as HandlerDoor
+from callboard.actors.dispatch import HandlerEntry as HandlerEntry
+from callboard.actors.dispatch import hints_of as hints_of
+from callboard.actors.dispatch import types_of as types_of
+from callboard.actors.envelope import Encoded as Encoded
+from callboard.actors.envelope import Envelope as Envelope
+from callboard.actors.reference import Home as Home
+from callboard.actors.reference import NoActor as NoActor
+from callboard.actors.runner.slow_handlers import handler_frame as handler_frame
+from callboard.actors.signals import Resume as Resume
+from callboard.actors.signals import Stop as Stop
+from callboard.actors.task import HandlerTask as HandlerTask
+from callboard.basp.keyed_name import KEY_LIMIT as KEY_LIMIT
+from callboard.basp.keyed_name import QUEUE_PREFIX as QUEUE_PREFIX
+from callboard.basp.keyed_name import TYPE_NAME_LIMIT as TYPE_NAME_LIMIT
+from callboard.basp.keyed_name import is_key as is_key
+from callboard.basp.keyed_name import is_type_name as is_type_name
+from callboard.basp.options import CHAIN_LIMIT as CHAIN_LIMIT
+from callboard.proxies.lifetime.proxy import Proxy as Proxy
+from callboard.proxies.messages import TAKES_NO_MORE as TAKES_NO_MORE
+from callboard.proxies.traffic.ask_batch import CARRIED_ASKED as CARRIED_ASKED
+from callboard.proxies.traffic.ask_batch import CARRIED_URGENT as CARRIED_URGENT
+from callboard.proxies.traffic.ask_batch import NO_DEADLINE as NO_DEADLINE
+from callboard.proxies.traffic.ask_batch import AskBatch as AskBatch
+from callboard.proxies.traffic.ask_batch import Carried as Carried
+from callboard.proxies.traffic.ask_batch import read_asks as read_asks
+from callboard.proxies.traffic.incoming import RemoteTeller as RemoteTeller

@@ -1,5 +1,3 @@
 """Pauses between attempts."""
 
-from callboard.actors.backoff import Backoff
-
-__all__ = ["Backoff"]
+from callboard.actors.backoff import Backoff as Backoff

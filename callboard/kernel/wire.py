@@ -5,40 +5,21 @@ creates a `WireMachine` for each connection. The machine receives bytes and time
 effects.
 """
 
-from callboard.actors.runner.runner import ConnectionOwner, Runner
-from callboard.actors.runner.timers import Timer
-from callboard.basp.foreign import FIRST_BYTES, OURS, Admitted, Arrived, wire_of
-from callboard.basp.link import Closed, Transmit
-from callboard.proxies.link.foreign import (
-    ForeignDial,
-    ForeignDoor,
-    ForeignLink,
-    ForeignPeer,
-    ForeignPort,
-    ForeignWires,
-    Opening,
-)
-from callboard.proxies.link.stream import Machine as WireMachine
-from callboard.proxies.link.stream import Parting
-
-__all__ = [
-    "FIRST_BYTES",
-    "OURS",
-    "Admitted",
-    "Arrived",
-    "Closed",
-    "ConnectionOwner",
-    "ForeignDial",
-    "ForeignDoor",
-    "ForeignLink",
-    "ForeignPeer",
-    "ForeignPort",
-    "ForeignWires",
-    "Opening",
-    "Parting",
-    "Runner",
-    "Timer",
-    "Transmit",
-    "WireMachine",
-    "wire_of",
-]
+from callboard.actors.runner.runner import ConnectionOwner as ConnectionOwner
+from callboard.actors.runner.runner import Runner as Runner
+from callboard.actors.runner.timers import Timer as Timer
+from callboard.basp.foreign import FIRST_BYTES as FIRST_BYTES
+from callboard.basp.foreign import OURS as OURS
+from callboard.basp.foreign import Admitted as Admitted
+from callboard.basp.foreign import Arrived as Arrived
+from callboard.basp.foreign import wire_of as wire_of
+from callboard.basp.link import Closed as Closed
+from callboard.basp.link import Transmit as Transmit
+from callboard.proxies.link.foreign import ForeignDial as ForeignDial
+from callboard.proxies.link.foreign import ForeignDoor as ForeignDoor
+from callboard.proxies.link.foreign import ForeignLink as ForeignLink
+from callboard.proxies.link.foreign import ForeignPeer as ForeignPeer
+from callboard.proxies.link.foreign import ForeignPort as ForeignPort
+from callboard.proxies.link.foreign import ForeignWires as ForeignWires
+from callboard.proxies.link.foreign import Opening as Opening
+from callboard.proxies.link.stream import Parting as Parting

@@ -9,13 +9,13 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.life import (
     TRANSITIONS,
     IllegalTransition,
-    Life,
     LifeEvent,
+    LifeState,
     check_transition,
 )
 from callboard.actors.runtime import Runtime
 
-PAIRS = list(itertools.product(Life, LifeEvent))
+PAIRS = list(itertools.product(LifeState, LifeEvent))
 LEGAL = [(life, event) for life, event in PAIRS if event in TRANSITIONS[life]]
 ILLEGAL = [pair for pair in PAIRS if pair not in LEGAL]
 
@@ -37,11 +37,11 @@ def cell_in(life, runtime):
     """Return a cell in a state, with the events of its end."""
     cell = runtime._new_cell(Idle, None, None)
     cell.actor = Idle.attach(cell, (), {})
-    if life in (Life.DOOMED, Life.ENDING):
+    if life in (LifeState.DOOMED, LifeState.ENDING):
         cell.kill()
-    if life in (Life.LIVE, Life.ENDING):
+    if life in (LifeState.LIVE, LifeState.ENDING):
         cell.open(trap_exit=False)
-    if life is Life.ENDED:
+    if life is LifeState.ENDED:
         cell.abort(ExitReason.ERROR, "")
     assert cell.life is life
     return cell
@@ -81,17 +81,17 @@ def test_an_illegal_event_is_refused_and_changes_nothing(life, event, still):
 
 def test_only_these_events_are_illegal():
     assert ILLEGAL == [
-        (Life.LIVE, LifeEvent.OPENED),
-        (Life.ENDING, LifeEvent.OPENED),
-        (Life.ENDED, LifeEvent.TERMINATED),
+        (LifeState.LIVE, LifeEvent.OPENED),
+        (LifeState.ENDING, LifeEvent.OPENED),
+        (LifeState.ENDED, LifeEvent.TERMINATED),
     ]
 
 
 def test_the_end_can_be_reached_from_every_state():
-    for life in set(Life) - {Life.ENDED}:
+    for life in set(LifeState) - {LifeState.ENDED}:
         check_transition(life, LifeEvent.TERMINATED, "an actor")
 
-    assert set(TRANSITIONS[Life.ENDED].values()) == {Life.ENDED}
+    assert set(TRANSITIONS[LifeState.ENDED].values()) == {LifeState.ENDED}
 
 
 def test_the_first_request_to_end_counts(runtime):
