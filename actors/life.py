@@ -1,10 +1,11 @@
-"""The life of an actor: its states, and the events that change them.
+"""The life of an actor: its states, and the next state after each event.
 
-    STARTING ── OPENED ─────────▶ LIVE ── END_REQUESTED ──▶ ENDING
-        │                           │                          │
-        └── END_REQUESTED ──▶ DOOMED ── OPENED ───────────────▶│
-                                                               │
-    any of these ── TERMINATED ──▶ ENDED ◀── TERMINATED ───────┘
+    state      OPENED    END_REQUESTED    TERMINATED
+    STARTING   LIVE      DOOMED           ENDED
+    DOOMED     ENDING    DOOMED           ENDED
+    LIVE       -         ENDING           ENDED
+    ENDING     -         ENDING           ENDED
+    ENDED      ENDED     ENDED            -
 
 - STARTING: `__init__` runs on the thread that spawns the actor. Messages wait.
 - DOOMED: the same, but the end was requested meanwhile. The actor still has to be opened: its
