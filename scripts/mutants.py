@@ -31,6 +31,8 @@ TREE = ROOT / "build" / "mutants"
 TOP = ("actors", "basp", "proxies")
 #: The name of what stands in callboard/ itself.
 MODULES = "modules"
+#: Packages that pass names on, and have no code of their own.
+ALIASES = ("kernel", "endpoint")
 #: Seconds until a run is taken for one that hangs, which is a bug that is found.
 LIMIT = 900
 
@@ -143,7 +145,7 @@ def packages() -> dict[str, list[Path]]:
         if path.suffix == ".py":
             inner = path.parts[1] if len(path.parts) > 2 else MODULES
             name = path.parts[0] if path.parts[0] in TOP else inner
-            if name != "kernel":  # it passes names on, and has no code of its own
+            if name not in ALIASES:
                 found.setdefault(name, []).append(path)
     return dict(sorted(found.items()))
 
