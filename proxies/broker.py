@@ -1,14 +1,14 @@
-"""The BASP broker: one node's end of the protocol, put together.
+"""The BASP broker: the parts of one node's side of the protocol.
 
-- `unrouted`: what waits for a path or for a dial
-- `outgoing`: from proxies and answers to wires
-- `pacing`, `granting`: credit for actors with bounded mailboxes, at both ends
-- `lifetimes`: announce, release and down keep the proxies of all nodes true
-- `paths`: links, routes, and what follows from their changes
-- `gates`: those of peers with limited rights
-- `doubts`: frames that came over a link of no path to their source
+- `unrouted`: messages that wait for a path or for a dial
+- `outgoing`: sends the messages of proxies, and answers, to wires
+- `credit_window`, `credit_issuer`: credit for actors with bounded mailboxes, at both ends
+- `lifetimes`: announce, release and down, which keep the proxies of all nodes correct
+- `paths`: links, routes, and the effects of their changes
+- `authorizer`: links of peers with limited rights
+- `unverified`: frames received on a link that is not on a path from their source
 - `forwarding`: frames for other nodes
-- `incoming`: the frames of one read, to mailboxes or onward
+- `incoming`: the frames of one read
 
 Proxies and `outgoing` may be used from any thread. Everything else runs on the runner with its
 role, so routes, proxies and accounts change on one thread at a time.
@@ -38,14 +38,14 @@ from callboard.proxies.traffic.paths import Paths
 from callboard.proxies.traffic.unrouted import Unrouted
 from callboard.proxies.traffic.unverified import UnverifiedFrames
 
-#: Seconds between delivery reports while there is something to report.
+#: Seconds between delivery reports while messages arrive.
 REPORT_INTERVAL: Final = 0.1
-#: Seconds between looks for proxies that nobody uses, and between reports at most.
+#: Seconds between two passes of housekeeping, and between reports without messages.
 TEND_INTERVAL: Final = 1.0
 
 
 class Broker:
-    """The node's end of BASP."""
+    """The node's side of BASP."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Broker:
         self.runtime = runtime
         self.routes = routes = RouteTable(options.node_id)
         self.connector = Connector(runner, surroundings.network, options, runtime.report)
-        #: Ports, dials and links of other wires than ours.
+        #: Ports, dials and links of foreign wires.
         self.foreign = ForeignWires(self.connector, surroundings.network, runtime.report)
         self.unrouted = Unrouted(runtime, routes, self.connector.dialer)
         self.outgoing = Outgoing(
@@ -68,23 +68,23 @@ class Broker:
             surroundings.registry,
             *(limits.payload, limits.items),
         )
-        self.pacing = CreditSender(runtime, routes, self.outgoing, self.unrouted)
-        self.lifetimes = Lifetimes(runtime, routes, self.pacing, limits.proxies)
-        self.granting = CreditIssuer(runtime, routes, self.lifetimes.holders)
-        self.pacing.held, self.lifetimes.lender = self.lifetimes, self.granting
-        self.doubts = UnverifiedFrames(runtime, routes, self.outgoing)
-        self.gates = PeerAuthorizer(runtime, routes, self.outgoing.codec)
-        self.gates.lend = self._lend
+        self.credit_window = CreditSender(runtime, routes, self.outgoing, self.unrouted)
+        self.lifetimes = Lifetimes(runtime, routes, self.credit_window, limits.proxies)
+        self.credit_issuer = CreditIssuer(runtime, routes, self.lifetimes.holders)
+        self.credit_window.lifetimes, self.lifetimes.lender = self.lifetimes, self.credit_issuer
+        self.unverified = UnverifiedFrames(runtime, routes, self.outgoing)
+        self.authorizer = PeerAuthorizer(runtime, routes, self.outgoing.codec)
+        self.authorizer.lend = self._lend
         self.outgoing.on_answered = self._tell_no_bounds
         self.paths = Paths(
             runtime,
             routes,
             self.outgoing,
             self.unrouted,
-            self.pacing,
+            self.credit_window,
             self.lifetimes,
-            self.doubts,
-            self.gates,
+            self.unverified,
+            self.authorizer,
         )
         self.forwarding = Forwarding(runtime, routes, self.unrouted)
         self.incoming = Incoming(
@@ -94,14 +94,14 @@ class Broker:
             self.forwarding,
             self.lifetimes,
             self.paths,
-            self.doubts,
-            self.pacing,
-            self.granting,
+            self.unverified,
+            self.credit_window,
+            self.credit_issuer,
         )
-        #: Takes the frames of one read; for the connector.
+        #: Handles the frames of one read; for the connector.
         self.deliver: Callable[[Wire, list[RawFrame]], None] = self.incoming.deliver
         self.link_up = self.paths.link_up
-        self.objection = self.gates.objection
+        self.objection = self.authorizer.objection
         self.connector.start(self)
         #: Called every second with the time.
         self.on_tend: Callable[[float], object] = lambda _: None
@@ -109,36 +109,36 @@ class Broker:
         runtime.call_later(TEND_INTERVAL, self._look_around)
 
     def _lend(self, leaf: bytes, number: int) -> None:
-        """Give a leaf credit that may not hold a proxy."""
+        """Grant credit to a leaf that may not hold a proxy."""
         if "credit" in self.routes.abilities.get(leaf, ()):
-            self.granting.lend(leaf, number)
-            self.granting.flush()  # before anything else is told
+            self.credit_issuer.lend(leaf, number)
+            self.credit_issuer.flush()  # before anything else is sent
 
     def _tell_no_bounds(self, node: bytes, number: int) -> None:
-        """Tell a node that was given an actor without bounds so, before it sends a flood.
+        """Report to a node that an actor in an answer has no bounds, before it sends a flood.
 
-        Its announce is answered anyway; until then its messages would wait for credit.
+        Its announce is answered anyway, but until then its messages would wait for credit.
         """
         is_here = number in self.runtime.contexts and node not in self.routes.rights
-        if is_here and self.granting.guests_of(number) is None:
+        if is_here and self.credit_issuer.guests_of(number) is None:
             self._lend(node, number)
 
     # --- for the connector ---
 
     def link_down(self, wire: Wire, reason: str, *, is_wanted: bool = True) -> None:
-        """Take note that a link ended, behind all that it brought."""
+        """Handle the end of a link, after everything that it brought."""
         self.incoming.finish(wire)
         self.paths.link_down(wire, reason, is_wanted=is_wanted)
 
     @property
     def awaited(self) -> int:
-        """Asks to other nodes without an answer, and messages that wait for a path."""
+        """Number of unanswered asks to other nodes, and of messages that wait for a path."""
         return self.outgoing.unanswered + self.unrouted.message_count
 
     def report(self) -> bool:
-        """Tell the other nodes what arrived from them; False when nothing did."""
+        """Send delivery reports to other nodes; return whether there were any."""
         routes = self.routes
-        reports = routes.accounts.reports(self.granting.told_again())
+        reports = routes.accounts.reports(self.credit_issuer.told_again())
         for node, payload in reports:
             frame = pack_frame(
                 Operation.DELIVERY_REPORT, 0, routes.node_id, node, 0, 0, payload
@@ -147,7 +147,7 @@ class Broker:
         return bool(reports)
 
     def forget_departed(self) -> None:
-        """Forget nodes that are out of reach for long."""
+        """Forget nodes that have been out of reach for long."""
         routes = self.routes
         arrivals, rest = routes.departed.due(self.runtime.now())
         for node in arrivals:
@@ -161,7 +161,7 @@ class Broker:
             routes.names.pop(node, None)
             routes.abilities.pop(node, None)
             routes.tools.discard(node)
-            self.gates.forget(node)
+            self.authorizer.forget(node)
             if not self.lifetimes.proxies_of(node):  # they may still dial it
                 routes.endpoints.pop(node, None)
 
@@ -174,10 +174,10 @@ class Broker:
         self.foreign.close(CLOSING)
         self.connector.close()
         self.unrouted.close("the node was closed")
-        self.outgoing.carry_out()  # which refuses what was handed over
+        self.outgoing.carry_out()  # refuses the deferred messages
 
     def _look_around(self) -> None:
-        """Report often while messages arrive: the rest would count as lost with a path."""
+        """Report often while messages arrive, as unreported ones count as lost with a path."""
         self._pause = REPORT_INTERVAL if self.report() else min(2 * self._pause, TEND_INTERVAL)
         now = self.runtime.now()
         if now >= self._tend_at:

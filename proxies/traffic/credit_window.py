@@ -1,16 +1,16 @@
-"""Credit at the sender: what is told to an actor with a bounded mailbox waits for its turn.
+"""Credit at the sender: messages to an actor with a bounded mailbox wait for credit.
 
-A proxy begins here. When the actor's node says that there are no bounds, its messages go
-straight to `outgoing` from then on, as do those to parts of nodes and to nodes of an earlier
-release. With bounds, a message that there is no credit for (`callboard.proxies.ledger.credit`)
-waits in the proxy before it gets a position: order and path epochs know nothing of it.
+A new proxy starts here. When the actor's node reports an unbounded mailbox, further messages go
+straight to `outgoing`, as messages to parts of nodes and to nodes of an earlier release do.
+With bounds, a message without credit (`callboard.proxies.ledger.credit`) waits in the proxy
+before it gets a position, so order and path epochs are not affected.
 
-Who sends waits as for a full mailbox at home: a thread until the queue has room, and no longer
-than its ask; a handler never, its actor gets no turn for a while, and beyond twice the queue it
-gets `MailboxFull`. Code on an event loop outside of actors cannot wait in `tell` and `ask`: its
-messages wait in its stead, up to a bound that protects the process.
+The sender waits as for a full local mailbox. A thread waits until the queue has room, at most
+as long as its ask. A handler never waits: its actor gets no turns for a while, and beyond twice
+the size of the queue it gets `MailboxFull`. Code on an event loop outside actors cannot wait in
+`tell` and `ask`, so its messages are queued up to a bound that protects the process.
 
-Orders to kill, monitors, downs and answers need no credit. `stop` waits in the queue.
+Kill commands, monitors, downs and answers need no credit. `stop` waits in the queue.
 """
 
 from collections.abc import Iterable
@@ -38,27 +38,27 @@ from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.unrouted import Unrouted
 from callboard.support.dataclass import dataclass
 
-#: Bytes of memory that messages of threads may take while nobody knows whether there are
-#: bounds: some 1,000 small ones.
+#: Bytes of memory for messages of threads while the bounds are unknown: some 1,000 small
+#: messages.
 UNKNOWN_LIMIT: Final = 256 * 1024
 
-#: Seconds from the first message that waits to the first question for credit; the pause to the
-#: next one is twice as long each time, up to a second.
+#: Seconds from the first waiting message to the first request for credit; the pause doubles
+#: with each request, up to a second.
 FIRST_LOOK: Final = 0.05
 LONGEST_LOOK: Final = 1.0
 
-#: Seconds that a node has to answer announces, while it reports messages: after that it is
-#: served as if there were no bounds.
+#: Seconds for a node to answer an announce while it reports messages. After that the actor is
+#: treated as unbounded: a node of an earlier release never answers.
 ANSWER_TIME: Final = 3.0
 
-#: Seconds that a handler which used the overdraft gets no turn, at most: the other actor may
-#: wait for this one, and neither node would know.
+#: Longest pause, in seconds, of a handler that used the overdraft: the remote actor may be
+#: waiting for this one, and neither node could detect the deadlock.
 LONGEST_HOLD: Final = 1.0
 
 
 @dataclass(eq=False, repr=False)
 class CreditSender:
-    """What a node sends to actors elsewhere that have bounds, or may have.
+    """Controls the sends of a node to remote actors that have bounds, or may have.
 
     `dispatch` may be called from any thread; the rest runs on the runner, with its role.
     """
@@ -67,10 +67,10 @@ class CreditSender:
     _routes: RouteTable
     _outgoing: Outgoing
     _unrouted: Unrouted
-    #: The highest position that this node was granted.
+    #: The highest position granted to this node.
     _base: int = 0
     #: The proxies of the node.
-    held: Lifetimes = field(init=False)
+    lifetimes: Lifetimes = field(init=False)
 
     def __post_init__(self) -> None:
         self._lock = self._routes.lock
@@ -78,25 +78,25 @@ class CreditSender:
         self._unrouted.on_short = self._tend
 
     def make(self, node: bytes, number: int, sightings: int) -> Proxy:
-        """Make a proxy; with the lock held."""
+        """Create a proxy; needs the lock."""
         proxy = Proxy(self._outgoing, self._runtime, node, number, sightings)
         if number >= FIRST_ACTOR and not self._is_unable(node):
             self._begin(proxy)
         return proxy
 
     def _is_unable(self, node: bytes) -> bool:
-        """Return whether a node has said what it is able to, and credit is not among it."""
-        said = self._routes.abilities.get(node)
-        return said is not None and "credit" not in said
+        """Return whether a node has stated its abilities without credit among them."""
+        abilities = self._routes.abilities.get(node)
+        return abilities is not None and "credit" not in abilities
 
     def _begin(self, proxy: Proxy) -> Credit:
-        """Let a proxy have credit; with the lock held."""
+        """Start the credit of a proxy; needs the lock."""
         credit = proxy.credit = Credit(self._base, PARKED_MESSAGES, PARKED_OCTETS)
         proxy.outbound = self
         return credit
 
     def announce(self, proxy: Proxy) -> None:
-        """Tell the host of an actor that this node has a proxy; it answers with credit."""
+        """Announce a proxy to the host of its actor, which answers with credit."""
         if proxy.number >= FIRST_ACTOR:
             me, node = self._routes.node_id, proxy.node
             self._routes.send_to(node, pack_announce(me, node, proxy.number, proxy.sightings))
@@ -116,13 +116,13 @@ class CreditSender:
     ) -> None:
         """Send a message to a proxy's actor, or let it wait for credit.
 
-        `is_handed`: it was handed over by a call inside this one, and its turn has come.
+        `is_handed`: it was deferred by a call inside this one, and is next.
 
         Raises:
             NotSerializable: it holds something that cannot travel.
             MessageTooLarge: it is larger than the receiver accepts.
             LinkFull: the next hop does not read, or too many messages wait.
-            MailboxFull: too many messages wait, and the teller must not.
+            MailboxFull: too many messages wait, and the sender must not.
         """
         if payload is None:
             payload = self._outgoing.encode(message)
@@ -144,7 +144,7 @@ class CreditSender:
             )
 
     def enqueue_after_pending(self, proxy: Proxy, command: object) -> bool:
-        """Let a command wait behind the messages that wait; False if there are none."""
+        """Queue a command after the waiting messages of a proxy; False if there are none."""
         return self._outgoing.enqueue_after_pending(proxy, command)
 
     def encode(self, message: Any) -> bytes:
@@ -154,7 +154,7 @@ class CreditSender:
     def offer(
         self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
     ) -> bool:
-        """Send a message, or let it wait for credit, if there is room for it."""
+        """Send a message, or queue it for credit; return False without room."""
         if not self._outgoing.has_room(proxy, payload, turn):
             return False
         with self._lock:
@@ -171,21 +171,21 @@ class CreditSender:
         return True
 
     def ensure_watched(self, proxy: Proxy) -> None:
-        """See to it that a monitor of a proxy's actor is told of its end."""
+        """Ensure that a monitor of a proxy's actor is notified of its end."""
         self._outgoing.ensure_watched(proxy)
 
     def can(self, node: bytes, ability: str) -> bool:
-        """Return whether a node has said that it has an ability."""
+        """Return whether a node has stated an ability."""
         return self._outgoing.can(node, ability)
 
     def give_up(self, proxy: Proxy, asker: AnySender) -> None:
-        """Tell a proxy's node that nobody waits for an answer any more."""
+        """Cancel an ask at a proxy's node."""
         self._outgoing.give_up(proxy, asker)
 
     def _may_go(
         self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
     ) -> bool:
-        """Return whether a message may be sent now; if not it waits, or was refused."""
+        """Return whether a message may be sent now; if not, it was queued or refused."""
         while True:
             with self._lock:
                 queue = self._queue_of(proxy, len(payload))
@@ -207,7 +207,7 @@ class CreditSender:
                 return False
 
     def _queue_of(self, proxy: Proxy, size: int) -> Queue | None:
-        """Return where a message waits, None if it does not; with the lock held."""
+        """Return the queue for a message, None if it need not wait; needs the lock."""
         credit, queue = proxy.credit, proxy.waiting
         if credit is None or proxy.down is not None or proxy.node not in self._next_hops:
             return None
@@ -216,9 +216,9 @@ class CreditSender:
         return self._unrouted.begin_to_wait(proxy)
 
     def _may_pile(self, proxy: Proxy, queue: Queue, size: int) -> bool:
-        """Return whether a message beyond the bounds is taken: where its sender must not wait.
+        """Return whether a message over the bounds is queued because its sender must not wait.
 
-        So it is as well while nobody knows whether there are bounds, for a round trip.
+        The same holds for the round trip in which the bounds are still unknown.
         """
         if proxy.credit is None or not proxy.credit.is_known:
             return queue.weight <= (UNKNOWN_LIMIT if may_wait() else 2 * WAITING_LIMIT)
@@ -229,7 +229,7 @@ class CreditSender:
         return queue.weight <= WAITING_LIMIT
 
     def _wait_in(self, proxy: Proxy, queue: Queue) -> None:
-        """Look for credit for what waits; an actor that has filled the queue gets no turn."""
+        """Request credit for waiting messages; pause an actor that has filled the queue."""
         if not queue.is_tended:
             self._runtime.post(self._tend, proxy)
         cell, credit = current_cell.get(), proxy.credit
@@ -241,15 +241,15 @@ class CreditSender:
             self._runtime.call_later(LONGEST_HOLD, cell.unblock)
 
     def _refuse(self, queue: Queue, proxy: Proxy, sender: Sender | None) -> None:
-        """Refuse a message that there is no place for.
+        """Refuse a message without room in the queue.
 
         Raises:
-            MailboxFull: its sender waits for no answer.
+            MailboxFull: it is not an ask, so that only the caller can be informed.
         """
         self._runtime.counters.overflows += 1
         error = MailboxFull(
-            f"the mailbox of {proxy.ref} is full, and {len(queue):,} messages wait here for "
-            "room in it; send less, or raise its bounds"
+            f"the mailbox of {proxy.ref} is full, and {len(queue):,} messages wait "
+            "here for room in it; send less, or raise its bounds"
         )
         if sender is None or not sender.expects:
             raise error
@@ -258,9 +258,9 @@ class CreditSender:
     # --- credit ---
 
     def take_credit(self, node: NodeId, lines: Iterable[CreditLine]) -> None:
-        """Take what a node grants to the proxies of its actors."""
+        """Apply credit that a node grants to the proxies of its actors."""
         for number, up_to, octets in lines:
-            proxy = self.held.proxy_of(node, number)
+            proxy = self.lifetimes.proxy_of(node, number)
             if proxy is None:
                 continue
             if up_to == NO_BOUND:
@@ -275,35 +275,35 @@ class CreditSender:
             self._unrouted.send_waiting(proxy)
 
     def learned(self, node: bytes) -> None:
-        """Serve a node without credit if it has said that it does not know of it."""
-        for proxy in self.held.proxies_of(node) if self._is_unable(node) else ():
+        """Stop using credit for a node that has stated its abilities without it."""
+        for proxy in self.lifetimes.proxies_of(node) if self._is_unable(node) else ():
             self.serve_without(proxy)
 
     def is_owed(self, proxy: Proxy) -> bool:
-        """Return whether it is not known if messages that were sent are within bounds.
+        """Return whether messages of a proxy were sent before its bounds were known.
 
-        With the lock held. A proxy made again would send as many once more.
+        Needs the lock. Such a proxy must be kept: a new one would send the same number again.
         """
         credit, node = proxy.credit, proxy.node
         if credit is None or credit.is_known or not credit.has_sent or proxy.down is not None:
             return False
-        if node not in self._routes.abilities:  # a release before credit never tells
+        if node not in self._routes.abilities:  # a release before credit never reports bounds
             self._runtime.post(self._outgoing.can, node, "credit")
         return node in self._next_hops and not self._is_unable(node)
 
     def unanswered(self, proxy: Proxy) -> None:
-        """Take note that an announce was refused: nobody says whether there are bounds."""
+        """Stop using credit for a proxy whose announce was refused."""
         if proxy.credit is not None and not proxy.credit.is_known:
             self.serve_without(proxy)
 
     def serve_without(self, proxy: Proxy) -> None:
-        """Send what waits, and everything from now on, without credit."""
+        """Send the waiting messages of a proxy, and use no credit from now on."""
         with self._lock:
             proxy.credit, proxy.outbound = None, self._outgoing
         self._unrouted.send_waiting(proxy)
 
     def _tend(self, proxy: Proxy) -> None:
-        """Look for credit as long as messages wait for it."""
+        """Request credit as long as messages wait for it."""
         with self._lock:
             queue, credit = proxy.waiting, proxy.credit
             if queue is None or credit is None:
@@ -318,7 +318,7 @@ class CreditSender:
             self._runtime.call_later(FIRST_LOOK, self._look, look)
 
     def _look(self, look: "_Look") -> None:
-        """Ask for credit if none came since the last look."""
+        """Request credit if none arrived since the last check."""
         proxy = look.proxy
         with self._lock:
             credit, node = proxy.credit, proxy.node
@@ -332,9 +332,9 @@ class CreditSender:
         is_late = self._runtime.now() >= look.since + ANSWER_TIME
         if has_path and not credit.is_known:
             if proxy.unwatched or self._is_unable(node) or (is_late and has_come):
-                self.serve_without(proxy)  # nobody says whether there are bounds
+                self.serve_without(proxy)  # its host will not report any bounds
                 return
-            self._outgoing.can(node, "credit")  # one that is no neighbor has to be asked
+            self._outgoing.can(node, "credit")  # only neighbors state their abilities unasked
             self.announce(proxy)
         elif has_path and credit.grants == look.grants:
             self._ask(proxy)
@@ -343,31 +343,31 @@ class CreditSender:
         self._runtime.call_later(look.pause, self._look, look)
 
     def _ask(self, proxy: Proxy) -> None:
-        """Tell the actor's node where this one is, behind all that it has sent."""
+        """Report our position to the actor's node, after all messages sent to it."""
         with self._lock:
             credit = proxy.credit
         if credit is not None:
             try:
                 proxy.command(AskCredit(proxy.number, credit.sent))
             except LinkFull:
-                pass  # it asks again
+                pass  # the next check repeats it
 
     # --- losses ---
 
     def lose(self, proxy: Proxy) -> None:
-        """Lose what waits for an actor that ended, and tell so."""
-        lost = self._lose(proxy, proxy.gone())
+        """Drop the messages that wait for an actor that ended, and report the loss."""
+        lost = self._lose(proxy, proxy.ended_error())
         if lost:
             name = self._routes.names.get(proxy.node, "")
             self._runtime.report(MessagesLost(proxy.node, name, lost))
 
     def node_lost(self, node: bytes, error: NodeUnreachable | NodeClosed) -> int:
-        """Lose what waits for credit of a node out of reach; return how many messages.
+        """Drop the messages that wait for credit of a lost node; return their number.
 
-        What was told before it was known that there are bounds waits for a dial, if it can.
+        Messages sent before the bounds were known wait for a new dial, if one is possible.
         """
         lost = 0
-        for proxy in self.held.proxies_of(node):
+        for proxy in self.lifetimes.proxies_of(node):
             if proxy.credit is not None and proxy.credit.is_known:
                 lost += self._lose(proxy, error)
                 with self._lock:
@@ -377,7 +377,7 @@ class CreditSender:
         return lost
 
     def _lose(self, proxy: Proxy, error: Exception) -> int:
-        """Count what waits as lost, and fail its askers; return how many messages."""
+        """Count waiting messages as lost, and fail their asks; return their number."""
         with self._lock:
             queue = self._unrouted.end_wait(proxy)
             lost = queue.message_count
@@ -392,12 +392,12 @@ class CreditSender:
 
 @dataclass(slots=True, eq=False)
 class _Look:
-    """What looks for credit for one queue.
+    """Repeated check for credit of one queue.
 
     Attributes:
-        grants: that had come at the last look.
+        grants: the number of grants at the last check.
         since: when the first message began to wait.
-        confirmed: messages that the node had confirmed then.
+        confirmed: messages that the node had confirmed by then.
     """
 
     proxy: Proxy

@@ -1,7 +1,7 @@
-"""Frames for other nodes: they go on unchanged, a run of them at a time.
+"""Forwards frames for other nodes unchanged, in runs.
 
-A read of a busy link brings a thousand frames for the same node. They are packed, counted and
-written together, with one look at the routes and one turn of the wire's lock.
+One read of a busy link brings a thousand frames for the same node. They are packed, counted and
+written together, so the routes are consulted once and the lock of the wire is taken once.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from callboard.proxies.route_table import RouteTable
 from callboard.proxies.stats import ForwardedAsk
 from callboard.proxies.traffic.unrouted import Unrouted
 
-#: Asks of others that a node remembers to have forwarded.
+#: Forwarded asks that a node remembers.
 PASSAGES: Final = 256
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
@@ -26,18 +26,18 @@ _destination_of = itemgetter(4)
 
 
 class Forwarding:
-    """What passes through a node."""
+    """Forwards the frames that pass through a node."""
 
     def __init__(self, runtime: Runtime, routes: RouteTable, unrouted: Unrouted) -> None:
         self._runtime = runtime
         self._routes = routes
         self._unrouted = unrouted
-        #: The latest asks, and answers, that went on.
+        #: The latest forwarded asks and answers.
         self.passages: deque[ForwardedAsk] = deque(maxlen=PASSAGES)
         self.forwarded = 0
 
     def forward(self, frames: list[RawFrame]) -> None:
-        """Send frames on in their order; what has no path is held, or counted and told."""
+        """Forward frames in order; a frame without a path is held, or counted and reported."""
         for destination, run in groupby(frames, _destination_of):
             wire = self._routes.wire_to(destination)
             if wire is None:
@@ -53,7 +53,7 @@ class Forwarding:
             wire.write_run(packed)
 
     def _hold(self, frame: RawFrame) -> None:
-        """Keep a frame until a path is found, or count it as undeliverable."""
+        """Hold a frame until a path is found, or count it as undeliverable."""
         with self._routes.lock:
             is_held = self._unrouted.hold(frame[4], partial(self.forward, [frame]))
         if not is_held:
@@ -61,7 +61,7 @@ class Forwarding:
             self._runtime.report(Undeliverable(frame[3], frame[4]))
 
     def _note(self, frame: RawFrame) -> None:
-        """Remember that an ask or its answer passed."""
+        """Record that an ask or its answer was forwarded."""
         data = frame[2]
         now_ns = int(self._runtime.now() * 1e9)
         passage = ForwardedAsk(

@@ -1,7 +1,8 @@
-"""In: what becomes of the frames of one read. On the runner, with its role.
+"""Frames from links: deliver, dispatch or forward the frames of one read.
 
-Dispatches for this node are decoded and put into mailboxes, control frames go to whom they
-concern, frames for other nodes go on (`callboard.proxies.traffic.forwarding`).
+Dispatches for this node are decoded and put into mailboxes; control frames go to the part that
+handles them; frames for other nodes are forwarded (`callboard.proxies.traffic.forwarding`). On
+the runner, with its role.
 """
 
 import contextvars
@@ -74,29 +75,29 @@ from callboard.proxies.traffic.unverified import UnverifiedFrames
 from callboard.support.dataclass import dataclass
 from callboard.support.text import describe
 
-#: Values that always travel, and never are too large.
+#: Types whose values can always be sent, and are never too large.
 SCALARS: Final = frozenset({int, bool, float, type(None)})
 
-#: Errors of messages that no handler has seen.
+#: Errors of messages that no handler has processed.
 _UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull, NotPermitted)
 
 
 class RemoteTeller(Reply):
-    """An actor elsewhere that told; number 0 is code outside of any actor."""
+    """Reply to a message that wants no answer; number 0 is code outside any actor."""
 
     __slots__ = ("_arrivals", "_number", "deadline", "expects", "node")
 
     wants_reply: Final = False
     is_done: Final = True
 
-    #: Of the outcome, only that there was one.
+    #: Whether the outcome is counted.
     expects: Literal[True]
     deadline: None
     node: bytes
 
     def __init__(self, node: bytes, number: int, arrivals: Arrivals) -> None:
         self.expects, self.deadline = True, None
-        #: The id of its node.
+        #: Id of the sender's node.
         self.node = node
         self._number = number
         self._arrivals = arrivals
@@ -107,7 +108,7 @@ class RemoteTeller(Reply):
         return True
 
     def set_exception(self, error: BaseException) -> bool:
-        """Count the message: as a dead letter if no handler has seen it."""
+        """Count the message: as a dead letter if no handler has processed it."""
         if isinstance(error, _UNHANDLED):
             self._arrivals.dead_letters += 1
         else:
@@ -115,7 +116,7 @@ class RemoteTeller(Reply):
         return True
 
     def mark_handled(self) -> None:
-        """The handler is done; nobody waits for an answer."""
+        """Count the message as delivered."""
         self._arrivals.delivered += 1
 
     def reference(self, runtime: Home) -> ActorRef[Any] | None:
@@ -124,7 +125,7 @@ class RemoteTeller(Reply):
 
 
 class RemoteAsker(Reply):
-    """An asker on another node that waits for an answer."""
+    """Reply to an ask of another node."""
 
     __slots__ = (
         "_arrivals",
@@ -142,7 +143,7 @@ class RemoteAsker(Reply):
     node: bytes
     is_done: bool
 
-    #: When the asker's time is over; None if it did not say.
+    #: When the ask expires; None if the asker set no limit.
     deadline: float | None
 
     def __init__(
@@ -154,7 +155,7 @@ class RemoteAsker(Reply):
         arrivals: Arrivals,
     ) -> None:
         self._outgoing = outgoing
-        #: The id of its node.
+        #: Id of the asker's node.
         self.node = node
         self._number = number
         self.message_id = message_id
@@ -169,14 +170,14 @@ class RemoteAsker(Reply):
         if self.is_done:
             return False
         self.is_done = True
-        if not self._counted:  # as `mark_handled`, without the call: each answer comes here
+        if not self._counted:  # inlined from `mark_handled`, as each answer passes here
             self._counted = True
             self._arrivals.delivered += 1
         self._outgoing.respond(self.node, self._number, self.message_id, value)
         return True
 
     def encoded(self, value: Any) -> Callable[[], bool]:
-        """Serialize an answer as it is now, and return what sends it.
+        """Serialize an answer in its current state, and return a function that sends it.
 
         Raises:
             NotSerializable: it holds something that cannot travel.
@@ -185,7 +186,7 @@ class RemoteAsker(Reply):
         return partial(self._send, self._outgoing.encode(value))
 
     def _send(self, payload: bytes) -> bool:
-        """Send an answer that was serialized before."""
+        """Send a serialized answer."""
         if self.is_done:
             return False
         self.is_done = True
@@ -207,11 +208,11 @@ class RemoteAsker(Reply):
 
     @property
     def origin(self) -> tuple[bytes, int]:
-        """What names the ask: its node, and its message id there."""
+        """Identity of the ask: its node, and its message id there."""
         return self.node, self.message_id
 
     def mark_handled(self) -> None:
-        """The message was handled; its answer may come later."""
+        """Count the message as handled; its answer may come later."""
         if not self._counted:
             self._counted = True
             self._arrivals.delivered += 1
@@ -222,10 +223,10 @@ class RemoteAsker(Reply):
 
 
 class RemoteCarrier(RemoteAsker):
-    """Stands for what came together, until it is taken: then each has an asker of its own.
+    """Reply to a batch of messages until it is unpacked; each message then has its own reply.
 
     Attributes:
-        count: how many messages that are, by the frame that carries them.
+        count: messages in the batch, according to its frame.
     """
 
     __slots__ = ("count",)
@@ -237,39 +238,39 @@ class RemoteCarrier(RemoteAsker):
         self.count = count
 
     def set_result(self, value: Any) -> bool:
-        """Send an answer to all of them."""
+        """Answer the batch as a whole."""
         self.mark_handled()
         return super().set_result(value)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Refuse all of them."""
+        """Refuse the whole batch."""
         if isinstance(error, _UNHANDLED) and not self._counted:
             self._counted = True
             self._arrivals.dead_letters += self.count
-            if isinstance(error, ActorDown):  # who refuses a message counts one
+            if isinstance(error, ActorDown):  # the runtime counts one dead letter itself
                 self._outgoing.counters.dead_letters += self.count - 1
         self.mark_handled()
         return super().set_exception(error)
 
     def mark_handled(self) -> None:
-        """All of them were taken."""
+        """Count all messages of the batch as delivered."""
         if not self._counted:
             self._counted = True
             self._arrivals.delivered += self.count
 
     def died(self) -> None:
-        """One of those that were taken is a dead letter."""
+        """Count one of the delivered messages as a dead letter instead."""
         self._arrivals.delivered -= 1
         self._arrivals.dead_letters += 1
 
     def carried(self, message_id: int) -> "CarriedAsker":
-        """Return the asker of one of them, by the id of its ask."""
+        """Return the reply to one ask of the batch, by its message id."""
         return CarriedAsker(self._outgoing, self.node, message_id)
 
     def answer(self, message_id: int, value: Any) -> None:
-        """Send the answer of one of them, which has no asker."""
+        """Send the answer to one ask of the batch, without a reply object."""
         outgoing = self._outgoing
-        if value.__class__ in SCALARS:  # they travel, each in a few bytes
+        if value.__class__ in SCALARS:  # they always fit, in a few bytes
             payload = outgoing.codec.encode(value)
         else:
             payload = outgoing.payload_of(self.node, value)
@@ -277,19 +278,19 @@ class RemoteCarrier(RemoteAsker):
 
     @property
     def read(self) -> Callable[[bytes], Any]:
-        """What reads one of them, or raises `RemoteProtocolError` or `RunsUserCode`."""
+        """Decoder of one message; it raises `RemoteProtocolError` or `RunsUserCode`."""
         return self._outgoing.careful.decode_message
 
     @property
     def read_whole(self) -> Callable[[bytes], Any]:
-        """What reads one of them in the turn of its actor."""
+        """Decoder of one message in a turn of its actor; it may run user code."""
         return self._outgoing.codec.decode_whole
 
 
 class CarriedAsker(RemoteAsker):
-    """An asker on another node whose ask came with others, and whose answer goes with others.
+    """Reply to one ask of a batch; its answer is batched too.
 
-    It was counted when all of them were taken.
+    The message was counted when the batch was accepted.
     """
 
     __slots__ = ()
@@ -308,7 +309,7 @@ class CarriedAsker(RemoteAsker):
             return False
         self.is_done = True
         outgoing = self._outgoing
-        if value.__class__ in SCALARS:  # they travel, each in a few bytes
+        if value.__class__ in SCALARS:  # they always fit, in a few bytes
             payload = outgoing.codec.encode(value)
         else:
             payload = outgoing.payload_of(self.node, value)
@@ -316,7 +317,7 @@ class CarriedAsker(RemoteAsker):
         return True
 
     def _send(self, payload: bytes) -> bool:
-        """Send an answer that was serialized before."""
+        """Send a serialized answer."""
         if self.is_done:
             return False
         self.is_done = True
@@ -328,13 +329,13 @@ class CarriedAsker(RemoteAsker):
         return not self.is_done and self._send(self._outgoing.error_payload(error))
 
 
-#: Messages of one source, that waited for an earlier one, which are posted in one turn.
+#: Messages of one source, held for an earlier one, that are posted in one turn.
 POSTED_AT_ONCE: Final = 1_000
 
-#: Frames of one link that are not dispatches, and are carried out in one turn: a millisecond.
+#: Control frames of one link that are handled in one turn: about a millisecond of work.
 CONTROLS_AT_ONCE: Final = 64
 
-#: What a frame counts that takes longer.
+#: Number of control frames that a slower one counts as.
 _COSTS: Final = {int(Operation.ROUTING_UPDATE): 16}
 
 _log = logging.getLogger("callboard.broker")
@@ -345,7 +346,7 @@ _NEVER: Final = float("inf")
 
 
 def _unreadable(error: BaseException) -> RemoteProtocolError:
-    """Return why a message cannot be read; without memory, it is that message alone."""
+    """Return why a message is unreadable; a lack of memory fails this message alone."""
     if isinstance(error, RemoteProtocolError):
         return error
     if isinstance(error, MemoryError):
@@ -354,7 +355,7 @@ def _unreadable(error: BaseException) -> RemoteProtocolError:
 
 
 class Read(NamedTuple):
-    """A message that was decoded, or why it cannot be."""
+    """A decoded message, or why it is malformed."""
 
     value: object
     error: RemoteProtocolError | None = None
@@ -362,10 +363,10 @@ class Read(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ApartReader:
-    """Decodes messages of one node whose classes have code of users, in turns of its own.
+    """Decodes messages of one node whose classes run user code, in separate turns.
 
-    Such code may take any time. It holds up further messages of its kind from the same node,
-    and nothing else: a turn that blocks loses the runner's role, as a handler does.
+    User code may take any time. It delays only further messages of this kind from the same
+    node: a turn that blocks loses the runner's role, as a blocking handler does.
     """
 
     _decode: Callable[[bytes], object]
@@ -389,7 +390,7 @@ class ApartReader:
         self._runtime.post(self._take, take, read)
 
     def _take(self, take: Callable[[Read], object], read: Read) -> None:
-        """Hand a message on, and decode the next one in another turn; on the runner."""
+        """Deliver a decoded message, and schedule the next one; on the runner."""
         self._waiting.popleft()
         if self._waiting:
             self._runtime.schedule(self)
@@ -398,11 +399,11 @@ class ApartReader:
 
 @dataclass(slots=True)
 class Backlog:
-    """What one link brought and is left for its next turn: the link is not read before.
+    """The unprocessed rest of one link's read. The link is not read until it is processed.
 
     Attributes:
-        frames: in their order.
-        work: what the frame before them is not done with.
+        frames: in the order of arrival.
+        work: the remaining steps of a control frame that is partly processed.
     """
 
     frames: list[RawFrame]
@@ -411,10 +412,11 @@ class Backlog:
 
 @dataclass(eq=False, repr=False)
 class Incoming:
-    """What arrives at a node or passes through.
+    """Handles all frames that arrive at a node.
 
-    A frame that is not a dispatch may take a while, and a read brings a thousand of them. So a
-    link has so much carried out in a turn, and the rest in its next ones, as other links have.
+    One read brings a thousand frames, and a control frame may take a while. So the work for
+    each link is bounded per turn and the rest runs in later turns, which shares the node fairly
+    among its links.
     """
 
     _runtime: Runtime
@@ -423,30 +425,30 @@ class Incoming:
     _forwarding: Forwarding
     _lifetimes: Lifetimes
     _paths: Paths
-    _doubts: UnverifiedFrames
-    _pacing: CreditSender
-    _granting: CreditIssuer
+    _unverified: UnverifiedFrames
+    _credit_window: CreditSender
+    _credit_issuer: CreditIssuer
     _orders: dict[bytes, PathOrder] = field(default_factory=dict)
-    #: Orders that have a timer, and when the next one is due.
+    #: Orders with a timer, and when the next one is due.
     _armed: dict[PathOrder, float] = field(default_factory=dict)
     _backlogs: dict[Wire, Backlog] = field(default_factory=dict)
-    #: True when the node is about to close: asks of other nodes fail at once.
+    #: Whether the node is about to close: asks of other nodes then fail at once.
     refuses_asks: bool = False
 
     def __post_init__(self) -> None:
         lifetimes, paths = self._lifetimes, self._paths
         self._node_id = self._routes.node_id
         self._accounts = self._routes.accounts
-        self._doubts.deliver = partial(self.deliver, were_doubted=True)
-        self._doubts.order_of = self._orders.get
+        self._unverified.deliver = partial(self.deliver, were_doubted=True)
+        self._unverified.order_of = self._orders.get
         self._accounts.expected = self._expected_epoch
         self._contexts = self._runtime.contexts
         self._decode = self._out.careful.decode_message
         self._large = LargeMessages(self._runtime, self._out.careful, self._large_read)
         self._apart: dict[bytes, ApartReader] = {}
-        #: What waits for a message that is decoded apart, by its source and the actor.
-        self._behind: dict[tuple[bytes, int], list[tuple[Wire, RawFrame]]] = {}
-        #: Messages that could not be read since a line in the log told of one.
+        #: Frames that wait for a message with user code, by its source and actor.
+        self._deferred: dict[tuple[bytes, int], list[tuple[Wire, RawFrame]]] = {}
+        #: Unreadable messages since the last log line about one.
         self._unreadable = 0
         self._controls: dict[int, Callable[[Wire, Frame], Iterator[object] | None]] = {
             Operation.ANNOUNCE_PROXY_INSTANCE: lambda _, frame: lifetimes.take_announce(frame),
@@ -460,7 +462,7 @@ class Incoming:
     def deliver(
         self, wire: Wire, frames: list[RawFrame], *, were_doubted: bool = False
     ) -> None:
-        """Take the frames of one read; the next dispatch of its source alone is not sorted."""
+        """Deliver the frames of one read, with a fast path for the usual single dispatch."""
         if len(frames) == 1:
             ((operation, _, data, source, destination, _, _, _),) = frames
             if (
@@ -476,7 +478,7 @@ class Incoming:
         self._sort(wire, frames, were_doubted=were_doubted)
 
     def _sort(self, wire: Wire, frames: list[RawFrame], *, were_doubted: bool) -> None:
-        """Take frames: the first half of the hot loop."""
+        """Sort frames by kind: the first half of the hot loop."""
         me, sources = self._node_id, wire.sources
         order: PathOrder | None = None
         latest_source = b""
@@ -492,7 +494,7 @@ class Incoming:
                 order = self._orders.get(source)
                 may_come = source in sources or self._may_come(wire, source)
             if not may_come and not self._is_owed(wire, frame, order):
-                self._doubts.hold(wire, frame)
+                self._unverified.hold(wire, frame)
             elif destination != me:
                 passing.append(frame)
             elif operation == _DISPATCH:
@@ -508,12 +510,13 @@ class Incoming:
                 dispatches = []
                 self._take_out_of_order(wire, order, frame)
             elif source not in sources:
-                self._doubts.hold(wire, frame)  # its source says it again over its new path
+                self._unverified.hold(wire, frame)  # its source repeats it over its new path
             else:
-                self._go_on(wire, dispatches, passing)  # before routes may change
+                # With the routes of their arrival: a control frame may change them.
+                self._go_on(wire, dispatches, passing)
                 dispatches, passing = [], []
                 work = self.take_control(wire, Frame._make(frame))
-                latest_source = b""  # who may come over this link may have changed
+                latest_source = b""  # the links allowed for a source may have changed
                 controls += _COSTS.get(operation, 1)
                 if work is not None or controls >= CONTROLS_AT_ONCE:
                     self._leave(wire, list(rest), work, were_doubted=were_doubted)
@@ -527,7 +530,7 @@ class Incoming:
         *,
         were_doubted: bool,
     ) -> None:
-        """Leave frames for the next turn of their link; in front, if they came before."""
+        """Keep frames for the next turn of their link; verified ones go first, as the older."""
         backlog = self._backlogs.get(wire)
         if not frames and work is None:
             return
@@ -542,7 +545,7 @@ class Incoming:
         backlog.frames = [*parts[0], *parts[1]]
 
     def _next_turn(self, wire: Wire) -> None:
-        """Go on with what a link brought."""
+        """Continue with the backlog of a link."""
         backlog = self._backlogs.pop(wire, None)
         if backlog is None:  # the link has ended
             return
@@ -556,7 +559,7 @@ class Incoming:
         wire.release()
 
     def finish(self, wire: Wire) -> None:
-        """Carry out what a link brought that ends now."""
+        """Process the backlog of a link that ends now."""
         while (backlog := self._backlogs.pop(wire, None)) is not None:
             while backlog.work is not None and self._step(wire, backlog.work):
                 pass
@@ -564,7 +567,7 @@ class Incoming:
             wire.release()
 
     def _go_on(self, wire: Wire, dispatches: list[RawFrame], passing: list[RawFrame]) -> None:
-        """Hand over dispatches for this node, and pass the others on."""
+        """Post dispatches for this node, and forward the other frames."""
         if dispatches:
             self._post(wire, dispatches)
         if passing:
@@ -578,10 +581,10 @@ class Incoming:
     ) -> None:
         """Put dispatches for this node into mailboxes: the second half of the hot loop.
 
-        They are in the order of their sources. `decode` returns the message of the only one,
-        where that was decoded before.
+        The frames are in the order of their sources. `decode` returns the message of a single
+        frame that is decoded already.
         """
-        contexts, refuses, behind = self._contexts, self.refuses_asks, self._behind
+        contexts, refuses, queues = self._contexts, self.refuses_asks, self._deferred
         decode = decode or self._decode
         teller: RemoteTeller | None = None
         last: tuple[int, bytes, int] | None = None
@@ -591,8 +594,8 @@ class Incoming:
                 if data & RESPONSE:
                     self._take_response(frame, decode)
                     continue
-                if behind and (source, number) in behind:
-                    behind[source, number].append((wire, frame))
+                if queues and (source, number) in queues:
+                    queues[source, number].append((wire, frame))
                     continue
                 message = decode(payload)
             except (RemoteProtocolError, MemoryError) as cause:
@@ -604,7 +607,7 @@ class Incoming:
             except RunsUserCode:
                 self._decode_apart(wire, frame)
                 continue
-            sender: Any = teller  # many messages of one sender come in a row
+            sender: Any = teller  # messages of one sender usually arrive in a row
             message_id = data & MESSAGE_ID_MASK
             if message_id or last != (data >> EPOCH_SHIFT, source, source_actor):
                 arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
@@ -623,7 +626,7 @@ class Incoming:
             context = contexts.get(number)
             if context is None or (message_id and refuses and number >= FIRST_ACTOR):
                 if number == CARRIED:
-                    error = MalformedPayload("what carries messages has no id")
+                    error = MalformedPayload("a batch of messages lacks an id")
                     self._refuse_payload(wire, frame, error)
                 else:
                     self._refuse(number, message, sender)
@@ -633,7 +636,7 @@ class Incoming:
                 context.post_urgent(message, sender)
 
     def _read_in_pieces(self, wire: Wire, frame: RawFrame, frames: list[RawFrame]) -> None:
-        """Read a large message; what its source sent behind it waits, the rest goes on."""
+        """Decode a large message in slices; only later frames of its source wait for it."""
         source = frame[3]
         reading = self._large.read(wire, self._orders[source], frame)
         rest = list(dropwhile(lambda other: other is not frame, frames))[1:]
@@ -641,17 +644,18 @@ class Incoming:
         self._post(wire, [other for other in rest if other[3] != source])
 
     def _may_come(self, wire: Wire, source: bytes) -> bool:
-        """Return whether frames of a node may come over a link; it remembers that they may."""
+        """Return whether frames of a source may arrive on a link; remember if they may."""
         if wire.peer in self._routes.router.carriers.get(source, ()):
             wire.sources.add(source)
             return True
         return self._routes.brings(wire.peer, source, self._runtime.now())
 
     def _is_owed(self, wire: Wire, frame: RawFrame, order: PathOrder | None) -> bool:
-        """Return whether a dispatch may come from anywhere.
+        """Return whether a dispatch may arrive on any link.
 
-        So it is when its source has said over its path that there is such a dispatch, and
-        when a neighbor gives back what was to go on that way, because it moved its path too.
+        This holds if its source has confirmed over its path that the dispatch exists, and if a
+        neighbor returns a dispatch that was to be forwarded through it, because its path moved
+        too.
         """
         if frame[0] != _DISPATCH:
             return False
@@ -660,7 +664,7 @@ class Incoming:
         return self._routes.brings(wire.peer, frame[4], self._runtime.now())
 
     def _expected_epoch(self, source: bytes) -> int | None:
-        """Return the epoch of which the next dispatch of a node is expected, if it sent any."""
+        """Return the epoch of the next expected dispatch of a node, None if it sent none."""
         order = self._orders.get(source)
         return None if order is None else order.epoch
 
@@ -670,10 +674,11 @@ class Incoming:
         self._orders.pop(source, None)
 
     def _take_out_of_order(self, wire: Wire, order: PathOrder, frame: RawFrame) -> None:
-        """Take a dispatch that another one may have overtaken."""
+        """Handle a dispatch that another one may have overtaken."""
         late = order.late
         released = order.take(frame, self._runtime.now())
-        if order.late > late:  # tell the source where we are: it may be deceived, or we
+        # Repeat our position to the source: it, or this node, may be deceived.
+        if order.late > late:
             self._routes.undeliverable += order.late - late
             self._accounts.repeat_report(frame[3])
         self._released(wire, order, frame[3], released)
@@ -681,7 +686,7 @@ class Incoming:
     def _released(
         self, wire: Wire, order: PathOrder, source: bytes, released: list[RawFrame]
     ) -> None:
-        """Deliver what is in order again, count what was given up, and wait for the rest."""
+        """Deliver frames that are in order again, count abandoned ones, and set the timer."""
         for epoch, count in order.given_up:
             self._accounts.arrivals_of(source, epoch).given_up += count
         order.given_up.clear()
@@ -694,7 +699,7 @@ class Incoming:
     def _post_in_turns(
         self, wire: Wire, order: PathOrder, source: bytes, frames: list[RawFrame]
     ) -> None:
-        """Post frames of one source, some in a turn; they wait behind a large message of it."""
+        """Post frames of one source in portions; they wait for a large message of it."""
         reading = self._large.of(source)
         if reading is None:
             self._post(wire, frames[:POSTED_AT_ONCE])
@@ -705,7 +710,7 @@ class Incoming:
         self._large.wait(reading, frames)
 
     def _order_due(self, wire: Wire, order: PathOrder, source: bytes) -> None:
-        """Give up what has been waited for long enough."""
+        """Abandon frames that are overdue."""
         now = self._runtime.now()
         if self._armed.get(order, _NEVER) <= now:
             del self._armed[order]
@@ -716,10 +721,10 @@ class Incoming:
         self._released(wire, order, source, released)
 
     def _large_read(self, reading: Reading) -> None:
-        """Take a message that was read in pieces, and what waited behind it."""
+        """Deliver a message that was decoded in slices, and the frames that waited for it."""
         wire, frame = reading.wire, reading.frame
         if frame is None:
-            pass  # its source has waited for a turn
+            pass  # its source only waited for a turn
         elif frame[2] & RESPONSE:
             try:
                 self._take_response(frame, lambda _: reading.result())
@@ -735,7 +740,7 @@ class Incoming:
         """Complete the ask that a response answers.
 
         Raises:
-            LargePayload: it is to be read in pieces; nothing was changed.
+            LargePayload: it is to be decoded in slices; nothing was changed.
         """
         data, source, payload = frame[2], frame[3], frame[7]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
@@ -765,18 +770,18 @@ class Incoming:
         self._complete(source, future, value)
 
     def _complete(self, source: bytes, asker: Any, value: object) -> None:
-        """Complete an ask with its answer, or let it fail with the error that is one."""
+        """Complete an ask with an answer, or with the error that the answer carries."""
         if isinstance(value, Failure):
             self._fail(source, asker, value)
         else:
             asker.set_result(value)
 
     def _answer_apart(self, source: bytes, message_id: int, payload: bytes) -> None:
-        """Decode an answer in a turn of its own: its class has code of a user."""
+        """Decode an answer whose class runs user code, in a separate turn."""
         self._apart_of(source).decode(payload, partial(self._answered, source, message_id))
 
     def _answered(self, source: bytes, message_id: int, read: Read) -> None:
-        """Complete an ask whose answer was decoded, unless it is over."""
+        """Complete an ask whose answer was decoded, unless the ask is over."""
         waiting = self._out.pending.get(message_id)
         if waiting is None or waiting[1] != source:
             self._runtime.counters.late_answers += 1
@@ -787,30 +792,30 @@ class Incoming:
         )
 
     def _decode_apart(self, wire: Wire, frame: RawFrame) -> None:
-        """Decode a message in a turn of its own: its class has code of a user.
+        """Decode a message whose class runs user code, in a separate turn.
 
-        What its source sends to the same actor waits for it, so that the order of a pair holds;
-        the actor itself handles what others send.
+        Later messages from its source to the same actor wait for it, which keeps the order of
+        the pair; the actor continues with the messages of other senders.
         """
         source, number, payload = frame[3], frame[6], frame[7]
-        behind: list[tuple[Wire, RawFrame]] = []
-        self._behind[source, number] = behind
-        self._apart_of(source).decode(payload, partial(self._decoded, wire, frame, behind))
+        waiting: list[tuple[Wire, RawFrame]] = []
+        self._deferred[source, number] = waiting
+        self._apart_of(source).decode(payload, partial(self._decoded, wire, frame, waiting))
 
     def _decoded(
-        self, wire: Wire, frame: RawFrame, behind: list[tuple[Wire, RawFrame]], read: Read
+        self, wire: Wire, frame: RawFrame, waiting: list[tuple[Wire, RawFrame]], read: Read
     ) -> None:
-        """Deliver a message that was decoded, and what waited for it."""
-        del self._behind[frame[3], frame[6]]
+        """Deliver a decoded message, and the messages that waited for it."""
+        del self._deferred[frame[3], frame[6]]
         if read.error is not None:
             self._refuse_payload(wire, frame, read.error)
         else:
             self._post(wire, [frame], lambda _: read.value)
-        for later_wire, later in behind:  # one of these may have such a class again
+        for later_wire, later in waiting:  # one of these may run user code, too
             self._post(later_wire, [later])
 
     def _apart_of(self, source: bytes) -> ApartReader:
-        """Return what decodes messages of a node with code of users."""
+        """Return the decoder for messages of a node that run user code."""
         reader = self._apart.get(source)
         if reader is None:
             reader = self._apart[source] = ApartReader(
@@ -819,17 +824,17 @@ class Incoming:
         return reader
 
     def _take_answers(self, source: bytes, carrier: object, count: int) -> None:
-        """Complete the asks that what came together answers.
+        """Complete the asks that a batch of answers belongs to.
 
         Raises:
-            MalformedPayload: it is something else, or not so many answers.
+            MalformedPayload: it is not a batch, or has another number of answers.
         """
         if not isinstance(carrier, CarriedAnswers):
             msg = f"an answer to no ask: a {type(carrier).__qualname__:.80}"
             raise MalformedPayload(msg)
         pending, decode, answers = self._out.pending, self._decode, carrier.each()
         if len(answers) != count:
-            msg = f"{len(answers):,} answers came as {count:,}"
+            msg = f"a batch of {count:,} answers holds {len(answers):,}"
             raise MalformedPayload(msg)
         for message_id, payload in answers:
             waiting = pending.get(message_id)
@@ -847,14 +852,14 @@ class Incoming:
             self._complete(source, waiting[0], value)
 
     def _fail(self, source: bytes, asker: Any, failure: Failure) -> None:
-        """Let an ask fail with the error that answers it."""
+        """Fail an ask with the error that answers it."""
         is_closing = failure.kind == NodeClosed.__name__
         if is_closing and str(failure.text).endswith(TAKES_NO_MORE):
             self._out.refusing.add(source)
         asker.set_exception(error_of(failure))
 
     def _refuse(self, number: int, message: Any, sender: Any) -> None:
-        """Carry out a command for the node, or refuse a message that no actor here takes."""
+        """Execute a command for the node, or refuse a message without a target."""
         if number == NODE_ACTOR:
             message = message.message if message.__class__ is Envelope else message
             if isinstance(message, Failure):
@@ -873,7 +878,7 @@ class Incoming:
             return
         key = message.key if isinstance(message, Envelope) else None
         if key is not None and self._runtime.kept.repeats(number, key, sender):
-            return  # the actor has answered before it ended
+            return  # the answer is in the reply cache, although the actor has ended
         successor = self._runtime.succession.successor(number)
         if successor is not None:
             successor.target.post(message, sender)
@@ -886,7 +891,7 @@ class Incoming:
         self._runtime.dead_letter(ref, message, sender)
 
     def _refuse_payload(self, wire: Wire, frame: RawFrame, error: RemoteProtocolError) -> None:
-        """Tell the asker that its message cannot be read; garbage ends a neighbor's link."""
+        """Fail the ask of an unreadable message; garbage ends the link of a neighbor."""
         data, source, source_actor = frame[2], frame[3], frame[5]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         count, number = count_of(data, source_actor, frame[6]), frame[6]
@@ -895,7 +900,8 @@ class Incoming:
         arrivals.dead_letters += count
         self._runtime.counters.dead_letters += count
         is_for_part = number < FIRST_ACTOR and number not in self._runtime.contexts
-        self._unreadable += not is_for_part  # asks whether this node has entities, for instance
+        # Without: questions to a part that this node lacks, for instance about entities.
+        self._unreadable += not is_for_part
         if self._unreadable == 1 and not is_for_part:
             _log.warning("a message from node %s cannot be read: %s", source.hex(), error)
             self._runtime.call_later(1.0, self._tell_unreadable)
@@ -906,14 +912,14 @@ class Incoming:
             wire.end(str(error))
 
     def _take_command(self, message: Any, node: bytes) -> None:
-        """Carry out what another node asks of this node itself, as far as that makes sense."""
+        """Execute a command of another node to this node itself, ignoring nonsense."""
         is_command = isinstance(message, StopActor | LinkActors | AskCredit)
         number = message.number if is_command else None
         if type(number) is not int or number < FIRST_ACTOR:
             self._runtime.counters.unexpected += 1
         elif isinstance(message, AskCredit):
             if message.is_sound:
-                self._granting.asked(node, message)
+                self._credit_issuer.handle_question(node, message)
         elif isinstance(message, StopActor):
             cell = self._runtime.contexts.get(number)
             if cell is None:
@@ -930,27 +936,27 @@ class Incoming:
                 target.link(message.other)
 
     def _take_cancel(self, message: CancelAsk, node: bytes) -> None:
-        """Let work stop that another node asked for, and no longer waits for."""
+        """Stop work for an ask that its node has given up."""
         if type(message.number) is int and type(message.message_id) is int:
             cell = self._runtime.contexts.get(message.number)
             if cell is not None and message.number >= FIRST_ACTOR:
                 cell.give_up((node, message.message_id))
 
     def _take_doubtful(self, message: UnverifiedFrame) -> None:
-        """Take a dispatch for here that a node on its way has doubted."""
+        """Hold the copy of a dispatch for this node that an intermediate node held."""
         octets = message.frame if type(message.frame) is bytes else b""
         frames = FrameReader().feed(octets)
         if len(frames) != 1 or frames[0][0] != _DISPATCH or frames[0][4] != self._node_id:
             self._runtime.counters.unexpected += 1
         else:
-            self._doubts.hold(None, frames[0])
+            self._unverified.hold(None, frames[0])
 
     # --- control frames for this node ---
 
     def take_control(self, wire: Wire, frame: Frame) -> Iterator[object] | None:
-        """Take a frame for this node that is not a dispatch; garbage ends a neighbor's link.
+        """Handle a frame for this node that is not a dispatch; garbage ends a neighbor's link.
 
-        Returns what is left to do, step by step.
+        Returns the remaining steps of its work, or None.
         """
         try:
             return self._controls[frame.operation](wire, frame)
@@ -959,7 +965,7 @@ class Incoming:
             return None
 
     def _step(self, wire: Wire, work: Iterator[object]) -> bool:
-        """Do the next step of what a neighbor's frame began; returns whether it was one."""
+        """Do the next step of a neighbor's frame; return whether there was one."""
         try:
             next(work)
         except StopIteration:
@@ -970,33 +976,33 @@ class Incoming:
         return True
 
     def _refuse_control(self, wire: Wire, source: bytes, error: BaspError) -> None:
-        """End the link of a neighbor that sends garbage."""
+        """Log garbage, and end the link if a neighbor sent it."""
         _log.warning("a control frame from node %s cannot be read: %s", source.hex(), error)
         if source == wire.peer:
             wire.end(str(error))
 
     def _tell_unreadable(self) -> None:
-        """Tell how many messages could not be read since the one that was told."""
+        """Log how many messages were unreadable since the last log line."""
         more, self._unreadable = self._unreadable - 1, 0
         if more:
             _log.warning("%d more messages of other nodes cannot be read", more)
 
     def _take_report(self, _: Wire, frame: Frame) -> None:
-        """Take the report of what arrived at another node."""
+        """Handle a report of the messages that arrived at another node."""
         source = NodeId(frame.source)
         lines, credit = read_report(source, frame.payload)
         if credit:
-            self._pacing.take_credit(source, credit)
+            self._credit_window.take_credit(source, credit)
         lost = self._paths.take_report(source, lines) if lines else 0
         if lost:
             name = self._routes.names.get(source, "")
             self._runtime.report(MessagesLost(source, name, lost))
 
     def _take_path_end(self, wire: Wire, frame: Frame) -> None:
-        """Take note of how many dispatches an old path carried."""
+        """Handle the number of dispatches that were sent on an old path."""
         order = self._orders.setdefault(frame.source, PathOrder())
         released = order.end(frame.data, self._runtime.now())
         self._released(wire, order, frame.source, released)
-        self._doubts.believe(frame.source)
-        # The source moved its path; ours may be the same, but the report on it may be lost.
+        self._unverified.believe(frame.source)
+        # The source moved its path. Ours may be unchanged, but our last report may be lost.
         self._accounts.repeat_report(frame.source)

@@ -1,10 +1,10 @@
-"""Large messages: read in pieces, between other turns of the node.
+"""Large messages: decoded in slices between other turns of the node.
 
-A message of many parts takes seconds to read. Its reading is a generator here, which gets a
-few milliseconds at a time; one message is read after the other, so the memory of one is
-enough. What its source sent behind it waits in order. A link that brings more than that while
-a message of it is read, or waits, is not read: what is here of one link is a message, and
-`WAITING_BYTES` with the message that goes beyond them. On the runner, with its role.
+Decoding a message with many parts takes seconds, so it is a generator that runs for a few
+milliseconds at a time. Messages are decoded one after the other, so the memory of one is
+enough. Later frames of the same source wait, which keeps the order. The link is not read while
+more than `WAITING_BYTES` wait; so at most one large message and `WAITING_BYTES` plus one frame
+of a link are in memory. On the runner, with its role.
 """
 
 from collections import Counter
@@ -22,37 +22,37 @@ from callboard.basp.routing.path_order import PathOrder
 from callboard.proxies.link.wire import Wire
 from callboard.support.dataclass import dataclass
 
-#: Seconds of reading between two turns of others.
+#: Seconds of decoding in one slice.
 SLICE: Final = 0.002
 
-#: Bytes of memory that may wait behind a large message while its link is read.
+#: Bytes of memory that may wait for a large message before its link is no longer read.
 WAITING_BYTES: Final = 1 << 20
 
-# What a frame takes beside its payload.
+# Memory of a frame beside its payload.
 _FRAME_SIZE: Final = 300
 
 _PAYLOAD: Final = 7
 
 
 def _nothing() -> Generator[None, None, None]:
-    """Read no message."""
+    """Decode nothing."""
     yield from ()
 
 
 @dataclass(eq=False, slots=True)
 class Reading:
-    """A large message that is being read, or waits for that.
+    """A large message that is being decoded, or is next.
 
     Attributes:
         wire: the link that brought it.
-        order: of its source, which is stopped.
+        order: order of the dispatches of its source; stopped while the message is decoded.
         source: the node that sent it.
-        frame: the message; None if its source only waits for the next turn.
-        pieces: reads it.
-        value: the message, when it was read.
-        error: why it cannot be read.
-        runs_code: whether it is read elsewhere, as it has a class with code of its user.
-        waiting: what its source sent behind it.
+        frame: the message; None if frames of the source only wait for the next turn.
+        pieces: the decoding generator.
+        value: the decoded message.
+        error: why the message is malformed.
+        runs_code: whether its class runs user code, so that it must be decoded elsewhere.
+        waiting: later frames of the source.
     """
 
     wire: Wire
@@ -66,11 +66,11 @@ class Reading:
     waiting: list[RawFrame] = field(default_factory=list)
 
     def result(self) -> object:
-        """Return the message.
+        """Return the decoded message.
 
         Raises:
-            RemoteProtocolError: it cannot be read.
-            RunsUserCode: it is read elsewhere.
+            RemoteProtocolError: it is malformed.
+            RunsUserCode: it must be decoded elsewhere.
         """
         if self.runs_code:
             raise RunsUserCode
@@ -80,43 +80,43 @@ class Reading:
 
 
 class LargeMessages:
-    """The large messages that are being read, by their sources."""
+    """The large messages that are being decoded, by source."""
 
     def __init__(
         self, runtime: Runtime, codec: PayloadCodec, take: Callable[[Reading], object]
     ) -> None:
-        """Begin without any; `take` gets each message that was read, or cannot be."""
+        """Start empty; `take` is called with each message when its decoding has ended."""
         self._runtime, self._codec, self._take = runtime, codec, take
         self._by_source: dict[bytes, Reading] = {}
-        #: Bytes that are here of each link, and the links that are not read for it.
+        #: Bytes in memory for each link, and the links that are not read because of them.
         self._octets: Counter[Wire] = Counter()
         self._held: set[Wire] = set()
         self._collector = Collector()
 
     def of(self, source: bytes) -> Reading | None:
-        """Return the message of a source that is being read."""
+        """Return the large message of a source; None if it has none."""
         return self._by_source.get(source)
 
     def octets_of(self, wire: Wire) -> int:
-        """Return the bytes that are here of a link."""
+        """Return the bytes in memory for a link."""
         return self._octets[wire]
 
     def read(self, wire: Wire, order: PathOrder, frame: RawFrame) -> Reading:
-        """Begin to read a message; its source's next ones wait."""
+        """Start to decode a message; later frames of its source wait."""
         pieces = self._codec.decode_in_pieces(frame[_PAYLOAD])
         return self._begin(Reading(wire, order, frame[3], frame, pieces), [frame])
 
     def postpone(self, wire: Wire, order: PathOrder, source: bytes) -> Reading:
-        """Begin to wait for the next turn with what a source sent."""
+        """Defer frames of a source to the next turn."""
         return self._begin(Reading(wire, order, source), [])
 
     def wait(self, reading: Reading, frames: list[RawFrame]) -> None:
-        """Let frames wait behind a message."""
+        """Add frames that wait for a message."""
         reading.waiting += frames
         self._note(reading.wire, _size_of(frames))
 
     def _begin(self, reading: Reading, frames: list[RawFrame]) -> Reading:
-        """Put a reading behind the others."""
+        """Queue a message to decode."""
         reading.order.stop()
         self._by_source[reading.source] = reading
         self._note(reading.wire, _size_of(frames))
@@ -125,10 +125,12 @@ class LargeMessages:
         return reading
 
     def _note(self, wire: Wire, octets: int) -> None:
-        """Count what is here of a link, and read it while that is not too much."""
+        """Change the bytes of a link by an amount, and pause or resume reading it."""
         size = self._octets[wire] = self._octets[wire] + octets
         if size > WAITING_BYTES:  # the message itself does not count
-            own = (one.frame for one in self._by_source.values() if one.wire is wire)
+            own = (
+                reading.frame for reading in self._by_source.values() if reading.wire is wire
+            )
             size -= next((len(frame[_PAYLOAD]) for frame in own if frame is not None), 0)
         elif not size:
             del self._octets[wire]
@@ -142,7 +144,7 @@ class LargeMessages:
             wire.release()
 
     def _go_on(self) -> None:
-        """Read the oldest message for a while, and hand it over when it is complete."""
+        """Decode a slice of the oldest message; deliver it when it is complete."""
         source, reading = next(iter(self._by_source.items()))
         now = self._runtime.now
         end = now() + SLICE
@@ -169,7 +171,7 @@ class LargeMessages:
             self._runtime.runner.failed(reading.wire.release, error)
         frames = reading.waiting if reading.frame is None else [reading.frame, *reading.waiting]
         self._note(reading.wire, -_size_of(frames))
-        reading.value = reading.error = None  # its traceback leads back here
+        reading.value = reading.error = None  # the traceback of the error refers to this frame
         self._collector.catch_up()
 
 

@@ -1,14 +1,15 @@
-"""What goes to one node together: the messages, or the answers, of one turn.
+"""Batches of one turn: messages, or answers, that leave for the same node together.
 
-A frame for each message costs its header, its entry in the accounts, a call of the link and a
-look at the other end. What one turn of the runner sends to a node goes in few frames instead: a
-**load** is gathered, and sent when the turn ends, as what is written to links is. So nothing
-waits for a timer, and what is alone goes when it would have gone. Whatever else is sent to the
-node, by any thread, goes behind the load: the order is as it was without. A load that grows is
-sent early, so that the other node begins while the turn goes on. In the accounts each message
-counts as if it went alone.
+A separate frame for each message costs a header, an entry in the accounts, a call of the link
+and a decoding step at the receiver. Instead, the messages that one turn of the runner sends to
+a node are gathered in a batch, which is sent when the turn ends, before the links write. No
+timer is involved, so a single message leaves as early as it would without batching.
 
-The lock of the routes guards all of them.
+Order is kept: anything else that is sent to the node, from any thread, first sends the open
+batch. A batch that grows is sent before the end of the turn, so that the receiver starts early.
+In the accounts each message counts separately.
+
+The lock of the routes guards all batches.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,47 +17,47 @@ from typing import Any, Final, Literal, Protocol
 
 from callboard.actors.asking.reply import Reply
 
-#: Bytes after which the first load of a turn to a node is sent, and twice as many each time.
+#: Bytes after which the first batch of a turn is sent; the threshold doubles with each batch.
 FIRST_LOAD: Final = 1_024
 
-#: Nothing is carried where a message may be no larger than this: a carrier is one, too.
+#: Batching is off below this message limit, because a batch is itself a message.
 LEAST_LIMIT: Final = 4_096
 
 
 class Load(Protocol):
-    """What was gathered for a node."""
+    """A batch of messages or answers for one node."""
 
-    #: Its bytes, and with how many it is sent before the turn is over.
+    #: Bytes gathered, and the number of bytes at which the batch is sent before the turn ends.
     size: int
     early_at: int
 
     def send(self) -> None:
-        """Send what was gathered, and be empty; the lock of the routes is held."""
+        """Send the gathered messages and empty the batch; the lock of the routes is held."""
 
 
 class AnswerLoad:
-    """Answers to a node, each with the id of its ask."""
+    """Answers to one node, each with the id of its ask."""
 
     __slots__ = ("_send", "answers", "early_at", "size")
 
     def __init__(
         self, send: Callable[[list[tuple[int, bytes]]], object], early_at: int
     ) -> None:
-        """Make an empty one; `send` takes the answers."""
+        """Create an empty batch; `send` is called with its answers."""
         self._send = send
         self.answers: list[tuple[int, bytes]] = []
         self.size, self.early_at = 0, early_at
 
     def send(self) -> None:
-        """Send the answers, and be empty."""
+        """Send the answers and empty the batch."""
         answers, self.answers, self.size = self.answers, [], 0
         self._send(answers)
 
 
 class Carrier(Reply):
-    """Stands for the asks that one message carries, where that is refused as a whole.
+    """Reply to a batch as a whole: fails all asks in it if the receiver refuses the batch.
 
-    Each of them has an answer of its own; this has one only if none of them was taken.
+    An accepted batch as such gets no answer; each ask in it is answered separately.
     """
 
     __slots__ = ("_ids", "_pending", "expects", "message_id")
@@ -64,13 +65,14 @@ class Carrier(Reply):
     expects: Literal[True]
     message_id: int
 
-    #: Each of the asks has its own.
+    #: Each ask has its own deadline.
     deadline: Final = None
 
     def __init__(self, ids: Sequence[int], pending: dict[int, tuple[Any, bytes]]) -> None:
-        """Make one of asks that are pending; who asks may send again later, by another id.
+        """Create the reply for pending asks, by their message ids.
 
-        It knows but the ids, so that who has an answer is not kept in memory.
+        It keeps only the ids, so that answered asks can be freed. An asker may also have sent
+        its message again under another id by then.
         """
         self.expects = True
         self._ids = ids
@@ -78,38 +80,38 @@ class Carrier(Reply):
 
     @property
     def sent_id(self) -> int:
-        """The message id under which the ask left this node; 0 if it did not."""
+        """Message id under which the batch left this node; 0 before that."""
         return self.message_id
 
     def unanswered(self) -> list[tuple[int, Any]]:
-        """Return the asks that have no answer, each with its id."""
-        found = ((number, self._pending.get(number)) for number in self._ids)
-        return [(number, ask[0]) for number, ask in found if ask is not None]
+        """Return the asks without an answer, each with its id."""
+        asks = ((number, self._pending.get(number)) for number in self._ids)
+        return [(number, ask[0]) for number, ask in asks if ask is not None]
 
     @property
     def is_done(self) -> bool:
-        """Whether nobody waits for an answer any more."""
-        # As nearly always all are answered, which takes no look at each.
+        """Whether all asks in the batch are answered or given up."""
+        # Usually all are answered, and a set operation shows that without checking each ask.
         are_answered = self._pending.keys().isdisjoint(self._ids)
         return are_answered or all(asker.is_done for _, asker in self.unanswered())
 
     def set_result(self, _: Any) -> bool:
-        """An answer to all of them is none."""
+        """Ignore a value: only single asks are answered."""
         return False
 
     def set_exception(self, error: BaseException) -> bool:
-        """Fail all asks that have no answer."""
+        """Fail all asks without an answer."""
         for message_id, asker in self.unanswered():
             del self._pending[message_id]
             asker.set_exception(error)
         return True
 
     def fail_unsent(self, error: BaseException) -> None:
-        """Fail all of them as what never left this node."""
+        """Fail all asks as messages that never left this node."""
         for message_id, asker in self.unanswered():
             del self._pending[message_id]
             asker.message_id = 0
             asker.set_exception(error)
 
     def mark_handled(self) -> None:
-        """The answers will come later."""
+        """Do nothing: each ask is answered separately."""

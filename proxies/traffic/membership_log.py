@@ -1,8 +1,8 @@
-"""Log lines when links and nodes come and go, with the reason.
+"""Log lines for links and nodes that come and go, with the reason.
 
-What nobody wanted is a warning, the rest is information, as is all about a node that is closed.
-Peers that come and go without end must not fill a log, so lines are bounded; of the others
-their number is told.
+An unwanted loss is a warning, everything else is information; about a closed node all lines are
+information. The rate of lines is limited, so that unstable peers cannot fill a log; the number
+of suppressed lines is logged with the next line.
 """
 
 import logging
@@ -14,7 +14,7 @@ from callboard.proxies.address import endpoint_text
 from callboard.proxies.link.wire import CLOSING, Wire
 from callboard.support.text import printable
 
-#: Lines in a second in the long run, and at once.
+#: Lines per second on average, and in a burst.
 LINES_PER_SECOND: Final = 10.0
 LINES_AT_ONCE: Final = 500.0
 
@@ -22,36 +22,36 @@ _log = logging.getLogger("callboard.nodes")
 
 
 class MembershipLog:
-    """Writes for one node. To be used on the runner, with its role."""
+    """Writes the membership log of one node. Call it on the runner, with its role."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """Begin without a line; `now` tells monotonic seconds."""
+        """Start with a full burst allowance; `now` returns monotonic seconds."""
         self._now = now
         self._lines = TokenBucket(LINES_PER_SECOND, LINES_AT_ONCE)
         self._unwritten = 0
 
     def link_up(self, wire: Wire, *, is_quiet: bool) -> None:
-        """A link is established; quiet lines are those about tools."""
+        """Log an established link; quiet lines are those about tools."""
         self._write("link with %s is up", _name_of(wire), is_quiet=is_quiet)
 
     def link_down(self, wire: Wire, reason: str, *, is_wanted: bool, is_quiet: bool) -> None:
-        """A link ended."""
+        """Log the end of a link."""
         name, text = _name_of(wire), "link with %s is down: %s"
         self._write(text, name, reason, is_quiet=is_quiet, is_wanted=is_wanted)
 
     def node_up(self, name: str, hops: int, *, is_quiet: bool) -> None:
-        """A node came into reach."""
-        where = "linked with this one" if hops == 1 else f"{hops} links away"
-        self._write("node %s is in reach, %s", name, where, is_quiet=is_quiet)
+        """Log a node that came into reach."""
+        distance = "linked with this one" if hops == 1 else f"{hops} links away"
+        self._write("node %s is in reach, %s", name, distance, is_quiet=is_quiet)
 
     def node_down(self, name: str, reason: str, lost: int, *, is_quiet: bool) -> None:
-        """A node is out of reach."""
+        """Log a node that is out of reach."""
         text = "node %s is out of reach: %s"
         if lost:
             text += f"; {lost:,} messages to it are lost or unconfirmed"
         is_wanted = (
             not lost or reason == CLOSING
-        )  # its program's last words are often unconfirmed
+        )  # the last messages of a closing program are often unconfirmed
         self._write(text, name, reason, is_quiet=is_quiet, is_wanted=is_wanted)
 
     def _write(self, text: str, *args: str, is_quiet: bool, is_wanted: bool = True) -> None:
@@ -70,6 +70,6 @@ class MembershipLog:
 
 
 def _name_of(wire: Wire) -> str:
-    """Return the neighbor of a link, and the other end of the connection."""
+    """Return the name of the neighbor, with the address of the connection if it is known."""
     name = wire.peer_name or (wire.peer or b"").hex()
     return name if wire.remote is None else f"{name} ({endpoint_text(wire.remote)})"

@@ -1,8 +1,8 @@
-"""Out: from proxies and answers to wires. May be called from any thread.
+"""Sends messages and answers to the wires of other nodes. Callable from any thread.
 
-A message is serialized once, on the caller's thread, gets its header and goes to the wire of
-the next hop. Position, count and write of one dispatch happen under the routes' lock, so the
-order on the wire is the order of the positions.
+A message is serialized once, on the caller's thread, gets its header, and goes to the wire of
+the next hop. Position, count and write of one dispatch happen under the lock of the routes, so
+the order on the wire is the order of the positions.
 """
 
 import contextlib
@@ -65,30 +65,30 @@ from callboard.support.reentry import HandOver
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
 
-#: Bytes of the head of an answer that goes with others.
+#: Bytes of the head of one answer in a batch.
 _ANSWER_HEAD_SIZE: Final = ANSWER_HEAD.size
 
-#: Seconds in which a node says what it can do, and what may wait for that.
+#: Seconds to wait for the abilities of a node, and callbacks that may wait for them.
 DESCRIBED_WITHIN: Final = 5.0
 LEARNERS: Final = 1_000
 
-#: Seconds until a coroutine looks again whether a link that was full has room.
+#: Seconds between two checks of a full link for a waiting coroutine.
 LINK_PAUSE: Final = 0.02
 
-#: A year: what claims to have more time left has as much as it wants.
+#: A year: a deadline further away is treated as none.
 LONGEST_DEADLINE_MS: Final = 1000 * 3600 * 24 * 365
 
 
 @dataclass(eq=False, repr=False)
 class Outgoing:
-    """What leaves a node."""
+    """The sending side of a node."""
 
     _runtime: Runtime
     _routes: RouteTable
     _unrouted: Unrouted
     #: The types that may travel.
     _registry: MessageRegistry
-    #: Bytes of the largest message, and what it may hold.
+    #: Bytes and items of the largest message.
     _payload_limit: int
     _item_limit: int
 
@@ -98,7 +98,7 @@ class Outgoing:
         self.lock = self._lock = routes.lock
         self._is_inside = locks.owner_test(routes.lock)
         self._hand_over = HandOver(routes.lock, self._runtime.post, self._runtime.counters)
-        #: What was handed over, and goes before anything else does.
+        #: Sends that were deferred because the lock was held; they go first.
         self._handed = self._hand_over.calls
         self._next_hops = routes.router.next_hops
         self._wires = routes.wires
@@ -107,12 +107,12 @@ class Outgoing:
         self._message_ids = itertools.count(1)
         self.runner = self._runner = self._runtime.runner
         self.counters = self._runtime.counters
-        #: What was gathered for nodes in this turn: it goes before anything else does.
+        #: Batches that are open in this turn, by node; they go first.
         self.loads: dict[bytes, Load] = {}
         self._answers: dict[bytes, AnswerLoad] = {}
-        #: Loads that were sent before the turn was over.
+        #: Batches that were partly sent before the end of the turn.
         self._grown: list[Load] = []
-        self._runner.before_poll.insert(0, self.unload)  # the links write behind it
+        self._runner.before_poll.insert(0, self.unload)  # before the links write
         self.codec = PayloadCodec(
             self._registry,
             ref_types=(ActorRef,),
@@ -121,25 +121,25 @@ class Outgoing:
             with_options=self._open_options,
             max_items=self._item_limit,
         )
-        #: Reads messages that run no code of users.
+        #: Decoder for messages that run no user code.
         self.careful = self.codec.without_user_code()
         self._checked_from = min(self._payload_limit, self._item_limit)
-        #: Bytes of what may be carried with others, and of all that are, under any limits.
+        #: Bytes of one message in a batch, and of a whole batch, that fit any limits.
         self.carried_limit = min(CARRIED_LIMIT, self._checked_from // 8)
         if self._checked_from < LEAST_LIMIT:
             self.carried_limit = -1
         self._carrier_limit = min(CARRIER_LIMIT, self._checked_from // 4)
         self.first_load = min(FIRST_LOAD, self._carrier_limit)
-        #: Asks that wait for an answer, and the node that owes it.
+        #: Asks without an answer, and the node that each was sent to.
         self.pending: dict[int, tuple[Any, bytes]] = {}
-        #: What waits to know the abilities of nodes.
+        #: Callbacks that wait for the abilities of nodes.
         self._learning: dict[bytes, list[Callable[[], None]]] = {}
-        #: Called on the runner with a node, and an actor here that it was answered with.
+        #: Called on the runner with a node and the number of an actor that an answer refers to.
         self.on_answered: Callable[[bytes, int], object] = lambda *_: None
-        #: Nodes in reach that said that they take no more asks.
+        #: Reachable nodes that refuse asks.
         self.refusing: set[bytes] = set()
 
-    # Each message comes here, so it is one function.
+    # One function, as each message passes here.
     def dispatch(  # noqa: C901
         self,
         proxy: Proxy,
@@ -151,16 +151,16 @@ class Outgoing:
         has_waited: bool = False,
         is_handed: bool = False,
     ) -> None:
-        """Send a message to a proxy's actor: serialized here, counted, written.
+        """Send a message to a proxy's actor: serialize, count, write.
 
         Args:
             proxy: of the actor.
-            message: what to send.
-            sender: who sends it.
-            payload: the message serialized, if it is that already.
-            at_once: write it before this returns; asks of threads outside always are.
-            has_waited: it goes in front of those that still wait.
-            is_handed: it was handed over by a call inside this one, and its turn has come.
+            message: the message.
+            sender: its sender.
+            payload: the serialized message, if it is serialized already.
+            at_once: write before returning; asks of outside threads always are.
+            has_waited: send it before the messages that still wait.
+            is_handed: it was deferred by a call inside this one, and is next.
 
         Raises:
             NotSerializable: it holds something that cannot travel.
@@ -177,7 +177,7 @@ class Outgoing:
                 return
             if is_handed:
                 lock.acquire()
-            try:  # in half of the time that `with` takes
+            try:  # half the time of `with`
                 hop = self._next_hops.get(node)
                 if hop is None or (proxy.waiting is not None and not has_waited):
                     break
@@ -209,7 +209,7 @@ class Outgoing:
                     return
             finally:
                 lock.release()
-            wire.make_room()  # without the lock: others have other ways
+            wire.make_room()  # without the lock, as other threads use other wires
             has_room = True
         self._unrouted.wait_or_refuse(proxy, message, sender, payload)
 
@@ -222,7 +222,7 @@ class Outgoing:
         at_once: bool,  # noqa: FBT001
         has_waited: bool,  # noqa: FBT001
     ) -> None:
-        """Hand a message over that is sent inside a call, or behind such messages."""
+        """Defer a message sent inside another call, or after deferred messages."""
         send = partial(
             self.dispatch,
             *(proxy, message, sender, payload),
@@ -234,43 +234,43 @@ class Outgoing:
 
     @property
     def hands_over(self) -> bool:
-        """Whether a message that is sent now has to be handed over."""
+        """Whether a message that is sent now must be deferred."""
         return bool(self._handed) or self._is_inside()
 
     def hand_over(
         self, send: Callable[[], object], proxy: Proxy, message: Any, sender: Sender | None
     ) -> None:
-        """Call `send` when the routes are free, behind what was handed over before."""
+        """Call `send` when the routes are free, after earlier deferred sends."""
         self._hand_over.add(send, partial(self._refuse_late, proxy, message, sender))
 
     @staticmethod
     def _refuse_late(
         proxy: Proxy, message: Any, sender: Sender | None, error: BaseException
     ) -> None:
-        """Fail an ask, or count a message, that was handed over and cannot be sent."""
-        if not isinstance(error, Exception):  # an exit meant for who sent it
+        """Fail a deferred ask that cannot be sent, or count a deferred message as refused."""
+        if not isinstance(error, Exception):  # an exit concerns only the original caller
             error = LinkFull(str(error))
         proxy.refuse(message, sender, error)
 
     def carry_out(self) -> None:
-        """Send what was handed over by calls inside others."""
+        """Send the deferred messages."""
         self._hand_over.carry_out()
 
     def enqueue_after_pending(self, proxy: Proxy, command: object) -> bool:
-        """Let a command wait behind the messages that wait; False if there are none."""
+        """Queue a command after the waiting messages of a proxy; False if there are none."""
         return self._unrouted.enqueue_after_pending(proxy, command)
 
     def offer(
         self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
     ) -> bool:
-        """Send a message unless the link is full, or what waits for one."""
+        """Send a message; return False if the link, or the queue for one, is full."""
         if not self.has_room(proxy, payload, turn):
             return False
         self.dispatch(proxy, message, sender, payload)
         return True
 
     def has_room(self, proxy: Proxy, payload: bytes, turn: SendTurn) -> bool:
-        """Return whether the way to a node takes a message; if not, its sender waits."""
+        """Return whether a message can be sent to a node now; if not, register its sender."""
         with self._lock:
             hop, queue = self._next_hops.get(proxy.node), proxy.waiting
             is_full = hop is not None and self._wires[hop].waiting > WAITING_LIMIT
@@ -304,21 +304,21 @@ class Outgoing:
 
     def _check_size(self, message: Any, payload: bytes) -> None:
         """Refuse a message that its receiver would refuse."""
-        limit, what = self._payload_limit, type(message).__qualname__
+        limit, kind = self._payload_limit, type(message).__qualname__
         if len(payload) > limit:
             msg = (
-                f"a {what} of {len(payload):,} B exceeds the limit of {limit:,} B for one "
+                f"a {kind} of {len(payload):,} B exceeds the limit of {limit:,} B for one "
                 "message; send it in parts, or raise Limits(payload=…) on all nodes"
             )
             raise MessageTooLarge(msg)
         try:
             self.codec.check_weight(payload)
         except RemoteProtocolError as error:
-            msg = f"a {what}: {error}; send it in parts, or raise Limits(items=…) on all nodes"
+            msg = f"a {kind}: {error}; send it in parts, or raise Limits(items=…) on all nodes"
             raise MessageTooLarge(msg) from None
 
     def _options_of(self, envelope: Envelope) -> dict[int, object]:
-        """Return what travels with a message in an envelope."""
+        """Return the options that travel with a message in an envelope."""
         left, key = None, envelope.key
         if envelope.deadline is not None:
             left = max(0, round(1000 * (envelope.deadline - self._runtime.now())))
@@ -328,30 +328,30 @@ class Outgoing:
         return DispatchOptions(left, parent, state, key, chain=envelope.chain).to_map()
 
     def _open_options(self, message: object, options: Mapping[int, object]) -> object:
-        """Make an envelope of what came with a message; a strange trace is left out."""
+        """Return a message in an envelope with its options; an invalid trace is dropped."""
         if (
             len(options) == 1 and DEADLINE_MS in options
-        ):  # as nearly always: nothing else to read
+        ):  # the usual case: no other options to read
             left = options[DEADLINE_MS]
             if type(left) is int and 0 <= left <= LONGEST_DEADLINE_MS:
                 INSTRUMENTATION.used = True
                 return Envelope(message, None, self._runtime.now() + left / 1000)
-        found = read_options(options)
-        left, parent, state = found.deadline_ms, found.trace_parent, found.trace_state
+        opts = read_options(options)
+        left, parent, state = opts.deadline_ms, opts.trace_parent, opts.trace_state
         deadline = trace = None
-        key = found.idempotency_key if isinstance(found.idempotency_key, bytes) else None
+        key = opts.idempotency_key if isinstance(opts.idempotency_key, bytes) else None
         if left is not None and left <= LONGEST_DEADLINE_MS:
             deadline = self._runtime.now() + left / 1000
             INSTRUMENTATION.used = True
         if is_traceparent(parent):
             trace = TraceContext(parent, state if is_tracestate(state) else "")
-        if trace is None and deadline is None and key is None and not found.chain:
+        if trace is None and deadline is None and key is None and not opts.chain:
             return message
         INSTRUMENTATION.used = True
-        return Envelope(message, trace, deadline, key=key, chain=found.chain)
+        return Envelope(message, trace, deadline, key=key, chain=opts.chain)
 
     def _expect(self, asker: Any, node: bytes) -> int:
-        """Note an ask that waits for an answer; returns its message id."""
+        """Register an ask as pending; return its message id."""
         message_id = 0
         while not message_id or message_id in self.pending:
             message_id = next(self._message_ids) & MESSAGE_ID_MASK
@@ -368,7 +368,7 @@ class Outgoing:
         self.respond_encoded(node, number, message_id, self.payload_of(node, value))
 
     def payload_of(self, node: bytes, value: Any) -> bytes:
-        """Serialize an answer to a node, or the error of one that cannot travel."""
+        """Serialize an answer to a node; if it cannot travel, serialize that error instead."""
         if value.__class__ is ActorRef and value.is_local:
             self._runtime.post(self.on_answered, node, value.actor_id)
         try:
@@ -383,13 +383,13 @@ class Outgoing:
     def respond_error(
         self, node: bytes, number: int, message_id: int, error: BaseException
     ) -> None:
-        """Let an ask from another node fail."""
+        """Fail an ask from another node."""
         self.respond_encoded(node, number, message_id, self.error_payload(error))
 
     def respond_encoded(
         self, node: bytes, number: int, message_id: int, payload: bytes
     ) -> None:
-        """Write an answer, or hold it while its path is replaced."""
+        """Write a serialized answer, or hold it while its path is replaced."""
         if not reentry.take(self._lock):
             again = partial(self.respond_encoded, node, number, message_id, payload)
             self._hand_over.add(again, self._lose_answer)
@@ -402,11 +402,11 @@ class Outgoing:
             self._lock.release()
 
     def _lose_answer(self, _: BaseException) -> None:
-        """Count an answer that was handed over and cannot be sent."""
+        """Count a deferred answer that cannot be sent."""
         self._routes.undeliverable += 1
 
     def _respond(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
-        """Write an answer, or hold it while its path is replaced; with the lock held."""
+        """Write an answer, or hold it while its path is replaced; needs the lock."""
         hop = self._next_hops.get(node)
         wire = None if hop is None else self._wires.get(hop)
         if wire is None:
@@ -421,12 +421,12 @@ class Outgoing:
         head = HEADER.pack(_DISPATCH, len(payload), data, self._node_id, node, 0, number)
         wire.write(head + payload, at_once=True)
 
-    # --- what goes together ---
+    # --- batches ---
 
     def gather_answer(self, node: bytes, message_id: int, payload: bytes) -> None:
-        """Answer an ask that was carried, together with others of this turn.
+        """Add the answer to a batched ask to the batch of this turn.
 
-        An answer of another thread, or a large one, goes alone.
+        A large answer, or one from another thread, is sent alone.
         """
         size, runner = len(payload), self._runner
         if size > self.carried_limit or not (
@@ -435,13 +435,13 @@ class Outgoing:
             self.respond_encoded(node, 0, message_id, payload)
             return
         lock = self.lock
-        # In half of the time that `with` takes: each answer comes here.
+        # Half the time of `with`, which counts as each answer passes here.
         if self._is_inside() or not (lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
-            self.respond_encoded(node, 0, message_id, payload)  # which hands it over
+            self.respond_encoded(node, 0, message_id, payload)  # it defers the answer
             return
         try:
             load = self.loads.get(node)
-            if load.__class__ is not AnswerLoad:  # else answers are being gathered already
+            if load.__class__ is not AnswerLoad:  # an open batch of answers is the usual case
                 load = self._open_answers(node)
             load.answers.append((message_id, payload))
             load.size = size = load.size + size + _ANSWER_HEAD_SIZE
@@ -449,12 +449,12 @@ class Outgoing:
                 self.send_early(node, load)
         finally:
             lock.release()
-        # As `stay_awake`, without the call: each answer comes here.
+        # Inlined from `stay_awake`, as each answer passes here.
         if runner.sleeping or runner.times.stuck:
             runner.post(self.unload)
 
     def _open_answers(self, node: bytes) -> AnswerLoad:
-        """Let answers be gathered for a node, behind what was before; with the lock held."""
+        """Open a batch of answers for a node after sending the open one; needs the lock."""
         load = self._answers.get(node)
         if load is None:
             load = self._answers[node] = AnswerLoad(
@@ -465,10 +465,10 @@ class Outgoing:
         return load
 
     def _send_answers(self, node: bytes, answers: list[tuple[int, bytes]]) -> None:
-        """Send the answers of a turn, one of them as any other; with the lock held."""
+        """Send the answers of a turn, a single one without a batch; needs the lock."""
         wire, room, pack = self._wire_to(node), self.room(node), ANSWER_HEAD.pack
-        for at in range(0, len(answers), room):
-            part = answers[at : at + room]
+        for start in range(0, len(answers), room):
+            part = answers[start : start + room]
             if wire is None or len(part) == 1:
                 for message_id, payload in part:
                     self._respond(node, 0, message_id, payload)
@@ -485,14 +485,14 @@ class Outgoing:
         return None if hop is None else self._wires.get(hop)
 
     def room(self, node: bytes) -> int:
-        """Return how many messages to a node may go together; with the lock held."""
+        """Return the number of messages that fit into one batch to a node; needs the lock."""
         account = self._accounts.get(node)
         return CARRIER_LIMIT if account is None else account.room
 
     def _head_of_carrier(
         self, node: bytes, count: int, data: int, number: int, length: int
     ) -> bytes:
-        """Count messages that go together, and return the header of what carries them."""
+        """Count the messages of a batch, and return the header of its frame."""
         account = self._accounts.get(node) or self._account(node)
         account.sent += count
         position = account.offset + account.sent - 1 & POSITION_MASK
@@ -500,10 +500,10 @@ class Outgoing:
         return HEADER.pack(_DISPATCH, length, data, self._node_id, node, count, number)
 
     def may_carry(self, proxy: Proxy, load: Load) -> bool:
-        """Return whether messages to an actor may be gathered, and go together.
+        """Return whether messages to an actor may be batched.
 
-        They may not where its node does not take that, or the link is full, or messages wait,
-        nor on a thread outside, whose messages go at once.
+        They may not if its node does not support batches, if the link is full or messages wait,
+        and on an outside thread, whose messages are sent at once.
         """
         node = proxy.node
         if not self._runner.is_runner_thread():
@@ -520,15 +520,16 @@ class Outgoing:
         )
 
     def open_load(self, node: bytes, load: Load, asker: Any) -> int:
-        """Let an ask be gathered for a node, behind what was before; returns its id.
+        """Open a batch of asks for a node if need be, and return the id for a new ask.
 
-        With the lock held.
+        It needs the lock.
         """
         if self.loads.get(node) is not load:
             self._unload(node)
             self.loads[node] = load
         pending, ids = self.pending, self._message_ids
-        message_id = next(ids) & MESSAGE_ID_MASK  # as `_expect`: each ask comes here
+        # Inlined from `_expect`, as each ask passes here.
+        message_id = next(ids) & MESSAGE_ID_MASK
         while not message_id or message_id in pending:
             message_id = next(ids) & MESSAGE_ID_MASK
         asker.message_id = message_id
@@ -538,25 +539,24 @@ class Outgoing:
         return message_id
 
     def send_early(self, node: bytes, load: Load) -> None:
-        """Send what has grown large, so that its node begins; with the lock held."""
+        """Send a batch that has grown large, so that its node starts early; needs the lock."""
         load.early_at = min(2 * load.early_at, self._carrier_limit)
         self._grown.append(load)
         self._unload(node)
 
     def stay_awake(self) -> None:
-        """See to it that what was gathered is sent, also where a handler lost the role.
+        """Ensure that the batches are sent, also when a handler has lost the runner's role.
 
-        The thread that has it by now may be about to sleep: what is posted it looks at last.
+        The thread that has the role by now may be about to sleep; a posted call wakes it.
         """
         runner = self._runner
         if runner.sleeping or runner.times.stuck:
             runner.post(self.unload)
 
     def send_carrier(self, proxy: Proxy, message: object, ids: Sequence[int]) -> None:
-        """Send what carries asks of some ids, no more than there is room for.
+        """Send a batch of asks, at most as many as fit; needs the lock.
 
-        With the lock held. If there is no path any more they fail, as what never left this
-        node.
+        If no path is left, the asks fail as messages that never left this node.
         """
         node = proxy.node
         wire = self._wire_to(node)
@@ -570,7 +570,7 @@ class Outgoing:
         wire.write(head + payload)
 
     def unload(self) -> None:
-        """Send all that was gathered in this turn."""
+        """Send all batches of this turn."""
         if not self.loads and not self._grown:
             return
         with self.lock:
@@ -581,63 +581,64 @@ class Outgoing:
             self._grown.clear()
 
     def _unload(self, node: bytes) -> None:
-        """Send what was gathered for a node; with the lock held."""
+        """Send the batch for a node; needs the lock."""
         load = self.loads.pop(node, None)
         if load is not None:
             load.send()
 
-    # --- asks that get no answer ---
+    # --- abandoned asks ---
 
     def can(self, node: bytes, ability: str) -> bool:
-        """Return whether a node has said that it has an ability; else it is asked."""
+        """Return whether a node has stated an ability; if it has stated none, ask it."""
         self._when_known(node, lambda: None)
         return ability in self._routes.abilities.get(node, ())
 
-    def _when_known(self, node: bytes, then: Callable[[], None]) -> None:
-        """Call back when the abilities of a node in reach are known: a neighbor said them."""
+    def _when_known(self, node: bytes, callback: Callable[[], None]) -> None:
+        """Call back when the abilities of a node in reach are known."""
         learning = self._learning.get(node)
         if node in self._routes.abilities:
-            then()
+            callback()
         elif learning is None and node in self._next_hops:
-            self._learning[node] = [then]
+            self._learning[node] = [callback]
             question = Describe(abilities=True)
-            asked = self._runtime.ref_of(node, DIRECTORY).ask(question, DESCRIBED_WITHIN)
-            asked.on_done(lambda answer: self._learned(node, answer))
+            future = self._runtime.ref_of(node, DIRECTORY).ask(question, DESCRIBED_WITHIN)
+            future.on_done(lambda answer: self._learned(node, answer))
         elif learning is not None and len(learning) < LEARNERS:
-            learning.append(then)
+            learning.append(callback)
 
     def _learned(self, node: bytes, answer: Future[Any]) -> None:
-        """Take what a node says of itself; an earlier release says its name alone."""
+        """Record what a node states; an earlier release states its name only."""
         error = answer.exception()
         if error is None:
             self._routes.is_able(node, answer.result())
-        for then in self._learning.pop(node, ()):
+        for callback in self._learning.pop(node, ()):
             if error is None:
-                then()
+                callback()
 
     def give_up(self, proxy: Proxy, asker: AnySender) -> None:
-        """Tell a proxy's node that nobody waits for an answer any more, if it is in reach."""
+        """Cancel an ask at the proxy's node, if it is in reach and the ask has been sent."""
         message_id = asker.sent_id
         if message_id and proxy.number >= FIRST_ACTOR:
             cancel = CancelAsk(proxy.number, message_id)
             self._when_known(proxy.node, lambda: self._cancel(proxy.node, cancel))
 
     def _cancel(self, node: bytes, cancel: CancelAsk) -> None:
-        """Tell a node that an ask is given up, if it understands that and is in reach."""
+        """Send a cancellation to a node that understands it and is in reach."""
         if node in self._next_hops and "cancel" in self._routes.abilities.get(node, ()):
-            with contextlib.suppress(CallboardError):  # it is but a favor
+            # A lost cancellation costs work, not correctness.
+            with contextlib.suppress(CallboardError):
                 self._runtime.ref_of(node, NODE_ACTOR).target.post(cancel, None)
 
     def ensure_watched(self, proxy: Proxy) -> None:
-        """See to it that a monitor of a proxy's actor is told of its end."""
+        """Ensure that a monitor of a proxy's actor is notified of its end."""
         self._unrouted.ensure_watched(proxy)
 
     @property
     def unanswered(self) -> int:
-        """Asks to other nodes without an answer."""
+        """Number of asks to other nodes without an answer."""
         pending = list(self.pending.values())
-        asks = [each for each, _ in pending if not isinstance(each, Carrier)]
-        return sum(not each.is_done for each in asks)
+        asks = [asker for asker, _ in pending if not isinstance(asker, Carrier)]
+        return sum(not asker.is_done for asker in asks)
 
     def forget_done(self) -> None:
         """Forget asks that timed out or were cancelled."""
@@ -646,8 +647,8 @@ class Outgoing:
                 self.pending.pop(message_id, None)
 
     def fail(self, error: NodeUnreachable | NodeClosed, node: bytes | None = None) -> None:
-        """Let the asks to a node fail, or all."""
-        for message_id, (future, asked) in list(self.pending.items()):
-            if node is None or asked == node:
+        """Fail all asks, or those to one node."""
+        for message_id, (future, target) in list(self.pending.items()):
+            if node is None or target == node:
                 self.pending.pop(message_id, None)
                 future.set_exception(error)

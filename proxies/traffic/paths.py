@@ -1,4 +1,4 @@
-"""Links and paths of one node: who is in reach, what a change of a path makes necessary.
+"""Links and paths of one node: reachable nodes, and the effects of changed paths.
 
 On the runner, with its role.
 """
@@ -34,96 +34,97 @@ from callboard.proxies.traffic.unrouted import DIAL_TIMEOUT, Unrouted
 from callboard.proxies.traffic.unverified import UnverifiedFrames
 from callboard.support.dataclass import dataclass
 
-#: Ends of old paths told again with each change: one may be lost with the next path.
+#: Ends of old paths that are repeated with each change, as one may be lost with the next path.
 PATH_ENDS: Final = 8
 
-#: Seconds between two looks at the cuts that are to be forgotten: each goes through all paths.
+#: Seconds between two timers that forget cuts; each of them visits all paths.
 CUTS_INTERVAL: Final = 0.25
 
-#: Conclusions for one destination that a node draws in a second from what neighbors tell, and
-#: those of a quiet time that it draws at once: a third of a processor, for a table of thousands
-#: no wait. What neighbors take back meanwhile is never concluded on, nor told on.
+#: Conclusions for single destinations that a node draws per second from updates of its
+#: neighbors, and those it saves up in a quiet time. The rate is a third of a processor, and a
+#: table of thousands of nodes is handled without delay. An update that is withdrawn before its
+#: conclusion causes no work and is not passed on.
 CONCLUSIONS_PER_SECOND: Final = 4_000.0
 CONCLUSIONS_SAVED: Final = 8_192.0
 
 
 @dataclass(eq=False, repr=False)
 class Paths:
-    """What one node knows of links and other nodes."""
+    """The links of one node, and the other nodes in reach."""
 
     _runtime: Runtime
     _routes: RouteTable
     _outgoing: Outgoing
     _unrouted: Unrouted
-    _pacing: CreditSender
+    _credit_window: CreditSender
     _lifetimes: Lifetimes
-    _doubts: UnverifiedFrames
-    _gates: PeerAuthorizer
+    _unverified: UnverifiedFrames
+    _authorizer: PeerAuthorizer
     _watchers: dict[bytes, list[Future[NodeDown]]] = field(default_factory=dict)
-    #: Neighbours that lead to nodes, as of the last change of their paths.
+    #: Next hops of nodes, as of the last change of their paths.
     _hops: dict[bytes, NodeId] = field(default_factory=dict)
     #: The latest `path_end` frames for each node.
     _path_ends: dict[bytes, deque[bytes]] = field(default_factory=dict)
-    #: Nodes that the router is active for, why their path was lost, and when.
+    #: Nodes that the router seeks a path to, why the old one was lost, and when.
     sought: dict[NodeId, tuple[str, float]] = field(default_factory=dict)
-    #: Hops to nodes that were found and did not say their name yet.
+    #: Distances, in hops, of nodes in reach whose name is still unknown.
     _unnamed: dict[NodeId, int] = field(default_factory=dict)
-    #: What conclusions may cost, and whether the next ones are planned.
+    #: Budget of conclusions, and whether the next portion is scheduled.
     _pace: TokenBucket = field(
         default_factory=lambda: TokenBucket(CONCLUSIONS_PER_SECOND, CONCLUSIONS_SAVED)
     )
     _is_planned: bool = False
-    #: Cuts that the router has kept so far, all of them to be forgotten in a while.
+    #: Number of cuts the router has recorded; a timer will forget each of them.
     _cuts_kept: int = 0
     _awaits_cuts: bool = False
 
     def __post_init__(self) -> None:
-        self._comings = MembershipLog(self._runtime.now)
+        self._membership_log = MembershipLog(self._runtime.now)
 
     def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
-        """A link is established: exchange routes."""
+        """Exchange routes over an established link."""
         node, reach = peer.node_id, None
         self._routes.rights.pop(node, None)
-        if peer.standing is not None and self._gates.begin(wire, peer.standing):
+        if peer.standing is not None and self._authorizer.begin(wire, peer.standing):
             rights = self._routes.rights[node] = peer.standing.rights
             reach = rights.reach
         wire.peer_name, abilities, is_tool = read_node(peer.state)
         self._routes.names[node] = wire.peer_name
         self._routes.is_able(node, abilities)
-        if reach is not None:  # its gate looks into each message
+        if reach is not None:  # its gate checks each message
             self._routes.abilities[node] -= {CARRIERS}
         (self._routes.tools.add if is_tool else self._routes.tools.discard)(node)
-        self._pacing.learned(node)
+        self._credit_window.learned(node)
         self._routes.wires[node] = wire
         if wire.endpoint is not None:
             self._routes.endpoints[node] = wire.endpoint
         self._runtime.report(LinkUp(node, wire.peer_name, is_tool))
-        self._comings.link_up(wire, is_quiet=is_tool)
+        self._membership_log.link_up(wire, is_quiet=is_tool)
         with self._routes.lock:
             changes = self._routes.router.add_peer(node, reach)
         self._routes_changed(changes, "")
 
     def link_down(self, wire: Wire, reason: str, *, is_wanted: bool = True) -> None:
-        """An established link ended: find other paths, and tell what is out of reach."""
+        """Find other paths when an established link ends, and report unreachable nodes."""
         node = wire.peer
         if node is None or self._routes.wires.get(node) is not wire:
             return
-        with self._routes.lock:  # no sender sees a route without its wire
+        with self._routes.lock:  # otherwise a sender could see a route without its wire
             del self._routes.wires[node]
             changes = self._routes.router.remove_peer(node)
         is_tool = node in self._routes.tools
         self._runtime.report(LinkDown(node, wire.peer_name, reason, is_tool))
-        self._comings.link_down(wire, reason, is_wanted=is_wanted, is_quiet=is_tool)
+        self._membership_log.link_down(wire, reason, is_wanted=is_wanted, is_quiet=is_tool)
         self._routes_changed(changes, reason)
 
     def close(self) -> None:
-        """Know no path any more, all at once: the links end next, one by one."""
+        """Drop all paths together, before the links end one by one."""
         with self._routes.lock:
             changes = self._routes.router.close()
         self._routes_changed(changes, CLOSING)
 
     def take_routes(self, frame: Frame) -> Iterator[object] | None:
-        """Take a `routing_update` of a neighbor; returns what is left to do, step by step.
+        """Handle a `routing_update` of a neighbor; return the remaining steps, or None.
 
         Raises:
             RemoteProtocolError: its payload breaks the layout.
@@ -133,29 +134,30 @@ class Paths:
         return steps if len(frame.payload) > LARGE_UPDATE else None
 
     def _take_parts(self, peer: NodeId, payload: bytes) -> Iterator[object]:
-        """Take an update in steps, of which a small one is one."""
+        """Apply an update in steps; a small one is one step."""
         for update in read_parts(peer, payload):
             if update is not None:
                 self._take_update(peer, update)
             yield update
 
     def _take_update(self, peer: NodeId, update: Update) -> None:
-        """Note what a neighbor tells, and draw conclusions if it is time."""
+        """Record an update of a neighbor, and draw conclusions if none are scheduled."""
         with self._routes.lock:
             self._routes.router.take(peer, update)
         if not self._is_planned:
             self._conclude()
 
     def _conclude(self) -> None:
-        """Draw a portion of conclusions, unless there are none to be drawn."""
+        """Draw a portion of conclusions, if any are due."""
         self._is_planned = False
         if self._routes.router.is_behind:
-            with self._routes.lock:  # nobody begins to wait for what is just found or lost
+            # A sender must not start to wait for a node that is just found or lost.
+            with self._routes.lock:
                 changes = self._routes.router.conclude()
             self._routes_changed(changes, "routes changed")
 
     def _routes_changed(self, changes: Changes, reason: str) -> None:
-        """Tell neighbors of a change of routes, and do what follows from it."""
+        """Send a change of routes to the neighbors, and act on it."""
         me = self._routes.node_id
         self._routes.changed(changes.left, self._runtime.now())
         self._plan_forgetting()
@@ -177,37 +179,37 @@ class Paths:
         for node in (*changes.lost, *changes.moved, *changes.gained):
             if node not in active and self.sought.pop(node, None) is not None:
                 self._unrouted.search_over(node)
-        self._doubts.review()
+        self._unverified.review()
         self._plan(changes.work)
 
     def _plan(self, work: float) -> None:
-        """Plan the next conclusions, when the last ones are paid for."""
+        """Schedule the next conclusions for when the budget allows them."""
         debt = self._pace.spend(work, self._runtime.now())
         if not self._is_planned and (debt or self._routes.router.is_behind):
             self._is_planned = True
             self._runtime.call_later(debt, self._conclude)
 
     def _plan_forgetting(self) -> None:
-        """Plan to forget the cuts that are new, now and then for all together."""
-        kept = self._routes.router.cuts_kept
-        if kept != self._cuts_kept and not self._awaits_cuts:
-            self._cuts_kept, self._awaits_cuts = kept, True
-            self._runtime.call_later(OLD_PATH_LIMIT, self._forget_cuts, kept)
+        """Schedule the forgetting of new cuts, one timer for all of an interval."""
+        cut_count = self._routes.router.cuts_kept
+        if cut_count != self._cuts_kept and not self._awaits_cuts:
+            self._cuts_kept, self._awaits_cuts = cut_count, True
+            self._runtime.call_later(OLD_PATH_LIMIT, self._forget_cuts, cut_count)
             self._runtime.call_later(CUTS_INTERVAL, self._look_at_cuts)
 
     def _look_at_cuts(self) -> None:
-        """Plan to forget what came since the last look."""
+        """Schedule the forgetting of cuts recorded since the last check."""
         self._awaits_cuts = False
         self._plan_forgetting()
 
     def _forget_cuts(self, number: int) -> None:
-        """Take the paths that neighbors still tell, whatever was said of their links."""
+        """Accept paths that neighbors still offer despite reported cuts of their links."""
         with self._routes.lock:
             changes = self._routes.router.forget_cuts(number)
         self._routes_changed(changes, "routes changed")
 
     def _give_up(self, nodes: list[NodeId], search: tuple[str, float]) -> None:
-        """Hold nodes for lost that no path was found to, even if others do not state so."""
+        """Declare nodes lost when no path was found, even if no neighbor says so."""
         due = [node for node in nodes[:PORTION] if self.sought.get(node) is search]
         if due:
             with self._routes.lock:
@@ -217,7 +219,7 @@ class Paths:
             self._runtime.call_later(0.0, self._give_up, nodes[PORTION:], search)
 
     def _path_moved(self, node: NodeId) -> None:
-        """What was under way on the old path may be lost: say what matters again."""
+        """Repeat the frames that may have been lost on the old path."""
         with self._routes.lock:
             account = self._routes.accounts.account(node)
             epoch = account.epoch
@@ -231,7 +233,7 @@ class Paths:
         self._runtime.report(PathMoved(node, len(self._routes.router.path(node))))
 
     def _end_epoch(self, node: NodeId, *, is_open: bool) -> None:
-        """Note how many dispatches the epoch had that ends now; with the lock held."""
+        """Record the number of dispatches in the epoch that ends now; needs the lock."""
         account = self._routes.accounts.accounts.get(node)
         if account is not None and account.sent_in_epoch:
             ends = self._path_ends.setdefault(node, deque(maxlen=PATH_ENDS))
@@ -243,9 +245,10 @@ class Paths:
         return pack_path_end(me, node, epoch, count, is_open=is_open)
 
     def take_report(self, node: NodeId, lines: list[list[int]]) -> int:
-        """Take the lines of a `delivery_report`; return how many messages it says are lost.
+        """Apply the lines of a `delivery_report`; return the number of messages lost.
 
-        If it does not know where we are, it is told that what it expects is over.
+        If the reporting node does not know our position, it is sent the end of the epoch that
+        it expects.
         """
         accounts = self._routes.accounts
         with self._routes.lock:
@@ -264,13 +267,13 @@ class Paths:
         return lost
 
     def _tell_path_ends(self, node: NodeId) -> None:
-        """Say over the new path what the old ones carried; with the lock held."""
+        """Send the ends of old paths over the new one; needs the lock."""
         self._hops[node] = self._routes.router.next_hops[node]
         for frame in self._path_ends.get(node, ()):
             self._routes.send_to(node, frame)
 
     def _old_path_over(self, node: NodeId, epoch: int) -> None:
-        """Whatever has not arrived on an old path by now never will."""
+        """Count messages on an old path as lost when they can no longer arrive."""
         with self._routes.lock:
             account = self._routes.accounts.accounts.get(node)
             lost = 0 if account is None else account.expire(epoch)
@@ -278,8 +281,8 @@ class Paths:
             self._runtime.report(MessagesLost(node, self._routes.names.get(node, ""), lost))
 
     def _node_found(self, node: NodeId) -> None:
-        """Renew what a node in reach has to know, and ask for its name."""
-        self._routes.departed.found(node)
+        """Renew the state that a node in reach needs, and ask for its name."""
+        self._routes.departed.returned(node)
         with self._routes.lock:
             self._tell_path_ends(node)
         self._routes.accounts.repeat_report(node)
@@ -292,7 +295,7 @@ class Paths:
         described.add_done_callback(lambda future: self._described(node, future))
 
     def _described(self, node: NodeId, future: Future[Any]) -> None:
-        """Take the name of a node that was found."""
+        """Record the name of a node that was found."""
         name = future.result() if future.exception() is None else None
         if isinstance(name, str) and name.isprintable():
             self._routes.names[node] = name
@@ -304,31 +307,31 @@ class Paths:
         if hops is not None:
             name, is_tool = self._routes.names.get(node, ""), node in self._routes.tools
             self._runtime.report(NodeUp(node, name, hops, is_tool))
-            self._comings.node_up(name or node.hex(), hops, is_quiet=is_tool)
+            self._membership_log.node_up(name or node.hex(), hops, is_quiet=is_tool)
 
     def _node_lost(self, node: NodeId, reason: str) -> None:
-        """Fail what waits for a node out of reach, and report its loss."""
-        self._tell_node_up(node)  # nobody hears of an end before its beginning
+        """Fail the asks to a node that is out of reach, and report its loss."""
+        self._tell_node_up(node)  # its arrival must be reported before its loss
         with self._routes.lock:
             self._end_epoch(node, is_open=False)
             lost = self._routes.accounts.node_lost(node)
         self._routes.departed.lost(node, self._runtime.now(), is_strange=self._is_strange(node))
         name = self._routes.names.get(node, "")
-        text = f"no path leads to node {name or node.hex()} any more ({reason})"
+        text = f"no path leads to node {name or node.hex()} any longer ({reason})"
         is_drained = node in self._outgoing.refusing
         self._outgoing.refusing.discard(node)
         error = (NodeClosed if is_drained else NodeUnreachable)(text)
-        lost += self._pacing.node_lost(node, error)
+        lost += self._credit_window.node_lost(node, error)
         down = NodeDown(node, name, reason, lost, is_tool := node in self._routes.tools)
         self._outgoing.fail(error, node)
         self._lifetimes.node_lost(node, text)
         for watcher in self._watchers.pop(node, ()):
             watcher.set_result(down)
         self._runtime.report(down)
-        self._comings.node_down(name or node.hex(), reason, lost, is_quiet=is_tool)
+        self._membership_log.node_down(name or node.hex(), reason, lost, is_quiet=is_tool)
 
     def _is_strange(self, node: bytes) -> bool:
-        """Return whether nothing ever came of a node, or was sent to it."""
+        """Return whether this node has never exchanged messages with another one."""
         routes = self._routes
         account = routes.accounts.accounts.get(node)
         return not (
@@ -339,7 +342,7 @@ class Paths:
         )
 
     def monitor_node(self, node: bytes, future: Future[NodeDown]) -> None:
-        """Complete the future when the node is out of reach; at once if it is."""
+        """Complete a future when a node is out of reach; at once if it is already."""
         if self._routes.has_path(node):
             self._watchers.setdefault(node, []).append(future)
         else:
@@ -351,32 +354,32 @@ class Paths:
         self._path_ends.pop(node, None)
 
 
-#: What a node that only looks and asks says of itself behind its name and abilities.
+#: Marks a node that is a tool in its description, after name and abilities.
 _TOOL: Final = "tool"
 
 
 def describe_node(name: str, *, is_tool: bool, is_limited: bool = False) -> bytes:
-    """Return what a node says about itself when a link is established.
+    """Return the description of a node that is sent when a link is established.
 
     Args:
         name: of the node.
-        is_tool: whether it only looks and asks.
+        is_tool: whether it only inspects and asks.
         is_limited: whether the peer may not send to all of it.
     """
-    said: list[object] = [name, [*ABILITIES, *(() if is_limited else (CARRIERS,))]]
-    return write_plain([*said, _TOOL] if is_tool else said)
+    parts: list[object] = [name, [*ABILITIES, *(() if is_limited else (CARRIERS,))]]
+    return write_plain([*parts, _TOOL] if is_tool else parts)
 
 
 def read_node(state: bytes) -> tuple[str, object, bool]:
-    """Read what a peer says about itself: its name, its abilities, and whether it is a tool.
+    """Read a peer's description: its name, its abilities, and whether it is a tool.
 
-    What is not there or odd counts as no name.
+    A missing or malformed part counts as empty.
     """
     try:
-        said = read_plain(state)
+        parts = read_plain(state)
     except BaspError:
-        said = None
-    listed = said if isinstance(said, list) else []
+        parts = None
+    listed = parts if isinstance(parts, list) else []
     name, abilities, kind = [*listed, None, None, None][:3]
     is_name = isinstance(name, str) and name.isprintable()
     return str(name) if is_name else "", abilities, bool(kind == _TOOL)

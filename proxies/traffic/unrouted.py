@@ -1,8 +1,8 @@
-"""Messages and monitors without a path: wait while one is sought, dial, or refuse.
+"""Messages and monitors without a path: they wait for one, cause a dial, or are refused.
 
-The first use of a ref whose text has an address dials it. What is told meanwhile waits in
-the proxy, in order, and goes out in front of what is told later. What waits for credit
-(`callboard.proxies.traffic.credit_window`) waits there as well.
+The first use of a ref whose text has an address dials that address. Messages sent until the
+dial ends wait in the proxy, in order. Messages that wait for credit
+(`callboard.proxies.traffic.credit_window`) are in the same queue.
 """
 
 from collections.abc import Callable
@@ -27,15 +27,15 @@ DIAL_TIMEOUT: Final = 5.0
 #: `LinkFull`.
 DIAL_QUEUE: Final = 100_000
 
-#: Messages that waited and are sent in one turn.
+#: Waiting messages that are sent in one turn.
 SENT_A_TURN: Final = 1_000
 
-#: Responses and messages of others that may wait for a path to one node.
+#: Answers and forwarded messages that may wait for a path to one node.
 HELD_LIMIT: Final = 100_000
 
 
 class Unrouted:
-    """What one node has to send and no path for."""
+    """Messages of one node that still lack a path."""
 
     def __init__(self, runtime: Runtime, routes: RouteTable, dialer: Dialer) -> None:
         self._runtime = runtime
@@ -43,30 +43,30 @@ class Unrouted:
         self._router = routes.router
         self._lock = routes.lock
         self._dialer = dialer
-        #: Why nothing waits any more, once the node is closed.
+        #: The reason for refusing messages, once the node is closed.
         self._closed = ""
-        #: Proxies that wait for a dial that is under way.
+        #: Proxies that wait for a dial in progress, by its address.
         self.dialing: dict[Endpoint, dict[Proxy, None]] = {}
-        #: Proxies that messages wait in, or a monitor, by their node.
+        #: Proxies with waiting messages or monitors, by node.
         self._waiting: dict[bytes, dict[Proxy, None]] = {}
-        #: How to send what waits for a path to a node that the router is active for.
+        #: Callbacks that send frames once a path is found, by node, while the router seeks one.
         self.held: dict[bytes, list[Callable[[], None]]] = {}
-        #: Told of proxies whose messages wait for credit.
+        #: Called with a proxy whose messages wait for credit.
         self.on_short: Callable[[Proxy], object] = lambda _: None
 
     def _endpoint_of(self, proxy: Proxy) -> Endpoint | None:
-        """Return where a proxy's node listens, if that is known."""
+        """Return the address of a proxy's node, None if it is unknown."""
         return proxy.endpoint or self._routes.endpoints.get(proxy.node)
 
     @property
     def message_count(self) -> int:
-        """Messages that wait for a path."""
+        """Number of messages that wait for a path."""
         with self._lock:
             proxies = [proxy for waiting in self._waiting.values() for proxy in waiting]
         return sum(len(proxy.waiting or ()) for proxy in proxies)
 
     def waiting_by_node(self) -> dict[bytes, int]:
-        """Return how many messages wait for a path or for credit, by node."""
+        """Return the number of messages that wait for a path or for credit, by node."""
         with self._lock:
             counts = {
                 node: sum(proxy.waiting.message_count for proxy in waiting if proxy.waiting)
@@ -75,17 +75,17 @@ class Unrouted:
         return {node: count for node, count in counts.items() if count}
 
     def hold(self, node: bytes, send: Callable[[], None]) -> bool:
-        """Keep what has no path until one is found or the node is lost; needs the lock."""
-        held = self.held.setdefault(node, []) if node in self._router.active else None
-        if held is None or len(held) >= HELD_LIMIT:
+        """Keep a callback until a path is found or the node is lost; needs the lock."""
+        sends = self.held.setdefault(node, []) if node in self._router.active else None
+        if sends is None or len(sends) >= HELD_LIMIT:
             return False
-        held.append(send)
+        sends.append(send)
         return True
 
     def wait_or_refuse(
         self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
     ) -> None:
-        """Wait while a path is sought, dial where the ref's text says, or refuse.
+        """Queue a message while a path is sought or its node is dialed, or refuse it.
 
         Raises:
             LinkFull: too many messages wait already.
@@ -107,23 +107,23 @@ class Unrouted:
                     raise LinkFull(msg)
                 waiting.put(message, sender, payload)
         if is_active:
-            return  # it is sent or refused when the router knows, see `search_over`
+            return  # `search_over` sends or refuses it
         if not may_wait:
             proxy.refuse(message, sender, proxy.no_path())
         else:
             self._runtime.post(self._dial_for, proxy, endpoint)
 
     def begin_to_wait(self, proxy: Proxy) -> Queue:
-        """Return the queue of a proxy, made if need be; with the lock held."""
+        """Return the queue of a proxy, created if need be; needs the lock."""
         if proxy.waiting is None:
             proxy.waiting = Queue()
             self._waiting.setdefault(proxy.node, {})[proxy] = None
         return proxy.waiting
 
     def end_wait(self, proxy: Proxy) -> Queue:
-        """Take the queue of a proxy away, and return it; with the lock held.
+        """Remove the queue of a proxy, and return it; needs the lock.
 
-        Its `pressure` is to be released without.
+        Its `pressure` must be released without the lock.
         """
         waiting, proxy.waiting = proxy.waiting, None
         proxies = self._waiting.get(proxy.node, {})
@@ -133,7 +133,7 @@ class Unrouted:
         return Queue() if waiting is None else waiting
 
     def enqueue_after_pending(self, proxy: Proxy, command: object) -> bool:
-        """Let a command wait behind the messages that wait; False if there are none."""
+        """Queue a command after the waiting messages of a proxy; False if there are none."""
         with self._lock:
             if proxy.waiting is not None:
                 proxy.waiting.put(command, None, b"")
@@ -142,25 +142,25 @@ class Unrouted:
     def search_over(self, node: NodeId) -> None:
         """Send or refuse what waited for another path."""
         with self._lock:
-            held = self.held.pop(node, ())
+            sends = self.held.pop(node, ())
             waiting = list(self._waiting.get(node, ()))
-        for send in held:
+        for send in sends:
             send()
         for proxy in waiting:
             if proxy.waiting is not None:
                 self.dial_or_refuse(proxy)
 
     def dial_or_refuse(self, proxy: Proxy) -> None:
-        """Go on with what waits when its node is lost: dial it, or refuse."""
+        """Dial the lost node of a proxy for its waiting messages, or refuse them."""
         self._dial_for(proxy, self._endpoint_of(proxy))
 
     def ensure_watched(self, proxy: Proxy) -> None:
-        """A monitor was set: the host knows of the proxy, unless no path leads there."""
+        """Ensure that a monitor is served: the host knows the proxy, or no path leads there."""
         if proxy.node not in self._router.next_hops:
             self._runtime.post(self._watch, proxy)
 
     def _watch(self, proxy: Proxy) -> None:
-        """Dial for a monitor that was set, or tell it that no path leads to its node."""
+        """Dial for a new monitor, or report to it that no path leads to its node."""
         endpoint = self._endpoint_of(proxy)
         if self._routes.has_path(proxy.node):
             return
@@ -172,14 +172,14 @@ class Unrouted:
             self._dial_for(proxy, endpoint)
 
     def _is_sent_or_sought(self, proxy: Proxy) -> bool:
-        """Send what waits in a proxy if there is a path; True as well while one is sought."""
+        """Send the waiting messages of a proxy; return whether a path exists or is sought."""
         if proxy.node in self._router.next_hops:
             self.send_waiting(proxy)
             return True
         return proxy.node in self._router.active
 
     def _dial_for(self, proxy: Proxy, endpoint: Endpoint | None) -> None:
-        """Send what waits in a proxy, dial its node, or refuse."""
+        """Send the waiting messages of a proxy, dial its node, or refuse them."""
         if self._is_sent_or_sought(proxy):
             return
         if endpoint is None:
@@ -198,7 +198,7 @@ class Unrouted:
         self._dialer.dial(endpoint, waiter, keep=False)
 
     def _dial_done(self, endpoint: Endpoint, waiter: Future[Dial]) -> None:
-        """Send or refuse what waited for a dial."""
+        """Send or refuse the messages that waited for a dial."""
         error = waiter.exception()
         for proxy in self.dialing.pop(endpoint, {}):
             if self._is_sent_or_sought(proxy):
@@ -209,9 +209,9 @@ class Unrouted:
             proxy.out_of_reach(text)
 
     def send_waiting(self, proxy: Proxy) -> None:
-        """Send what waited, as far as there is credit; what is told meanwhile is behind it.
+        """Send waiting messages as credit allows, a portion in each turn.
 
-        Some of it, and the rest in a later turn.
+        Messages sent until then are queued after them.
         """
         for _ in range(SENT_A_TURN):
             with self._lock:
@@ -238,7 +238,7 @@ class Unrouted:
             waiting.pressure.release()
 
     def refuse_waiting(self, proxy: Proxy, text: str) -> None:
-        """Fail what waited for a path that does not come."""
+        """Fail the messages that waited for a path."""
         with self._lock:
             waiting = self.end_wait(proxy)
         for message, sender, _ in waiting:
@@ -246,7 +246,7 @@ class Unrouted:
         waiting.pressure.release()
 
     def close(self, text: str) -> None:
-        """Fail everything that waits for a path, now and later."""
+        """Fail all messages that wait for a path, now and later."""
         self._closed = f"{text}; make another node"
         with self._lock:
             proxies = [proxy for waiting in self._waiting.values() for proxy in waiting]

@@ -111,10 +111,10 @@ def test_a_forger_cannot_make_a_node_hold_without_bound(cluster):
         forge(t, b, dispatch(a, there, 0, number))
     cluster.advance(0.1)
 
-    assert len(b._broker.doubts._held[a.node_id][b._broker.routes.wires[t.node_id]]) <= 4096
+    assert len(b._broker.unverified._held[a.node_id][b._broker.routes.wires[t.node_id]]) <= 4096
     cluster.advance(OLD_PATH_LIMIT + 1.0)
     assert b.stats().refused_frames == 20_000
-    assert b._broker.doubts._held == b._broker.doubts._sizes == {}
+    assert b._broker.unverified._held == b._broker.unverified._sizes == {}
 
 
 FORGERIES = {

@@ -460,7 +460,7 @@ class LeafLife:
                 for source, order in broker.incoming._orders.items()
                 if source != self.leaf.node_id
             ),
-            "doubted": len(broker.doubts._held) + len(broker.doubts._sizes),
+            "doubted": len(broker.unverified._held) + len(broker.unverified._sizes),
             "asks": broker.outgoing.unanswered,
             "searches": len(broker.paths.sought) + len(broker.routes.router.active),
         }

@@ -90,7 +90,7 @@ def _check_refusals(book: Book) -> None:
     A source that has given a node up says no more what is under way to it (lives 2098).
     """
     for member in book.members:
-        refused = member.node._broker.doubts.dispatches
+        refused = member.node._broker.unverified.dispatches
         accounts = [
             other.node.accounts().get(member.node.node_id)
             for other in book.members

@@ -180,7 +180,7 @@ class TraitorLife:
                 for source, order in orders
                 if source != self.traitor.node_id
             ),
-            "doubted": len(incoming._doubts._held) + len(incoming._doubts._sizes),
+            "doubted": len(incoming._unverified._held) + len(incoming._unverified._sizes),
             "asks": broker.outgoing.unanswered,
             "searches": len(broker.paths.sought) + len(router.active),
         }

@@ -345,7 +345,7 @@ def test_what_a_drained_node_did_not_answer_may_have_happened(
     router = b._entities._routers["entities-tests.Kept"]
     asked: Future[Any] = Future()
     pending = PendingMessage(1, "x", slot_of("x"), Put(2), asked, is_urgent=False, since=0.0)
-    error = NodeClosed("no path leads to node a any more (closing)")
+    error = NodeClosed("no path leads to node a any longer (closing)")
     router.handle_outcome(pending, a.node_id, None, error, has_left=True)
     assert isinstance(asked.exception(), OutcomeUnknown)
 

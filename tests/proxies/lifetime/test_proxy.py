@@ -48,7 +48,7 @@ def test_stop_ends_normally_behind_earlier_messages(ends):
 
 def test_stop_is_behind_what_waits_though_it_needs_no_credit_any_more(ends, monkeypatch):
     a, b = ends
-    monkeypatch.setattr(b._broker.granting, "announced", lambda *_: None)  # it has bounds?
+    monkeypatch.setattr(b._broker.credit_issuer, "announced", lambda *_: None)  # it has bounds?
     sink = b.spawn(Sink)
     there = a.ref(str(sink))
     down = a.monitor(there)
@@ -63,7 +63,7 @@ def test_stop_is_behind_what_waits_though_it_needs_no_credit_any_more(ends, monk
         send(proxy)
 
     monkeypatch.setattr(a._broker.unrouted, "send_waiting", stop_and_send)
-    a.runtime.post(a._broker.pacing.serve_without, there.target)  # it has none
+    a.runtime.post(a._broker.credit_window.serve_without, there.target)  # it has none
 
     assert down.result(30) == Down(sink, "normal")
     assert b.stats().dead_letters == 0

@@ -564,7 +564,7 @@ class Checked:
 
 def test_a_gate_reads_what_a_leaf_asks_of_a_node_without_code_of_users(make_node):
     shop = make_node("shop")
-    codec, gates = shop._broker.outgoing.codec, shop._broker.gates
+    codec, gates = shop._broker.outgoing.codec, shop._broker.authorizer
     order = Spawn("Till", (Checked("a"), [Checked("b")]), {"key": Checked("c")})
     sent = [codec.encode(each) for each in (order, Checked("d"), [Checked("e")], {"f": 1})]
     Checked.made.clear()

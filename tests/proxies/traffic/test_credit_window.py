@@ -383,7 +383,7 @@ def test_a_node_of_an_earlier_release_is_served_as_before(three):
 def test_an_earlier_release_behind_others_is_found_out(three, monkeypatch):
     a, _, c = three
     monkeypatch.setattr("callboard.proxies.traffic.credit_window.ANSWER_TIME", 0.2)
-    monkeypatch.setattr(c._broker.granting, "announced", lambda *_: None)
+    monkeypatch.setattr(c._broker.credit_issuer, "announced", lambda *_: None)
     ref, actor = far(a, c, Roomy)
 
     for number in range(3 * PARKED_MESSAGES):
@@ -449,7 +449,7 @@ def test_a_node_that_grants_anything_harms_only_itself(three):
 def test_a_grant_that_is_lost_is_asked_for_again(three, monkeypatch):
     a, b, _ = three
     ref, actor = held(a, b)
-    granting = b._broker.granting
+    granting = b._broker.credit_issuer
     tell = granting.tell
     lost = []
     monkeypatch.setattr(granting, "tell", lambda node, line: lost.append(line))
@@ -497,10 +497,10 @@ def test_a_proxy_that_nobody_holds_stays_until_its_bounds_are_known(three, monke
     a, b, _ = three
     local = b.spawn(Small)
     lifetimes, told = a._broker.lifetimes, []
-    take = a._broker.pacing.take_credit
+    take = a._broker.credit_window.take_credit
     with monkeypatch.context() as patch:
         patch.setattr(
-            type(a._broker.pacing), "take_credit", lambda *line: told.append(line[1:])
+            type(a._broker.credit_window), "take_credit", lambda *line: told.append(line[1:])
         )
         ref = bare(a, local)
         assert [ref.ask(number).result(5) for number in range(3)] == [0, 1, 2]

@@ -238,7 +238,7 @@ def test_frames_of_sources_that_no_path_leads_to_are_refused(make_node, monkeypa
                 a._broker.routes.send_to(b.node_id, frame)
         assert there.ask(Size()).result(5) == 0
         assert b.stats().refused_frames in range(280, 290)  # at once, for lack of room
-        eventually(lambda: not b._broker.doubts._held)
+        eventually(lambda: not b._broker.unverified._held)
 
     assert set(b._broker.routes.accounts.arrivals) == {a.node_id}
     assert set(b._broker.incoming._orders) == {a.node_id}

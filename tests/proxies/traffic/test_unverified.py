@@ -49,7 +49,7 @@ def test_what_is_under_way_while_a_link_comes_up_arrives(cluster, overtaken):
     assert [event for event in events if isinstance(event, MessagesLost)] == []
     cluster.advance(OLD_PATH_LIMIT + 1.0)
     assert [node.stats().refused_frames for node in (s, d, hub)] == [0, 0, 0]
-    assert hub._broker.doubts._held == d._broker.doubts._held == {}
+    assert hub._broker.unverified._held == d._broker.unverified._held == {}
 
 
 def test_an_answer_that_is_under_way_while_a_link_comes_up_arrives(cluster, overtaken):
@@ -76,7 +76,7 @@ def test_for_a_node_of_a_release_before_nothing_is_handed_over(cluster, overtake
     cluster.advance(OLD_PATH_LIMIT + 2.0)
 
     assert d.stats().refused_frames == 0
-    assert hub._broker.doubts.dispatches == 1
+    assert hub._broker.unverified.dispatches == 1
 
 
 def test_each_doubtful_frame_waits_for_as_long(cluster):
@@ -119,7 +119,7 @@ def test_what_is_handed_over_and_nobody_has_sent_is_refused(cluster):
     assert listed(there) == [0, 1]
     assert b.runtime.counters.unexpected == 5
     assert b.stats().refused_frames == 1  # the other one has come meanwhile
-    assert b._broker.doubts._held == b._broker.doubts._sizes == {}
+    assert b._broker.unverified._held == b._broker.unverified._sizes == {}
 
 
 def test_what_is_handed_over_waits_for_what_is_under_way(cluster):
