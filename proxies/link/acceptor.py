@@ -1,7 +1,7 @@
-"""Accepting connections: ports, what strangers may take, and TLS before a link begins.
+"""Accepts connections: ports, limits for unproven peers, and TLS before a link starts.
 
-What strangers may take is bounded (`callboard.proxies.link.limits`): a connection beyond the
-limit is closed at once and counted.
+Unproven peers are limited (`callboard.proxies.link.limits`): a connection over a limit is
+closed at once and counted.
 """
 
 import errno
@@ -25,14 +25,16 @@ _log = logging.getLogger("callboard.links")
 
 ACCEPT_BACKLOG: Final = 512
 
-#: Seconds without accepting when no descriptor is free: polls would report it without end.
+#: Seconds without accepting when no descriptor is free, because polls would report the port
+#: endlessly.
 ACCEPT_PAUSE: Final = 1.0
 
-#: Seconds between events that tell of refused connections: a flood of them must not follow.
+#: Seconds between reports of refused connections, so that a flood of them does not flood the
+#: log.
 REFUSAL_INTERVAL: Final = 1.0
 
 
-#: What a port says of all its links: of those between nodes their configuration.
+#: Configuration that a port passes to its links.
 C = TypeVar("C")
 
 
@@ -41,20 +43,20 @@ class Acceptor(Generic[C]):
     """The ports of one node. Its methods run on the runner with its role."""
 
     _runner: Runner
-    #: Decides which connections may begin.
+    #: Decides which connections are accepted.
     gate: AcceptLimiter
-    #: Takes the events.
+    #: Receives the events.
     _emit: Callable[[object], None]
-    #: Begins a link on a connection.
+    #: Starts a link on a connection.
     _opened: Callable[[socket.socket | TlsSocket, C, Endpoint], Stream[Any, Any]]
-    #: Closes a connection behind its last words, and tells the gate.
+    #: Closes a connection after its last bytes are sent, and informs the gate.
     _part_with: Callable[[object, TlsSocket], None]
-    #: Counts the connections of the node, without handshakes of TLS here.
+    #: Counts the connections of the node, except the TLS handshakes here.
     _connections: Callable[[], int]
     _listeners: list[socket.socket] = field(default_factory=list)
     _handshakes: set[Handshake] = field(default_factory=set)
     _closed: bool = False
-    #: Until when no connection that does not fit is told loudly.
+    #: Until then, connections that do not fit are logged at debug level.
     _quiet_until: float = 0.0
 
     def listen(self, sock: socket.socket, config: C, tls: Encryption | None = None) -> None:
@@ -68,17 +70,18 @@ class Acceptor(Generic[C]):
         self._watch_listener(sock, config, tls)
 
     def _watch_listener(self, sock: socket.socket, config: C, tls: Encryption | None) -> None:
-        """Wait for connections on a socket."""
+        """Poll a socket for connections."""
         if not self._closed:
             self._runner.selector.register(
                 sock, selectors.EVENT_READ, lambda _: self._accept(sock, config, tls)
             )
 
     def _accept(self, listener: socket.socket, config: C, tls: Encryption | None) -> None:
-        """Take one connection, unless a limit refuses it."""
+        """Accept one connection, unless a limit refuses it."""
         try:
             sock, address = listener.accept()
-            address = address or (listener.getsockname(), 0)  # of Unix sockets it says nothing
+            # Accept() returns an empty address for Unix sockets.
+            address = address or (listener.getsockname(), 0)
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -112,7 +115,7 @@ class Acceptor(Generic[C]):
         self._emit(ConnectionsRefused(count, reason))
 
     def _secure(self, sock: TlsSocket, tls: Encryption, config: C, endpoint: Endpoint) -> None:
-        """Begin a TLS handshake; the link begins when it has succeeded."""
+        """Start a TLS handshake; the link starts when it has succeeded."""
 
         def ended(error: str) -> None:
             self._handshakes.discard(handshake)
@@ -129,7 +132,7 @@ class Acceptor(Generic[C]):
         handshake.begin()
 
     def _not_secured(self, sock: TlsSocket, endpoint: Endpoint, error: str) -> None:
-        """Tell why no link came of a connection, loudly what only people can mend."""
+        """Report why a connection became no link: as a warning if only people can fix it."""
         now = self._runner.now()
         if not (sock.is_unfit or sock.is_silent) or now < self._quiet_until:
             _log.debug("connection from %s ended: %s", endpoint[0], error)
@@ -141,7 +144,7 @@ class Acceptor(Generic[C]):
     def _open(
         self, sock: "socket.socket | TlsSocket", config: C, endpoint: Endpoint
     ) -> Stream[Any, Any]:
-        """Begin a link on a connection."""
+        """Start a link on a connection."""
         wire = self._opened(sock, config, endpoint)
         if wire.is_open:
             self.gate.begun(wire, endpoint[0])

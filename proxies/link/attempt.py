@@ -1,7 +1,7 @@
-"""One attempt to connect: look the host up, connect to its addresses in turn, begin TLS.
+"""One attempt to connect: resolve the host, connect to its addresses in turn, start TLS.
 
-Dials of nodes and of foreign wires make their connections so. What is spoken on a connection
-is not known here.
+Dials of nodes and of foreign wires share it; it is independent of the protocol spoken on the
+connection.
 """
 
 import os
@@ -18,26 +18,26 @@ from callboard.proxies.link.network import Network
 from callboard.proxies.link.secret_tls import DialingEncryption
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, Handshake, TlsSocket
 
-#: Seconds that one address may take to answer; the system itself would try for minutes.
+#: Seconds for one address to answer; the system itself would try for minutes.
 CONNECT_LIMIT: Final = 10.0
 
 
 class Obstacle(NamedTuple):
-    """Why an attempt came to nothing.
+    """The reason of a failed attempt.
 
     Attributes:
-        stage: what failed: looking the host up, connecting, or the handshake of TLS.
-        why: one line for people.
-        secured: where TLS failed, the connection; whoever is told closes it.
+        stage: the step that failed: resolving the host, connecting, or the TLS handshake.
+        reason: one line for people.
+        secured: the connection, if TLS failed; the receiver of the obstacle closes it.
     """
 
     stage: Literal["host", "connect", "tls"]
-    why: str
+    reason: str
     secured: TlsSocket | None = None
 
 
 class Attempt:
-    """An attempt; it ends once: with a connection, with an obstacle, or abandoned."""
+    """An attempt to connect, which ends once: with a connection, an obstacle, or abandoned."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class Attempt:
         tls: DialingEncryption | None = None,
         server_name: str | None = None,
     ) -> None:
-        """Make one; `begin` starts it. All methods run with the runner's role.
+        """Create an attempt; `begin` starts it. All methods run with the runner's role.
 
         Args:
             runner: whose selector and timers are used.
             network: makes the sockets.
             endpoint: host and port.
-            opened: takes the connection.
-            failed: told why there is none.
-            tls: what the connection is secured with; Unix sockets never are.
-            server_name: the name that a certificate has to show, where it is not the host.
+            opened: called with the connection.
+            failed: called with the obstacle.
+            tls: encryption of the connection; a Unix socket is never encrypted.
+            server_name: the name that a certificate must show, if it is not the host.
         """
         self.endpoint = endpoint
         self.handshake: Handshake | None = None
@@ -74,16 +74,16 @@ class Attempt:
         self._is_over = False
 
     def begin(self) -> None:
-        """Look the host up, and go on as far as it goes at once."""
+        """Resolve the host and start to connect."""
         host, port = self.endpoint
-        found = self._network.resolve(host, port, numeric=True)
-        if found is None:
+        addresses = self._network.resolve(host, port, numeric=True)
+        if addresses is None:
             threading.Thread(target=self._resolve, daemon=True).start()
         else:
-            self._connect(found)
+            self._connect(addresses)
 
     def abandon(self) -> None:
-        """End the attempt; nobody is told. Idempotent."""
+        """End the attempt without calling back. Idempotent."""
         self._is_over = True
         if self._late is not None:
             self._late.cancel()
@@ -96,15 +96,15 @@ class Attempt:
             self.handshake = None
 
     def _resolve(self) -> None:
-        """Look a host name up: that blocks, so on a thread of its own."""
+        """Resolve a host name; it blocks, so it runs on a separate thread."""
         host, port = self.endpoint
         try:
-            found = self._network.resolve(host, port, numeric=False)
+            addresses = self._network.resolve(host, port, numeric=False)
         except OSError as error:
-            why = f"host {host!r} is not known ({error})"
-            self._runner.post(self._fail, Obstacle("host", why))
+            message = f"the host name {host!r} cannot be resolved ({error})"
+            self._runner.post(self._fail, Obstacle("host", message))
             return
-        self._runner.post(self._connect, found)
+        self._runner.post(self._connect, addresses)
 
     def _fail(self, obstacle: Obstacle) -> None:
         """End with an obstacle."""
@@ -112,37 +112,40 @@ class Attempt:
             self._is_over = True
             self._failed(obstacle)
 
-    def _connect(self, found: list[Any]) -> None:
-        """Connect to the first of the addresses that a host name stands for."""
+    def _connect(self, addresses: list[Any]) -> None:
+        """Connect to the first of the host's addresses."""
         if self._is_over:
             return
         try:
-            sock, code = self._network.connect(found[0])
-        except OSError as error:  # no descriptor is free, or no such addresses on this machine
-            self._refused(found, error.strerror or str(error))
+            sock, code = self._network.connect(addresses[0])
+        # No free descriptor, or no such address family on this machine.
+        except OSError as error:
+            self._refused(addresses, error.strerror or str(error))
             return
         if code:
             sock.close()
-            self._refused(found, os.strerror(code))
+            self._refused(addresses, os.strerror(code))
             return
         self._sock = sock
-        self._late = self._runner.call_later(CONNECT_LIMIT, self._connected, found, "timed out")
+        self._late = self._runner.call_later(
+            CONNECT_LIMIT, self._connected, addresses, "timed out"
+        )
 
         def connected(_: int) -> None:
             code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            self._connected(found, os.strerror(code) if code else "")
+            self._connected(addresses, os.strerror(code) if code else "")
 
         self._runner.selector.register(sock, selectors.EVENT_WRITE, connected)
 
-    def _refused(self, found: list[Any], why: str) -> None:
-        """Go on with the next address of the name, if there is one."""
-        if len(found) > 1:
-            self._connect(found[1:])
+    def _refused(self, addresses: list[Any], reason: str) -> None:
+        """Connect to the next address of the host, if there is one."""
+        if len(addresses) > 1:
+            self._connect(addresses[1:])
         else:
-            self._fail(Obstacle("connect", why))
+            self._fail(Obstacle("connect", reason))
 
-    def _connected(self, found: list[Any], error: str) -> None:
-        """Go on with a connection that was made, or refused."""
+    def _connected(self, addresses: list[Any], error: str) -> None:
+        """Continue after an attempt to connect to one address."""
         sock, self._sock = self._sock, None
         assert sock is not None, "each attempt to connect ends once"
         if self._late is not None:
@@ -150,7 +153,7 @@ class Attempt:
         self._runner.selector.unregister(sock)
         if error:
             sock.close()
-            self._refused(found, error)
+            self._refused(addresses, error)
         elif self._tls is not None:
             self._secure(sock, self._tls)
         else:
@@ -158,7 +161,7 @@ class Attempt:
             self._opened(sock)
 
     def _secure(self, sock: socket.socket, tls: DialingEncryption) -> None:
-        """Begin a TLS handshake."""
+        """Start a TLS handshake."""
         try:
             secured = TlsSocket(sock, tls.dialing(), self._server_name)
         except (OSError, ValueError) as error:

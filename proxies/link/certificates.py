@@ -1,7 +1,7 @@
-"""The certificates of a door while it is open: files that are replaced, peers that are revoked.
+"""Certificates of an open port or dialer: reloads changed files, ends links of revoked peers.
 
-A door asks for its context for each connection, and calls `look` once a second. Contexts are
-made again, whole, when a file has changed. No session is resumed, so none outlives a
+The owner asks for a context for each connection, and calls `look` once a second. When a file
+has changed, all contexts are rebuilt. Sessions are never resumed, so none outlives a
 revocation.
 """
 
@@ -30,77 +30,77 @@ from callboard.proxies.link.tls import UNCHECKED, FilePath, explain, fixed_conte
 
 _log = logging.getLogger("callboard.links")
 
-#: Seconds between two looks at the files.
+#: Seconds between two checks of the files.
 LOOK_INTERVAL: Final = 1.0
 
-#: Seconds for which a file that has changed is read again: a later change within the same tick
-#: of the file system's clock leaves no mark.
+#: Seconds for which a changed file is read again: a second change within one tick of the file
+#: system's clock is not visible in its times.
 SETTLED: Final = 2.0
 
-#: Bytes of all files above which they are read on a thread: 100,000 revoked certificates are
+#: Total bytes of files above which they are read on a thread: 100,000 revoked certificates are
 #: 5 MB and take seconds.
 LARGE: Final = 128 * 1024
 
 REVOKED: Final = "its certificate was revoked"
 
 
-#: What changes whenever a file does, for each; size first, time of the change last.
+#: State of each file that changes whenever the file does; size first, time of change last.
 Stamp = list[tuple[float, ...]]
 
 
 class TlsSource(Protocol):
-    """What contexts are made of: `Tls`, or what other doors have in its place."""
+    """Files and contexts of TLS: `Tls`, or the type of another protocol in its place."""
 
     def for_listening(self) -> ssl.SSLContext:
         """Return the context of a port."""
 
     def for_dialing(self) -> ssl.SSLContext:
-        """Return the context of the connections that we make."""
+        """Return the context of outgoing connections."""
 
     def files(self) -> Sequence[FilePath]:
-        """Return the files and folders that contexts are made of."""
+        """Return the files and folders that contexts are made from."""
 
     def lists(self) -> Sequence[FilePath]:
-        """Return the files of revocation lists among them."""
+        """Return the files with revocation lists among them."""
 
 
 class Secured(Protocol):
     """A connection with TLS."""
 
     def end(self, reason: str) -> None:
-        """Close it."""
+        """Close the connection."""
 
 
 class Certificates:
-    """TLS of one door. Its methods are for one thread at a time."""
+    """TLS of one owner. Its methods must not run on two threads at once."""
 
     def __init__(
         self,
         tls: TlsSource | ssl.SSLContext,
         report: Callable[[object], object] = lambda _: None,
     ) -> None:
-        """Take files, or a context that the user keeps.
+        """Read the files, or use a context of the user.
 
         Args:
-            tls: the files; a context of the user's is used as it is.
-            report: takes the events.
+            tls: the files; a context of the user is used unchanged.
+            report: called with the events.
 
         Raises:
-            TlsError: a revocation list is missing or of no use.
+            TlsError: a revocation list is missing or invalid.
         """
         self._tls = tls
         self.report = report
         self._contexts: dict[bool, ssl.SSLContext] = {}
-        # A listener of an event may open a port.
+        # Reentrant, as a listener of an event may open a port.
         self._lock = locks.lock("certificates", 630, reentrant=True)
-        #: The files when they were read last; None where one may have changed meanwhile.
+        #: State of the files at the last read; None if one may have changed since.
         self._seen: Stamp | None = None if isinstance(tls, ssl.SSLContext) else _stamp(tls)
-        #: The files that are in force.
+        #: State of the files in use.
         self._used = self._seen
         self._told: set[str] = set()
         self._is_reading = False
         self._lists = Revocations()
-        #: Whether our own certificate passes by the lists, as far as that can be told.
+        #: Whether our own certificate is valid by the lists, if that can be checked.
         self._is_sound = True
         if not isinstance(tls, ssl.SSLContext):
             self._lists = _read_lists(tls)
@@ -111,7 +111,7 @@ class Certificates:
 
     @classmethod
     def of_dials(cls, tls: TlsSource | ssl.SSLContext | None) -> "Certificates | None":
-        """Return TLS for connections that we make, if any.
+        """Return TLS for outgoing connections, None without it.
 
         Raises:
             TlsError: a file is missing or unusable, or the context can only listen.
@@ -120,12 +120,12 @@ class Certificates:
             return None
         is_tls = isinstance(tls, ssl.SSLContext) or hasattr(tls, "files")
         require(is_tls, "tls takes Tls(certificate=…) or an ssl.SSLContext", tls)
-        made = cls(tls)
-        made.dialing()
-        return made
+        certificates = cls(tls)
+        certificates.dialing()
+        return certificates
 
     def listening(self) -> ssl.SSLContext:
-        """Return the context for a connection that was accepted.
+        """Return the context for an accepted connection.
 
         Raises:
             TlsError: a file is missing or unusable, the first time.
@@ -133,7 +133,7 @@ class Certificates:
         return self._context(listens=True)
 
     def dialing(self) -> ssl.SSLContext:
-        """Return the context for a connection that we make.
+        """Return the context for an outgoing connection.
 
         Raises:
             TlsError: a file is missing or unusable, the first time.
@@ -153,18 +153,18 @@ class Certificates:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether there are no files to look at."""
+        """Whether the context is fixed, without files to watch."""
         return isinstance(self._tls, ssl.SSLContext) or not self._tls.files()
 
     def look(self) -> None:
-        """Read files that have changed, and end connections of the revoked."""
+        """Read changed files, and end the connections of revoked peers."""
         with self._lock:
             self._read_changed()
         if self._lists.expires <= _now():
             when = datetime.fromtimestamp(self._lists.expires, UTC)
             self._tell(
-                f"a revocation list is out of date since {when:%Y-%m-%d %H:%M:%S} UTC: no peer "
-                "of its authority is let in until it is replaced"
+                f"a revocation list has been out of date since {when:%Y-%m-%d %H:%M:%S} "
+                "UTC: no peer of its authority is accepted until it is replaced"
             )
         for connection, chain in list(self._connections.items()):
             if not chain.isdisjoint(self._lists.revoked):
@@ -172,7 +172,7 @@ class Certificates:
                 connection.end(REVOKED)
 
     def _context(self, *, listens: bool) -> ssl.SSLContext:
-        """Return the context of a direction, made of the files as they are."""
+        """Return the context of a direction, from the files in their current state."""
         if isinstance(self._tls, ssl.SSLContext):
             return fixed_context(self._tls, listens=listens)
         with self._lock:
@@ -183,7 +183,7 @@ class Certificates:
             return self._contexts[listens]
 
     def _read_changed(self) -> None:
-        """Make the contexts again if a file has changed; keep them where one is of no use."""
+        """Rebuild the contexts if a file has changed; keep the old ones if one is invalid."""
         tls = self._tls
         if isinstance(tls, ssl.SSLContext) or self._is_reading:
             return
@@ -198,7 +198,7 @@ class Certificates:
             read.start()
 
     def _read(self, tls: TlsSource, stamp: Stamp) -> None:
-        """Make the contexts again, on whatever thread."""
+        """Rebuild the contexts; it may run on any thread."""
         try:
             contexts = {
                 listens: _make(tls, listens=listens) for listens in list(self._contexts)
@@ -211,9 +211,10 @@ class Certificates:
                 msg = "the new revocation list is out of date"
                 raise TlsError(msg)
         except TlsError as error:
-            self._tell(f"{error}; what was read before stays in force")
+            self._tell(f"{error}; the last valid version stays in force")
         else:
-            with self._lock:  # another direction may have come meanwhile, of the same files
+            # The context of another direction may have been made since, from the same files.
+            with self._lock:
                 self._contexts = {**self._contexts, **contexts}
                 self._lists, self._is_sound = lists, not misfit
             if stamp != self._used:
@@ -227,21 +228,21 @@ class Certificates:
             self._is_reading = False
 
     def _settle(self, stamp: Stamp | None) -> None:
-        """Take note of the files that were read; fresh ones are read again."""
+        """Record the state of the files that were read; recent ones are read again."""
         now = _now()
         is_settled = all(not 0.0 <= now - fact[-1] < SETTLED for fact in stamp or ())
         self._seen = stamp if is_settled else None
 
-    def _tell(self, why: str) -> None:
-        """Tell what is of no use, once."""
-        if why not in self._told:
-            self._told.add(why)
-            _log.warning("%s", why)
-            self.report(CertificatesRefused(why))
+    def _tell(self, message: str) -> None:
+        """Report an invalid file, once."""
+        if message not in self._told:
+            self._told.add(message)
+            _log.warning("%s", message)
+            self.report(CertificatesRefused(message))
 
 
 def _now() -> float:
-    """Return the time that files and lists speak of."""
+    """Return the wall-clock time, which files and lists refer to."""
     return time.time()  # noqa: TID251
 
 
@@ -249,21 +250,21 @@ def _stamp(tls: TlsSource) -> Stamp:
     stamp: Stamp = []
     for path in tls.files():
         try:
-            found = Path(path).stat()
+            status = Path(path).stat()
         except OSError as error:
             stamp.append((0, error.errno or 0, 0.0))
         else:
-            facts = (found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns)
-            stamp.append((*facts, found.st_ctime_ns, found.st_ctime))
+            facts = (status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns)
+            stamp.append((*facts, status.st_ctime_ns, status.st_ctime))
     return stamp
 
 
 def _misfit(tls: TlsSource, contexts: dict[bool, ssl.SSLContext]) -> str:
-    """Return why lists are of no use: by them our own certificate cannot be checked.
+    """Return why the lists are unusable: our own certificate cannot be checked against them.
 
-    It is shown to ourselves, by contexts that are not in force yet. What else may be wrong with
-    it says nothing of the lists, as our authority need not be that of our peers; it may be
-    revoked, too.
+    The certificate is verified in a handshake with ourselves, with contexts that are not in use
+    yet. Other errors of it say nothing about the lists, because our authority need not be that
+    of our peers. It may also be revoked.
     """
     if not tls.lists():
         return ""
@@ -271,13 +272,13 @@ def _misfit(tls: TlsSource, contexts: dict[bool, ssl.SSLContext]) -> str:
         server = contexts.get(True) or tls.for_listening()
         client = contexts.get(False) or tls.for_dialing()
     except TlsError:
-        return ""  # it only dials, or is about to be told
+        return ""  # the owner only dials, or gets the error elsewhere
     checked = server.verify_mode, client.check_hostname
     server.verify_mode, client.check_hostname = ssl.CERT_NONE, False
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
     sides = (client.wrap_bio(down, up), server.wrap_bio(up, down, server_side=True))
     try:
-        for side in sides * 2:  # the client sees the certificate in its second turn
+        for side in sides * 2:  # the client sees the certificate in its second step
             with contextlib.suppress(ssl.SSLWantReadError):
                 side.do_handshake()
     except ssl.SSLCertVerificationError as error:

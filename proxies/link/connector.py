@@ -1,7 +1,7 @@
-"""The connector: all connections of one node, and the links on them.
+"""All connections of one node, and the links on them.
 
-The acceptor and the dialer make connections; here a link is begun on each, its effects are
-carried out, and established links are handed to their user.
+The acceptor and the dialer make connections. The connector starts a link on each, carries out
+its effects, and passes established links to their user.
 """
 
 import logging
@@ -49,9 +49,9 @@ from callboard.support.dataclass import dataclass
 _log = logging.getLogger("callboard.links")
 
 REMOVED: Final = "the user removed it"
-WITHDRAWN: Final = "the secret that was proven is not accepted any more"
+WITHDRAWN: Final = "the proven secret is no longer accepted"
 
-#: Errors of a peer that is a node, but not one of ours: people should hear of these.
+#: Errors of a peer that is a node but cannot join this one; people should learn of these.
 _UNFIT: Final = (
     errors.AuthenticationFailed,
     errors.IncompatibleApplication,
@@ -61,33 +61,33 @@ _UNFIT: Final = (
 
 
 class LinkUser(Protocol):
-    """What established links are handed to."""
+    """Receiver of established links."""
 
     def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
-        """Take note that a link is established."""
+        """Handle an established link."""
 
     def link_down(self, wire: Wire, reason: str, *, is_wanted: bool) -> None:
-        """Take note that an established link ended; wanted by one of its nodes, or not."""
+        """Handle the end of an established link; `is_wanted` if one of its nodes ended it."""
 
     def deliver(self, wire: Wire, frames: list[RawFrame]) -> None:
-        """Take frames that arrived, in order."""
+        """Handle frames that arrived, in order."""
 
     def objection(self, peer: NodeId, standing: Principal) -> str:
-        """Return why a peer may not have its id, with what it has proven; empty if it may."""
+        """Return why a peer may not use its node id; empty if it may."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """What the links of one node have in common.
+    """Settings shared by the links of one node.
 
     Attributes:
         node_id: of the node.
-        access: what guards the links; one of its secrets is proved on each that is dialed.
+        access: authentication of links; each dialed link proves one of its secrets.
         tls: for connections that this node dials; None for plain ones.
-        limits: what the node takes from others.
-        state: what each link tells its peer once it is proven.
-        limited_state: what it tells a peer that may not send to all of the node.
-        release: of the node's program, and its build, as every peer is told.
+        limits: limits for peers.
+        state: the node's description, sent to each peer after its proof.
+        limited_state: the description for a peer that may not send to all of the node.
+        release: release and build of the node's program, sent to every peer.
     """
 
     node_id: NodeId
@@ -99,12 +99,12 @@ class LinkOptions:
     release: tuple[str, str] | None = None
 
     def state_of(self, standing: Principal | None) -> bytes:
-        """Return what a peer of a standing is told."""
+        """Return the description that is sent to a peer."""
         is_member = standing is None or standing.rights.is_member
         return self.state if is_member else self.limited_state
 
     def config(self, access: LinkAccess, published: int | None = None) -> LinkConfig:
-        """Return the configuration of links that are guarded so, and show a published actor."""
+        """Return the configuration of links with this access that show a published actor."""
         return LinkConfig(
             self.node_id,
             secrets=access.keys,
@@ -117,7 +117,7 @@ class LinkOptions:
 
 
 def _carry_over(wire: Wire, effect: Deliver | Transmit | Seal) -> None:
-    """Hand frames to the node, or bytes to the connection."""
+    """Pass frames to the node, or bytes to the connection."""
     if isinstance(effect, Deliver):
         wire.frames_received += len(effect.frames)
         wire.deliver(effect.frames)
@@ -131,10 +131,10 @@ def _is_contended() -> bool:
     return CONTENTION.is_seen
 
 
-#: Seconds in which peers of a node that closes have time to read what it wrote at last.
+#: Seconds for peers of a closing node to read its last bytes.
 LINGER: Final = 0.5
 
-#: Seconds that a peer has to read why its connection ends, and to close it as well.
+#: Seconds for a peer to read why its connection ends, and to close it too.
 PARTING_LIMIT: Final = 2.0
 
 
@@ -144,28 +144,28 @@ class Connector:
 
     _runner: Runner
     _network: Network
-    #: Of all links.
+    #: Options of all links.
     options: LinkOptions
-    #: Takes the events.
+    #: Receives the events.
     _emit: Callable[[object], None]
 
     def __post_init__(self) -> None:
-        """Begin without connections; `start` it before the first one."""
+        """Start without connections; call `start` before the first one."""
         self._pairs = LinkPairs()
         self._wires: dict[Link, Wire] = {}
         self._barred: dict[bytes, float] = {}
         self._quiet_until = 0.0
-        #: Connections that have ended, until their peers have closed them too.
+        #: Closed connections whose peers have not closed them yet.
         self._partings: dict[Parting, object] = {}
-        self._pauses = 0  # of links that ended
-        #: Writes what all connections of the node collected in a turn.
+        self._pauses = 0  # of ended links
+        #: Writes the output that all connections collected in a turn.
         self.turns = Turns(self._runner)
         self._certificates: list[Certificates] = []
         self._looking: Timer | None = None
         options = self.options
-        #: Counts the connections that were closed at once because of a limit.
+        #: Counts the connections closed at once because of a limit.
         self.gate = AcceptLimiter(self.options.limits)
-        #: Makes links that this side wants.
+        #: Makes links that this node wants.
         self.dialer = Dialer(
             self._runner,
             self._network,
@@ -175,7 +175,7 @@ class Connector:
             self._pairs,
             len(options.access.keys),
         )
-        #: Takes links that others want.
+        #: Accepts links that other nodes want.
         self.acceptor = Acceptor(
             self._runner,
             self.gate,
@@ -186,7 +186,7 @@ class Connector:
         )
 
     def start(self, user: LinkUser) -> None:
-        """Begin to serve a user of links."""
+        """Start to serve a user of links."""
         self._user = user
         self._wiring = Wiring(self.turns, user.deliver, self._carry_out, self.options.limits)
         if isinstance(self.options.tls, Certificates):
@@ -194,7 +194,7 @@ class Connector:
             self._runner.post(self.watch, self.options.tls)
 
     def watch(self, certificates: Certificates) -> None:
-        """Look at the files of certificates from here on."""
+        """Check the files of certificates regularly from now on."""
         if certificates.is_fixed or certificates in self._certificates:
             return
         self._certificates.append(certificates)
@@ -202,20 +202,20 @@ class Connector:
             self._look()
 
     def _look(self) -> None:
-        """Look at the files of all certificates, and at those links again in a second."""
+        """Check the files of all certificates, and schedule the next check."""
         self._looking = self._runner.call_later(LOOK_INTERVAL, self._look)
         for certificates in self._certificates:
             certificates.look()
 
     @property
     def pauses(self) -> int:
-        """How often reading was put off because a link brought more than it may."""
+        """Number of pauses in reading because a link sent more than it may."""
         return self._pauses + sum(wire.pauses for wire in list(self._wires.values()))
 
     def unlink(self, endpoint: Endpoint) -> NodeId | None:
-        """Give up the dial of an address and end its link for good; returns who was linked.
+        """Stop the dial of an address and end its link for good; return the linked node.
 
-        The address is that of a dial, or the other end of a link that a peer dialed.
+        The address belongs to a dial, or is the remote end of a link that a peer dialed.
 
         Raises:
             LookupError: neither dial nor link has this address.
@@ -225,11 +225,11 @@ class Connector:
         if dial is None:
             peer = next((wire.peer for wire in wires if wire.remote == endpoint), None)
             if peer is None:
-                msg = f"{endpoint_text(endpoint)} is the address of no link"
+                msg = f"no link has the address {endpoint_text(endpoint)}"
                 raise LookupError(msg)
         else:
             peer = dial.peer
-            if dial.wire is not None and dial.wire.peer is None:  # in its handshake
+            if dial.wire is not None and dial.wire.peer is None:  # still in its handshake
                 dial.wire.end(REMOVED)
         if peer is None or not self._pairs.is_linked(peer):
             return None
@@ -253,7 +253,7 @@ class Connector:
         certified: tuple[str, ...],
         peer: NodeId,
     ) -> Principal | None:
-        """Return what is permitted to a peer.
+        """Return the permissions of a peer.
 
         Raises:
             AuthenticationFailed: it has the id of another node.
@@ -267,12 +267,13 @@ class Connector:
     def adopt(
         self, sock: socket.socket, *, dialer: bool, patience: float | None = None
     ) -> None:
-        """Make a link of a connection that is there already, such as one of a socket pair.
+        """Make a link of an existing connection, such as one end of a socket pair.
 
         Args:
             sock: the connection.
             dialer: True on exactly one of its two ends.
-            patience: seconds that its other end has to begin; as any by default.
+            patience: seconds for the other end to start its handshake; by default as for all
+                links.
         """
         config = self.config(OPEN)
         if patience is not None:
@@ -286,7 +287,7 @@ class Connector:
     # --- connections ---
 
     def change_keys(self, keys: tuple[tuple[str, bytes], ...]) -> int:
-        """Take other secrets; return how many links end because theirs is not among them."""
+        """Replace the secrets; return the number of links ended because theirs was removed."""
         self.options = replace(self.options, access=replace(self.options.access, keys=keys))
         self.dialer.change_keys(len(keys))
         wires = [wire for wire in self._wires.values() if wire.peer is not None]
@@ -296,7 +297,7 @@ class Connector:
         return len(refused)
 
     def _is_accepted(self, wire: Wire) -> bool:
-        """Return whether the node accepts what was proven on a link."""
+        """Return whether the node still accepts the secret proven on a link."""
         if not wire.has_node_keys:
             return True
         keys = self.options.access.keys
@@ -309,11 +310,11 @@ class Connector:
         port: tuple[LinkAccess, int | None],
         remote: Endpoint,
     ) -> Wire:
-        """Begin a link on a connection to a port, which is guarded so and shows an actor."""
-        access, shown = port
+        """Start a link on a connection to a port, with its access and published actor."""
+        access, published = port
         if not access.has_own_keys:
             access = replace(access, keys=self.options.access.keys)
-        wire = self._open(sock, self.config(access, shown), remote)
+        wire = self._open(sock, self.config(access, published), remote)
         wire.has_node_keys = not access.has_own_keys
         return wire
 
@@ -333,7 +334,7 @@ class Connector:
         *,
         dialer: bool = False,
     ) -> Wire:
-        """Begin a link on a connection."""
+        """Start a link on a connection."""
         nonce = self._runner.random.randbytes(NONCE_SIZE)
         link = Link(
             config,
@@ -349,12 +350,12 @@ class Connector:
         wire.after_read = partial(self._introduced, wire)
         wire.let_go = partial(self.part_with, wire)
         wire.start()
-        if isinstance(sock, TlsSocket):  # its handshake may have read more than its own bytes
+        if isinstance(sock, TlsSocket):  # its handshake may have read bytes of the link
             self._runner.post(wire.catch_up)
         return wire
 
     def _carry_out(self, wire: Wire, effects: list[Effect]) -> None:
-        """Do what a link asks for, in its order."""
+        """Carry out the effects of a link, in order."""
         wakes: list[Link] = []
         for effect in effects:
             if isinstance(effect, Deliver | Transmit | Seal):
@@ -372,27 +373,29 @@ class Connector:
                 self._carry_out(self._wires[link], link.resume(self._runner.now()))
 
     def _introduced(self, wire: Wire) -> None:
-        """A connection that is not established was heard: its peer may be linked already."""
+        """Check after the first bytes of a connection whether its peer is linked already."""
         if wire.is_open and wire.link.peer is not None:
             self.gate.proven(wire)
             self.dialer.peer_known(wire, wire.link.peer.node_id)
 
     def _established(self, wire: Wire, peer: PeerIdentity) -> None:
-        """Hand a link to its user, unless the peer is barred."""
+        """Pass a link to its user, unless the peer is barred."""
         if self._barred.get(peer.node_id, 0.0) > self._runner.now():
             self._runner.post(wire.end, "the link is cut on purpose")
             return
-        if not self._is_accepted(wire):  # its secret went while it was in its handshake
+        if not self._is_accepted(wire):  # its secret was removed during its handshake
             self._runner.post(wire.end, WITHDRAWN)
             return
         objection = peer.standing and self._user.objection(peer.node_id, peer.standing)
-        if objection:  # another node came between
+        if objection:  # another node got this id during the handshake
             self._runner.post(wire.end, objection)
             return
         if peer.guard is LinkGuard.FIRST_WORDS:
             _log.warning(
-                "the link with node %s of release %s is not sealed, as allow_unsealed permits: "
-                "whoever stands between may speak in its name; upgrade it",
+                (
+                    "the link with node %s of release %s is not sealed, as allow_unsealed "
+                    "permits: an intermediary could send in its name; upgrade it"
+                ),
                 node_id_text(peer.node_id),
                 peer.release,
             )
@@ -403,7 +406,7 @@ class Connector:
         self.dialer.link_established(wire, peer)
 
     def _ended(self, wire: Wire, closed: Closed) -> None:
-        """Let go of a connection, and tell the user if its link was established."""
+        """Release a connection, and notify the user if its link was established."""
         wire.shut()
         if self._wires.pop(wire.link, None) is not None:
             self._pauses += wire.pauses
@@ -415,19 +418,19 @@ class Connector:
         self.dialer.wire_ended(wire, closed, was_established=was_established)
 
     def _refused(self, wire: Wire, closed: Closed) -> None:
-        """Tell that no link came of a connection, and loudly what only people can mend."""
-        where = "a peer" if wire.remote is None else endpoint_text(wire.remote)
+        """Report why a connection became no link: as a warning if only people can fix it."""
+        remote = "a peer" if wire.remote is None else endpoint_text(wire.remote)
         now = self._runner.now()
         if not isinstance(closed.error, _UNFIT) or now < self._quiet_until:
-            _log.debug("connection with %s ended: %s", where, closed.reason)
+            _log.debug("connection with %s ended: %s", remote, closed.reason)
             return
         self._quiet_until = now + REFUSAL_INTERVAL
-        if wire.endpoint is None:  # whoever dials gets an error instead
-            _log.warning("no link with %s: %s", where, closed.reason)
-        self._emit(LinkRefused(where, closed.reason))
+        if wire.endpoint is None:  # the caller of a dial gets an error instead
+            _log.warning("no link with %s: %s", remote, closed.reason)
+        self._emit(LinkRefused(remote, closed.reason))
 
     def bar(self, peer: NodeId, seconds: float) -> bool:
-        """Cut the link with a neighbor and refuse it for a time; False when there is none."""
+        """Cut the link with a neighbor and refuse it for a time; False if there is none."""
         self._barred[peer] = self._runner.now() + seconds
         for wire in list(self._wires.values()):
             if wire.peer == peer:
@@ -436,7 +439,7 @@ class Connector:
         return False
 
     def close(self) -> None:
-        """End all links and stop listening; `linger` afterwards."""
+        """End all links and stop listening; call `linger` after it."""
         if self._looking is not None:
             self._looking.cancel()
         self.acceptor.close()
@@ -445,17 +448,17 @@ class Connector:
             wire.end(CLOSING)
         for parting, connection in list(self._partings.items()):
             if getattr(connection, "peer", None) is None:
-                parting.abort()  # strangers hold nothing up
+                parting.abort()  # unproven peers must not delay the close
 
     def part_with(
         self, connection: object, sock: Any, gate: AcceptLimiter | None = None
     ) -> None:
-        """Close a connection so that its last words arrive; it counts for limits until then.
+        """Close a connection so that its last bytes arrive; it counts for limits until then.
 
         Args:
-            connection: whose socket it is.
+            connection: owner of the socket.
             sock: the socket.
-            gate: what let it in; by default that of the ports of nodes.
+            gate: the gate that accepted it; by default the gate of the ports of nodes.
         """
         let_in_by = gate or self.gate
 
@@ -464,7 +467,8 @@ class Connector:
             self._partings.pop(parting)
             let_in_by.ended(connection)
 
-        if not isinstance(sock, socket.socket | TlsSocket):  # a simulated one resets nothing
+        # A simulated one cannot lose its last bytes.
+        if not isinstance(sock, socket.socket | TlsSocket):
             sock.close()
             let_in_by.ended(connection)
             return
@@ -474,7 +478,7 @@ class Connector:
         parting.begin()
 
     def linger(self) -> None:
-        """Wait until peers have read the last words and closed, for a moment; on any thread."""
+        """Wait briefly until peers have read the last bytes and closed; on any thread."""
         until = time.monotonic() + LINGER
         for parting in self._partings:
             parting.wait(until)

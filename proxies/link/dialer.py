@@ -1,8 +1,9 @@
-"""Dialing: the wish to be linked to an address, and how it is followed.
+"""Dialing: requests to be linked to an address, and their attempts.
 
-Only the side that dialed dials again: after 0.1 s, then twice as long each time up to 2 s (or
-what the dial says), each time a random part more, so that nodes which lost the same peer do
-not come back in one moment. With TLS, its handshake comes between connecting and the link.
+Only the side that dialed dials again: after 0.1 s, then with doubled pauses up to 2 s (or the
+limit of the dial). Each pause is extended by a random part, so that nodes that lost the same
+peer do not return at the same moment. With TLS, its handshake follows connecting and precedes
+the link.
 """
 
 import logging
@@ -35,39 +36,40 @@ LAST_RETRY: Final = 2.0
 
 
 class Dial:
-    """The wish to be linked to the node that listens at an address."""
+    """A request to be linked to the node that listens at an address."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        #: Whether the dial goes on when its link is lost.
+        #: Whether the dial continues when its link is lost.
         self.keep = False
         self.backoff = Backoff(FIRST_RETRY, LAST_RETRY)
         self.peer: NodeId | None = None
         self.published: Published | None = None
         self.wire: Wire | None = None
         self.timer: Timer | None = None
-        #: The attempt to connect that is under way.
+        #: The current attempt to connect.
         self.attempt: Attempt | None = None
         self.waiters: list[Future[Dial]] = []
-        #: Those that outlast failed attempts: only success, or `stop`, ends their wait.
+        #: Waiters that outlast failed attempts: only success or `stop` ends their wait.
         self.patient: list[Future[Dial]] = []
-        #: Told of each attempt that failed, with the reason.
+        #: Called with the reason of each failed attempt.
         self.on_failure: Callable[[str], object] | None = None
         self.is_busy = False
         self.is_stopped = False
         #: Secrets that the peer has refused since the last success.
         self.refused_keys = 0
-        #: Why there is no link, as the log was told last.
-        self.told = ""
-        #: The name that a certificate there has to show, where the host is an address of it.
+        #: The last logged reason of having no link.
+        self.logged_text = ""
+        #: The name that a certificate of the peer must show, if the host is one of its
+        #: addresses.
         self.server_name: str | None = None
-        #: Whether it was this node that answered.
+        #: Whether this node itself answered.
         self.leads_home = False
-        #: Whether the port speaks TLS, where that is found out; None before.
+        #: Whether the port speaks TLS, if that is to be detected; None before.
         self.speaks_tls: bool | None = None
 
     def plan(self, timer: Timer | None) -> None:
-        """Wait for another timer than before, or for none."""
+        """Replace the timer of the dial, or drop it."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = timer
@@ -80,12 +82,12 @@ class Dial:
             waiter.set_result(self)
 
     def fail(self, text: str, cause: Exception | None = None) -> None:
-        """Fail the waiters of this attempt (a kept dial goes on all the same).
+        """Fail the waiters of this attempt; a kept dial continues.
 
         Args:
             text: why.
-            cause: why people have to change something before there can be a link: then those
-                fail too who wait for longer than one attempt. None where nobody answered.
+            cause: an error that people must fix before a link is possible, so patient waiters
+                fail too; None if no node answered.
         """
         waiters, self.waiters = self.waiters, []
         if cause is not None:
@@ -96,7 +98,7 @@ class Dial:
             waiter.set_exception(error)
 
     def stop(self, text: str) -> None:
-        """Fail all waiters: the dial is given up."""
+        """Fail all waiters: the dial is stopped for good."""
         self.is_stopped = True
         self.keep = False
         self.waiters += self.patient
@@ -108,10 +110,10 @@ _log = logging.getLogger("callboard.links")
 
 FIRST_RETRY: Final = 0.1
 
-#: Addresses for which is remembered which secret was the right one.
+#: Addresses for which the accepted secret is remembered.
 KEY_LIMIT: Final = 4_096
 
-#: Seconds without a word after which a port may be one that speaks TLS: nodes greet at once.
+#: Seconds without a byte after which a port may speak TLS, because nodes greet at once.
 SILENCE: Final = 0.5
 
 
@@ -121,28 +123,30 @@ class Dialer:
 
     _runner: Runner
     _network: Network
-    #: For connections that the node makes; None for plain ones.
+    #: For outgoing connections; None for plain ones.
     _tls: Encryption | None
-    #: Begins a link on a connection.
+    #: Starts a link on a connection.
     _opened: Callable[[Dial, socket.socket | TlsSocket], Wire]
-    #: Closes a connection behind its last words.
+    #: Closes a connection after its last bytes are sent.
     _part_with: Callable[[object, TlsSocket], None]
     #: The node's links, by peer.
     _pairs: LinkPairs
-    #: Secrets that the node may prove.
+    #: Number of secrets that the node may prove.
     _key_count: int
     _dials: dict[Endpoint, Dial] = field(default_factory=dict)
-    #: The secrets that were proven last, by address, where it was not the first.
+    #: The last accepted secrets by address, except first ones.
     _keys: dict[Endpoint, int] = field(default_factory=dict)
-    #: Where no TLS was asked for: tried with ports that say nothing, as those of TLS do. None
-    #: to speak plainly in any case.
+    #: Without configured TLS: tried with ports that send nothing, as TLS ports do. None to use
+    #: plain connections only.
     either: Certificates | None = None
     _closed: bool = False
 
     def __len__(self) -> int:
-        """Count the TLS handshakes under way: connections that are no links yet."""
+        """Count the TLS handshakes in progress: connections without a link yet."""
         attempts = [dial.attempt for dial in self._dials.values()]
-        return sum(each is not None and each.handshake is not None for each in attempts)
+        return sum(
+            attempt is not None and attempt.handshake is not None for attempt in attempts
+        )
 
     def dial(
         self,
@@ -153,15 +157,15 @@ class Dialer:
         retry: float = 0.0,
         on_failure: Callable[[str], object] | None = None,
     ) -> None:
-        """Link with who listens there.
+        """Link with the node that listens at an address.
 
         Args:
             endpoint: host and port.
-            waiter: done when the link is there, or the attempt has failed.
+            waiter: done when the link is established, or the attempt has failed.
             keep: dial again whenever the link is lost.
-            retry: seconds between two attempts at most; the waiter then waits, however long it
-                takes, until `stop`, and the dial is kept.
-            on_failure: told of each attempt that failed, with the reason.
+            retry: longest pause between two attempts, in seconds; the waiter then waits until
+                success or `stop`, and the dial is kept.
+            on_failure: called with the reason of each failed attempt.
         """
         if self._closed:
             waiter.set_exception(NodeClosed("the node is closed"))
@@ -180,28 +184,28 @@ class Dialer:
             self._start(dial)
 
     def key_of(self, dial: Dial) -> int:
-        """Return which of the node's secrets is to be proven at an address."""
+        """Return the index of the secret to prove at an address."""
         return self._keys.get(dial.endpoint, 0)
 
     def change_keys(self, count: int) -> None:
-        """Try so many other secrets, at each address the first one first."""
+        """Use a new list of secrets, starting with the first one at each address."""
         self._key_count = count
         self._keys.clear()
         for dial in self._dials.values():
             dial.refused_keys = 0
 
     def tries_another_key(self, wire: Wire, closed: Closed) -> bool:
-        """Return whether a connection's dial goes on with another secret."""
+        """Return whether the dial of a connection continues with another secret."""
         return isinstance(closed.error, AuthenticationFailed) and any(
             dial.wire is wire and self._has_another_key(dial) for dial in self._dials.values()
         )
 
     def _has_another_key(self, dial: Dial) -> bool:
-        """Return whether a secret is left that the peer of a dial may take."""
+        """Return whether a secret is left that the peer of a dial may accept."""
         return dial.refused_keys + 1 < self._key_count and not self._closed
 
     def _try_next_key(self, dial: Dial) -> None:
-        """Dial again at once, with the next of the node's secrets."""
+        """Dial again at once, with the next secret of the node."""
         dial.refused_keys += 1
         following = (self.key_of(dial) + 1) % self._key_count
         self._keys.pop(dial.endpoint, None)
@@ -215,22 +219,22 @@ class Dialer:
         return dial.peer is not None and self._pairs.is_linked(dial.peer)
 
     def forget_waiter(self, endpoint: Endpoint, waiter: Future[Any]) -> None:
-        """Forget a waiter that gave up."""
+        """Remove a waiter that timed out."""
         dial = self._dials.get(endpoint)
         if dial is not None and waiter in dial.waiters:
             dial.waiters.remove(waiter)
 
     def stop(self, endpoint: Endpoint) -> Dial | None:
-        """Give a dial up for good; returns it. What link came of it is the caller's to end."""
+        """Stop a dial for good and return it; the caller ends its link."""
         dial = self._dials.pop(endpoint, None)
         if dial is None:
             return None
         self._let_go(dial)
-        dial.stop(f"nobody dials {endpoint_text(endpoint)} any more")
+        dial.stop(f"the dial of {endpoint_text(endpoint)} was stopped")
         return dial
 
     def stop_all(self, peer: NodeId) -> None:
-        """Give up every dial that leads to a node, by whatever address."""
+        """Stop every dial that leads to a node, by any address."""
         for endpoint, dial in list(self._dials.items()):
             if dial.peer == peer:
                 self.stop(endpoint)
@@ -239,21 +243,21 @@ class Dialer:
         """Return the dial of an address, if there is one."""
         return self._dials.get(endpoint)
 
-    def kept(self) -> list[Dial]:
-        """Return the dials that go on when their link is lost."""
+    def kept_dials(self) -> list[Dial]:
+        """Return the dials that continue when their link is lost."""
         return [dial for dial in list(self._dials.values()) if dial.keep]
 
     def _let_go(self, dial: Dial) -> None:
-        """Drop the timer and the half-made connection of a dial."""
+        """Drop the timer and the connection attempt of a dial."""
         dial.plan(None)
         if dial.attempt is not None:
             dial.attempt.abandon()
             dial.attempt = None
 
     def _start(self, dial: Dial) -> None:
-        """Begin an attempt."""
+        """Start an attempt."""
         if self._closed or dial.is_busy:
-            return  # the timer of an attempt that is under way stays
+            return  # an attempt in progress keeps its timer
         dial.plan(None)
         dial.is_busy = True
         dial.attempt = Attempt(
@@ -268,13 +272,13 @@ class Dialer:
         dial.attempt.begin()
 
     def _tls_of(self, dial: Dial) -> DialingEncryption | None:
-        """Return what encrypts the connection of a dial."""
+        """Return the encryption of a dial's connection."""
         if isinstance(self._tls, SecretTls):
             return self._tls.for_key(self.key_of(dial))
         return self._tls or (self.either if dial.speaks_tls else None)
 
     def _connected(self, dial: Dial, sock: "socket.socket | TlsSocket") -> None:
-        """Begin a link on the connection that was made."""
+        """Start a link on a new connection."""
         dial.attempt = None
         wire = dial.wire = self._opened(dial, sock)
         if isinstance(sock, TlsSocket):
@@ -285,17 +289,19 @@ class Dialer:
             dial.plan(self._runner.call_later(SILENCE, self._try_tls, dial, wire))
 
     def _hindered(self, dial: Dial, obstacle: Obstacle) -> None:
-        """End an attempt to which nobody answered, or not with TLS."""
+        """End an attempt that failed before a link was started."""
         dial.attempt = None
-        where, secured = endpoint_text(dial.endpoint), obstacle.secured
-        if secured is not None and self._tls is None:  # it was slow, and speaks plainly
+        remote, secured = endpoint_text(dial.endpoint), obstacle.secured
+        if secured is not None and self._tls is None:  # the port was slow, but speaks plainly
             secured.close()
             dial.is_busy, dial.speaks_tls = False, False
             self._start(dial)
         elif obstacle.stage == "host":
-            self._failed(dial, obstacle.why)
+            self._failed(dial, obstacle.reason)
         elif obstacle.stage == "connect":
-            text = f"no node answers at {where} ({obstacle.why}); see that it is running there"
+            text = (
+                f"no node answers at {remote} ({obstacle.reason}); see that it is running there"
+            )
             self._failed(dial, text)
         else:
             is_unfit = False
@@ -307,14 +313,14 @@ class Dialer:
                 self._try_next_key(dial)
                 return
             dial.refused_keys = 0
-            text = f"no link with {where}: {obstacle.why}"
-            self._failed(dial, text, TlsError(obstacle.why) if is_unfit else None)
+            text = f"no link with {remote}: {obstacle.reason}"
+            self._failed(dial, text, TlsError(obstacle.reason) if is_unfit else None)
 
     def _try_tls(self, dial: Dial, wire: Wire) -> None:
-        """Dial a port again that says nothing: ports of TLS wait for the first word."""
+        """Dial a silent port again with TLS: TLS ports wait for the client's first bytes."""
         if dial.wire is wire and not wire.bytes_received:
             dial.wire, dial.is_busy, dial.speaks_tls = None, False, True
-            wire.end("it says nothing, as ports that speak TLS")
+            wire.end("it sends nothing, as ports that speak TLS")
             self._start(dial)
 
     def _failed(
@@ -329,10 +335,10 @@ class Dialer:
         if dial.on_failure is not None and not was_linked:
             dial.on_failure(text)
         if dial.keep and not self._closed:
-            if text != dial.told:  # nobody may wait for it
-                dial.told = text
-                if cause is None:  # it may just start later than we do
-                    text += "; it is tried again until it answers"
+            if text != dial.logged_text:  # no waiter may be left to receive it
+                dial.logged_text = text
+                if cause is None:  # it may just start later than this node
+                    text += "; the dial continues until it answers"
                 is_awaited = cause is not None or bool(dial.patient)
                 _log.log(logging.WARNING if is_awaited else logging.INFO, "%s", text)
             self._retry(dial)
@@ -340,14 +346,14 @@ class Dialer:
             self._dials.pop(dial.endpoint, None)
 
     def _retry(self, dial: Dial) -> None:
-        """Plan the next attempt."""
+        """Schedule the next attempt."""
         pause = dial.backoff.next_pause(self._runner.random)
         dial.plan(self._runner.call_later(pause, self._start, dial))
 
-    # --- what became of connections ---
+    # --- results of connections ---
 
     def peer_known(self, wire: Wire, peer: NodeId) -> None:
-        """Another connection of the pair is there or on its way: a dial may use that one."""
+        """Use another connection of the pair for a dial, if its peer is known by now."""
         for dial in self._dials.values():
             if dial.wire is wire:
                 dial.peer = peer
@@ -367,20 +373,21 @@ class Dialer:
                 dial.succeed()
 
     def wire_ended(self, wire: Wire, closed: Closed, *, was_established: bool) -> None:
-        """A connection ended: its dial fails, or goes on, or relies on another one."""
-        known = None if wire.link.peer is None else wire.link.peer.node_id
+        """Handle the end of a connection: its dial fails, continues, or uses another one."""
+        peer = None if wire.link.peer is None else wire.link.peer.node_id
         for dial in list(self._dials.values()):
             if dial.wire is wire:
                 self._wire_of_dial_ended(dial, closed, was_linked=was_established)
-            elif known is None or dial.peer != known or dial.is_busy:
+            elif peer is None or dial.peer != peer or dial.is_busy:
                 continue
-            elif dial.waiters or not was_established:  # it relied on this one's handshake
+            # It relied on the handshake of this connection.
+            elif dial.waiters or not was_established:
                 self._wire_of_dial_ended(dial, closed, was_linked=was_established)
             elif dial.keep:
                 self._retry(dial)
 
     def _wire_of_dial_ended(self, dial: Dial, closed: Closed, *, was_linked: bool) -> None:
-        """Let a dial fail, or rely on another connection with its peer."""
+        """Fail a dial, or let it use another connection with its peer."""
         wire, dial.wire = dial.wire, None
         dial.is_busy = False
         if self._is_linked(dial):
@@ -397,7 +404,7 @@ class Dialer:
         text = f"no link with {endpoint_text(dial.endpoint)}: {closed.reason}"
         if self._tls is None and wire is not None and not wire.bytes_received:
             text += (
-                "; it said nothing before: it may want TLS (tls=… or encrypt=True) or be full"
+                "; it sent nothing before: it may want TLS (tls=… or encrypt=True) or be full"
             )
         cause = None if isinstance(closed.error, LinkLost) else closed.error
         self._failed(dial, text, cause, was_linked=was_linked)

@@ -1,12 +1,12 @@
-"""Foreign wires of one node: ports, dials and links whose machine is not BASP.
+"""Foreign wires of one node: ports, dials and links whose protocol is not BASP.
 
-    socket ── stream ── machine of the wire ── door
+    socket ── stream ── machine of the wire ── adapter
                  (bytes)             (messages)
 
-A link of a foreign wire is a stream like a link between nodes: TLS, writes once a turn,
-back-pressure and throttles are the same. Its machine is of the wire's room, and the door turns
-its messages into those of the hub. What strangers may take is bounded for each port as for the
-ports of nodes, and a connection that is not admitted in time is ended.
+A link of a foreign wire is a stream like a link between nodes, with the same TLS, writes per
+turn, back-pressure and throttles. Its machine belongs to the package of the wire, and the
+adapter translates its messages for the hub. Each port limits unproven peers as the ports of
+nodes do, and a connection that is not admitted in time is ended.
 """
 
 import logging
@@ -43,18 +43,18 @@ _log = logging.getLogger("callboard.links")
 #: Seconds of the first pause between attempts; each further one is twice as long.
 FIRST_RETRY: Final = 0.1
 
-#: Seconds between attempts at most, unless the dial says otherwise.
+#: Longest pause between attempts, in seconds, unless the dial sets another one.
 LAST_RETRY: Final = 10.0
 
-#: Seconds after which a link that stood counts as a success: pauses begin anew.
+#: Seconds after which an established link counts as a success, so that pauses start anew.
 STEADY: Final = 5.0
 
 
 class Opening(NamedTuple):
-    """What a machine may know of its connection when it is made.
+    """Facts about a connection that its machine gets when it is made.
 
     Attributes:
-        remote: the other end: what was dialed, or where the connection came from.
+        remote: the other end: the dialed address, or the source of the connection.
         is_dialed: whether this side dialed.
         certified: the names in the peer's certificate.
         now: monotonic seconds.
@@ -70,14 +70,14 @@ class ForeignPeer(NamedTuple):
     """A peer on a foreign wire, whatever the number of its connections.
 
     Attributes:
-        wire: what the wire is called.
-        address: what is dialed, or where the connection came from.
-        name: what the peer calls itself; empty before it was admitted.
+        wire: name of the wire.
+        address: the dialed address, or the source of the connection.
+        name: the peer's own name; empty until it is admitted.
         is_dialed: whether this side dials.
         is_linked: whether it is admitted.
-        retry: seconds between attempts at most.
-        waiting: bytes that it has not taken yet.
-        endpoint: the id of its endpoint, where its wire has such and it is admitted.
+        retry: longest pause between attempts, in seconds.
+        waiting: bytes that it has not received yet.
+        endpoint: the id of its endpoint, if its wire has such ids and it is admitted.
     """
 
     wire: str
@@ -91,45 +91,45 @@ class ForeignPeer(NamedTuple):
 
 
 class ForeignSource(Protocol):
-    """A door on sockets that are not of this room, as ZeroMQ's are."""
+    """An adapter that manages its sockets itself, such as ZeroMQ's."""
 
     def peers(self) -> list[ForeignPeer]:
         """Return its peers; from any thread."""
 
     def end(self, reason: str) -> None:
-        """Close it: the node closes. On the runner."""
+        """Close it as the node closes. On the runner."""
 
 
 class ForeignDoor(Protocol):
-    """What the links of a foreign wire are handed to; called on the node's thread."""
+    """Receiver of the links of a foreign wire; called on the node's thread."""
 
-    #: What the wire is called, as in `websocket`: for people, peers and metrics.
+    #: Name of the wire, such as `websocket`: for people, peers and metrics.
     kind: str
 
     def make_machine(self, opening: Opening) -> Machine[Any, Any]:
         """Return the machine of a new connection."""
 
     def link_up(self, link: "ForeignLink", name: str) -> None:
-        """Take note that a peer was admitted."""
+        """Handle the admission of a peer."""
 
     def link_down(self, link: "ForeignLink", reason: str) -> None:
-        """Take note that a link ended whose peer had been admitted."""
+        """Handle the end of a link whose peer was admitted."""
 
     def deliver(self, link: "ForeignLink", messages: list[Any]) -> None:
-        """Take what a peer sent, in its order; also before it is admitted."""
+        """Handle messages of a peer, in order; also before its admission."""
 
     def not_linked(self, remote: Endpoint, reason: str) -> None:
-        """Take note that an attempt to connect failed, or a handshake."""
+        """Handle a failed attempt to connect, or a failed handshake."""
 
 
 class ForeignLink(Stream[Any, Any]):
     """One connection of a foreign wire.
 
     Attributes:
-        remote: the other end: what was dialed, or where the connection came from.
-        dial: the dial that it is of; None where the peer dialed.
-        peer: what the admitted peer is called; None before.
-        endpoint: the id of its endpoint, where its wire has such.
+        remote: the other end: the dialed address, or the source of the connection.
+        dial: its dial; None if the peer dialed.
+        peer: name of the admitted peer; None until then.
+        endpoint: the id of its endpoint, if its wire has such ids.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class ForeignLink(Stream[Any, Any]):
         dial: "ForeignDial | None",
         limits: Limits,
     ) -> None:
-        """Take a connected socket."""
+        """Take over a connected socket."""
         runner, throttle = wires.turns.runner, None
         if limits.messages_per_second or limits.bytes_per_second:
             allowed = limits.messages_per_second, limits.bytes_per_second
@@ -155,7 +155,7 @@ class ForeignLink(Stream[Any, Any]):
         self.remote = remote
         self.dial = dial
         self.peer: str | None = None
-        #: Bytes that may wait for the peer; it is ended beyond them.
+        #: Bytes that may wait for the peer; beyond them its link is ended.
         self.waiting_limit = WAITING_LIMIT
         self.endpoint: bytes | None = None
         #: Ends the connection unless its peer is admitted before.
@@ -164,7 +164,7 @@ class ForeignLink(Stream[Any, Any]):
 
     @property
     def kind(self) -> str:
-        """What the wire is called."""
+        """Name of the wire."""
         return self.door.kind
 
     def is_with(self, other: "ForeignLink") -> bool:
@@ -173,28 +173,28 @@ class ForeignLink(Stream[Any, Any]):
 
     @property
     def name(self) -> str:
-        """Who is at the other end, for people."""
+        """The peer at the other end, for people."""
         return f"{self.kind} peer {self.peer or place_text(self.remote)}"
 
     def say(self, data: bytes) -> None:
-        """Write, unless the peer does not read: whatever it makes us answer is bounded."""
+        """Write, unless the peer does not read: answers to its input must stay bounded."""
         if self.waiting > self.waiting_limit:
-            self.end(f"{self.waiting:,} B wait and it does not read")
+            self.end(f"{self.waiting:,} B wait because the peer does not read")
         else:
             self.write(data)
 
     def _arrived(self, messages: list[Any]) -> None:
-        """Hand messages that came alone to the door."""
+        """Pass messages that arrived without other effects to the adapter."""
         self.door.deliver(self, messages)
 
 
 class ForeignPort:
-    """A port that speaks a foreign wire."""
+    """A port of a foreign wire."""
 
     def __init__(self, endpoint: Endpoint, acceptor: Acceptor[ForeignDoor]) -> None:
         self.endpoint = endpoint
         self.acceptor = acceptor
-        #: Those that came by this port.
+        #: The connections accepted on this port.
         self.links: set[ForeignLink] = set()
 
     @property
@@ -204,13 +204,13 @@ class ForeignPort:
 
 
 class ForeignDial:
-    """The wish to be linked to who listens at an address on a foreign wire.
+    """A request to be linked to the peer at an address on a foreign wire.
 
     Attributes:
         linked: done when the peer is admitted for the first time; fails when the one attempt
-            failed (`retry` 0), or when the dial is given up.
-        link: the connection that is there or being made; None between two attempts.
-        told: why there is no link, as the log was told last.
+            failed (`retry` 0), or when the dial is stopped.
+        link: the connection, established or in its handshake; None between two attempts.
+        logged_text: the last logged reason of having no link.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class ForeignDial:
         self.link: ForeignLink | None = None
         self.attempt: Attempt | None = None
         self.timer: Timer | None = None
-        self.told = ""
+        self.logged_text = ""
         self.is_stopped = False
 
     @property
@@ -253,9 +253,9 @@ class ForeignWires:
     _emit: Callable[[object], None]
     ports: list[ForeignPort] = field(default_factory=list)
     dials: list[ForeignDial] = field(default_factory=list)
-    #: All connections, in the order they came.
+    #: All connections, in order of creation.
     links: dict[ForeignLink, ForeignPort | None] = field(default_factory=dict)
-    #: Doors on other sockets.
+    #: Adapters that manage their sockets themselves.
     sources: list[ForeignSource] = field(default_factory=list)
     _closed: bool = False
 
@@ -267,7 +267,7 @@ class ForeignWires:
 
     @property
     def limits(self) -> Limits:
-        """What the node takes from others: ports of its neighbors have the same."""
+        """The node's limits for its peers; the ports of nodes have the same."""
         return self._connector.options.limits
 
     # --- ports ---
@@ -288,24 +288,24 @@ class ForeignWires:
         """Accept links of a foreign wire on a port.
 
         Args:
-            door: what the links are handed to; also what their machines are made by.
+            door: receives the links, and makes their machines.
             address: local address, or the path of a Unix socket.
             port: 0 picks a free one.
-            tls: what secures the connections.
-            is_guarded: whether the wire asks for something that strangers lack, as a token.
-            insecure: allow an address that other machines reach though nothing guards it.
-            limits: what strangers and peers may take; `links`, `handshakes` and so on count
-                for this port alone.
-            patience: seconds in which a peer has to be admitted.
+            tls: encryption of the connections.
+            is_guarded: whether the wire itself authenticates peers, for instance by a token.
+            insecure: allow an address that other machines reach although nothing guards it.
+            limits: limits for unproven connections and peers; `links`, `handshakes` and so on
+                count for this port alone.
+            patience: seconds until a peer must be admitted.
             waiting: bytes that may wait for a peer that does not read.
 
         Raises:
             PublicAddress: other machines reach the address, and nothing guards it.
-            TlsError: a file of `tls` is missing or of no use.
-            PortUnavailable: the address is not ours or the port is taken.
+            TlsError: a file of `tls` is missing or invalid.
+            PortUnavailable: the address is not on this machine, or the port is taken.
         """
         if tls is not None:
-            tls.listening()  # its files are of use
+            tls.listening()  # checks its files
         if not insecure:
             refuse_unguarded(address, is_guarded=is_guarded or tls is not None)
         sock = bind(self._network, address, port)
@@ -315,8 +315,8 @@ class ForeignWires:
         def opened(accepted: Any, door: ForeignDoor, remote: Endpoint) -> ForeignLink:
             link = ForeignLink(self, door, accepted, remote, None, limits)
             link.waiting_limit = waiting
-            made.links.add(link)
-            self._begin(link, accepted, made, patience)
+            foreign_port.links.add(link)
+            self._begin(link, accepted, foreign_port, patience)
             return link
 
         acceptor = Acceptor[ForeignDoor](
@@ -325,16 +325,16 @@ class ForeignWires:
             self._emit,
             opened,
             partial(self._part_at, gate),
-            lambda: len(made.links),
+            lambda: len(foreign_port.links),
         )
-        made = ForeignPort(endpoint, acceptor)
-        self._runner.post(self._open_port, made, sock, door, tls)
-        return made
+        foreign_port = ForeignPort(endpoint, acceptor)
+        self._runner.post(self._open_port, foreign_port, sock, door, tls)
+        return foreign_port
 
     def _open_port(
         self, port: ForeignPort, sock: Any, door: ForeignDoor, tls: Certificates | None
     ) -> None:
-        """Accept from here on, unless the node has closed meanwhile."""
+        """Start to accept connections, unless the node has closed."""
         if self._closed:
             sock.close()
             return
@@ -344,11 +344,11 @@ class ForeignWires:
             self._watch(tls)
 
     def close_port(self, port: ForeignPort, reason: str) -> None:
-        """Accept nothing any more, and end the links of a port."""
+        """Close a port and end its links."""
         self._runner.post(self._close_port, port, reason)
 
     def _close_port(self, port: ForeignPort, reason: str) -> None:
-        """Stop listening on the runner."""
+        """Close a port, on the runner."""
         port.acceptor.close()
         if port in self.ports:
             self.ports.remove(port)
@@ -356,7 +356,7 @@ class ForeignWires:
             link.end(reason)
 
     def _part_at(self, gate: AcceptLimiter, connection: object, sock: Any) -> None:
-        """Close a connection of a port; it counts for its limits until the peer closed too."""
+        """Close a connection of a port; it counts for its limits until the peer closes too."""
         self._part_with(connection, sock, gate)
 
     # --- dials ---
@@ -370,22 +370,22 @@ class ForeignWires:
         tls: Certificates | None = None,
         server_name: str | None = None,
     ) -> ForeignDial:
-        """Be linked with who listens at an address, until `stop`; see `ForeignDial.linked`.
+        """Link with the peer at an address, until `stop`; see `ForeignDial.linked`.
 
         Args:
-            door: what the links are handed to; also what their machines are made by.
+            door: receives the links, and makes their machines.
             endpoint: host and port.
-            retry: seconds between two attempts at most, without jitter; the first follow
-                sooner. 0 for one attempt, and no other when its link is lost.
-            tls: what secures the connection.
-            server_name: the name that a certificate has to show, where it is not the host.
+            retry: longest pause between two attempts, in seconds, without jitter; the first
+                pauses are shorter. 0 for a single attempt, and no other when its link is lost.
+            tls: encryption of the connection.
+            server_name: the name that a certificate must show, if it is not the host.
         """
         dial = ForeignDial(door, endpoint, retry, tls, server_name)
         self._runner.post(self._first, dial)
         return dial
 
     def _first(self, dial: ForeignDial) -> None:
-        """Begin with a dial."""
+        """Start a dial."""
         if self._closed:
             dial.linked.set_exception(NodeClosed("the node is closed"))
         elif not dial.is_stopped:
@@ -395,11 +395,11 @@ class ForeignWires:
             self._attempt(dial)
 
     def stop(self, dial: ForeignDial, reason: str = "the user removed it") -> None:
-        """Give a dial up and end its link."""
+        """Stop a dial and end its link."""
         self._runner.post(self._stop, dial, reason)
 
     def _stop(self, dial: ForeignDial, reason: str) -> None:
-        """Give a dial up on the runner."""
+        """Stop a dial, on the runner."""
         dial.is_stopped = True
         if dial in self.dials:
             self.dials.remove(dial)
@@ -413,7 +413,7 @@ class ForeignWires:
             dial.link.end(reason)
 
     def redial(self, dial: ForeignDial, reason: str) -> None:
-        """End the link of a dial, and connect again at once: what it said no longer holds."""
+        """End the link of a dial and connect again at once, as its state is outdated."""
         dial.backoff.reset()
         if dial.link is not None:
             dial.link.end(reason)
@@ -422,7 +422,7 @@ class ForeignWires:
             self._attempt(dial)
 
     def _attempt(self, dial: ForeignDial) -> None:
-        """Begin an attempt."""
+        """Start an attempt."""
         dial.timer = None
         dial.attempt = Attempt(
             self._runner,
@@ -436,7 +436,7 @@ class ForeignWires:
         dial.attempt.begin()
 
     def _connected(self, dial: ForeignDial, sock: "socket.socket | TlsSocket") -> None:
-        """Begin a link on the connection that was made."""
+        """Start a link on a new connection."""
         dial.attempt = None
         link = ForeignLink(self, dial.door, sock, dial.endpoint, dial, Limits())
         dial.link = link
@@ -445,30 +445,32 @@ class ForeignWires:
         self._begin(link, sock, None, HANDSHAKE_LIMIT)
 
     def _hindered(self, dial: ForeignDial, obstacle: Obstacle) -> None:
-        """End an attempt to which nobody answered, or not with TLS."""
+        """End an attempt that failed before a link was started."""
         dial.attempt = None
-        where, secured = place_text(dial.endpoint), obstacle.secured
-        text = f"no {dial.door.kind} link with {where}: {obstacle.why}"
+        remote, secured = place_text(dial.endpoint), obstacle.secured
+        text = f"no {dial.door.kind} link with {remote}: {obstacle.reason}"
         cause: Exception | None = None
         if secured is not None:
-            cause = TlsError(obstacle.why) if secured.is_unfit else None
+            cause = TlsError(obstacle.reason) if secured.is_unfit else None
             self._part_with(secured, secured, None)
         elif obstacle.stage == "connect":
-            text = f"nothing answers at {where} ({obstacle.why}); see that it is running there"
+            text = (
+                f"nothing answers at {remote} ({obstacle.reason}); see that it is running there"
+            )
         self._failed(dial, text, cause)
 
     def _failed(self, dial: ForeignDial, text: str, cause: Exception | None) -> None:
-        """Tell why there is no link, and plan the next attempt."""
+        """Report why the dial failed, and schedule the next attempt."""
         dial.door.not_linked(dial.endpoint, text)
         self._emit(ForeignDialFailed(dial.door.kind, dial.endpoint, text))
-        if text != dial.told and not dial.is_stopped and not self._closed:
-            dial.told = text
+        if text != dial.logged_text and not dial.is_stopped and not self._closed:
+            dial.logged_text = text
             level = logging.INFO if cause is None else logging.WARNING
             _log.log(level, "%s", text + ("; it is tried again" if dial.retry else ""))
         self._go_on(dial, text, cause)
 
     def _go_on_quietly(self, dial: ForeignDial, link: ForeignLink) -> None:
-        """Look again later: the peer that is dialed is linked by another connection."""
+        """Check again later: the dialed peer is linked by another connection."""
         if not dial.linked.done():
             dial.linked.set_result(link)
         if dial.is_stopped or self._closed:
@@ -480,7 +482,7 @@ class ForeignWires:
             dial.is_stopped = True
 
     def _go_on(self, dial: ForeignDial, text: str, cause: Exception | None = None) -> None:
-        """Plan the next attempt, or end a dial that has no other."""
+        """Schedule the next attempt, or end a dial with a single attempt."""
         if dial.is_stopped or self._closed:
             return
         if dial.retry:
@@ -499,18 +501,18 @@ class ForeignWires:
     def _begin(
         self, link: ForeignLink, sock: Any, port: ForeignPort | None, patience: float
     ) -> None:
-        """Let a connection begin; it has to be admitted in time."""
+        """Start a connection, with a deadline for its admission."""
         self.links[link] = port
         gate = None if port is None else port.acceptor.gate
         link.let_go = lambda sock: self._part_with(link, sock, gate)
         text = f"its handshake took longer than {patience:g} s"
         link.patience = self._runner.call_later(patience, link.end, text)
         link.start()
-        if isinstance(sock, TlsSocket):  # its handshake may have read more than its own bytes
+        if isinstance(sock, TlsSocket):  # its handshake may have read bytes of the link
             self._runner.post(link.catch_up)
 
     def carry_out(self, link: ForeignLink, effects: list[Any]) -> None:
-        """Do what a machine asks for, in its order."""
+        """Carry out the effects of a machine, in order."""
         for effect in effects:
             if isinstance(effect, Transmit):
                 link.say(effect.data)
@@ -524,7 +526,7 @@ class ForeignWires:
                 self._ended(link, effect.reason, effect.error)
 
     def _admitted(self, link: ForeignLink, name: str) -> None:
-        """A peer has proven what it has to."""
+        """Handle the admission of a peer that has proven its identity."""
         link.peer = name
         if link.patience is not None:
             link.patience.cancel()
@@ -532,7 +534,7 @@ class ForeignWires:
         if port is not None:
             port.acceptor.gate.proven(link)
         if dial is not None:
-            dial.told = ""
+            dial.logged_text = ""
         if self._is_only(link):
             self._emit(ForeignLinkUp(link.kind, name, link.remote, link.endpoint))
         link.door.link_up(link, name)
@@ -541,30 +543,30 @@ class ForeignWires:
 
     def _is_only(self, link: ForeignLink) -> bool:
         """Return whether no other connection with the same peer is admitted."""
-        links = [each for each in self.links if each is not link and each.is_with(link)]
-        return all(each.peer is None for each in links)
+        links = [other for other in self.links if other is not link and other.is_with(link)]
+        return all(other.peer is None for other in links)
 
     def peers(self) -> list["ForeignPeer"]:
-        """Return the peers of foreign wires, and the addresses where one is looked for."""
-        found: dict[tuple[str, Endpoint], ForeignPeer] = {}
+        """Return the peers of foreign wires, and the dialed addresses without a peer."""
+        peers: dict[tuple[str, Endpoint], ForeignPeer] = {}
         for link in list(self.links):
             key = link.kind, link.remote
-            known = found.get(key)
-            waiting = link.waiting + (0 if known is None else known.waiting)
-            name = link.peer or ("" if known is None else known.name)
+            former = peers.get(key)
+            waiting = link.waiting + (0 if former is None else former.waiting)
+            name = link.peer or ("" if former is None else former.name)
             retry = 0.0 if link.dial is None else link.dial.retry
             is_dialed = link.dial is not None
-            is_up = link.peer is not None or (known is not None and known.is_linked)
+            is_up = link.peer is not None or (former is not None and former.is_linked)
             endpoint = link.endpoint
-            found[key] = ForeignPeer(*key, name, is_dialed, is_up, retry, waiting, endpoint)
+            peers[key] = ForeignPeer(*key, name, is_dialed, is_up, retry, waiting, endpoint)
         for dial in list(self.dials):
             key = dial.door.kind, dial.endpoint
-            found.setdefault(key, ForeignPeer(*key, "", True, False, dial.retry, 0))  # noqa: FBT003
-        others = [peer for source in list(self.sources) for peer in source.peers()]
-        return [*found.values(), *others]
+            peers.setdefault(key, ForeignPeer(*key, "", True, False, dial.retry, 0))  # noqa: FBT003
+        more = [peer for source in list(self.sources) for peer in source.peers()]
+        return [*peers.values(), *more]
 
     def _ended(self, link: ForeignLink, reason: str, error: BaspError | None) -> None:
-        """Let go of a connection, tell the door, and dial again where that is wanted."""
+        """Release a connection, notify the adapter, and dial again if wanted."""
         if link not in self.links:
             return
         if link.patience is not None:
@@ -588,7 +590,7 @@ class ForeignWires:
     def _dial_ended(
         self, dial: ForeignDial, link: ForeignLink, reason: str, error: BaspError | None
     ) -> None:
-        """Dial again after the end of a connection, where that is wanted."""
+        """Dial again after the end of a connection, if wanted."""
         dial.link = None
         if link.peer is not None:
             if self._runner.now() - link.since >= STEADY:
@@ -602,7 +604,7 @@ class ForeignWires:
         self._failed(dial, text, None if isinstance(error, LinkLost) else error)
 
     def close(self, reason: str) -> None:
-        """End everything: the node closes."""
+        """End everything as the node closes."""
         self._closed = True
         for source in list(self.sources):
             source.end(reason)
@@ -612,5 +614,5 @@ class ForeignWires:
             self._stop(dial, reason)
         for link in list(self.links):
             link.end(reason)
-            if link in self.links:  # it waits for an answer, for which there is no time
+            if link in self.links:  # it waits for an answer, but time is over
                 self.carry_out(link, link.machine.lost(reason))

@@ -1,4 +1,4 @@
-"""The limits of a node's wire: what strangers and peers may make it hold."""
+"""Limits on what unproven connections and peers may occupy in a node."""
 
 import ipaddress
 from collections import Counter
@@ -12,52 +12,52 @@ from callboard.basp.header import HEADER
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers
 
-#: A link needs some of them for heartbeats and routes.
+#: A link needs at least these for heartbeats and routes.
 LEAST_BYTES_PER_SECOND: Final = 1_024
 
 #: Containers in one message.
 ITEMS: Final = 500_000
 
-#: Proxies of our actors that one other node may announce: about 500 B each here.
+#: Proxies of our actors that one node may announce: about 500 B each here.
 PROXIES: Final = 500_000
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a node takes from others; for `Node(limits=…)`.
+    """Limits of a node for its peers; for `Node(limits=…)`.
 
     Attributes:
-        links: connections; further ones are closed at once. Those that the node makes itself
+        links: connections; further ones are closed at once. Connections made by the node itself
             count, and are never refused.
-        handshakes: accepted connections that have not proven who they are; further ones are
+        handshakes: accepted connections that have not proven their identity; further ones are
             closed at once.
         links_per_address: accepted connections of one address (an IPv6 network of 64 bits
             counts as one); further ones are closed at once.
-        handshakes_per_address: those of one address that have not proven who they are.
-        strangers_per_second: accepted connections in a second, those of proven nodes not
-            counted; further ones are closed at once.
+        handshakes_per_address: unproven connections of one address.
+        strangers_per_second: accepted connections per second, not counting proven nodes;
+            further ones are closed at once.
         payload: bytes of the largest message sent or accepted; the same on all nodes of a
             cluster. A larger one that arrives ends the link.
         items: containers (lists, dicts, records) that one message may hold, or eight times as
-            many scalars; the same on all nodes of a cluster. Their reader needs some 100 B and
-            half a microsecond for each. What holds more is `MessageTooLarge`.
-        proxies: proxies of actors here that one other node may hold; those of further ones
-            there are down at once, `unreachable`.
-        messages_per_second: messages that one link may bring, those for other nodes included;
-            what is more waits at the sender. 0 for no limit.
+            many scalars; the same on all nodes of a cluster. Decoding needs some 100 B and half
+            a microsecond for each. A message that holds more is `MessageTooLarge`.
+        proxies: proxies of actors here that one other node may hold; further ones there are
+            down at once, `unreachable`.
+        messages_per_second: messages that one link may bring, including forwarded ones; further
+            ones wait at the sender. 0 for no limit.
         bytes_per_second: bytes that one link may bring; the same.
     """
 
-    # Connections of a node: that many fit well below the descriptor limits of servers.
+    # Connections of a node: this number is well below the descriptor limits of servers.
     links: int = 4_096
     # Each may hold 64 KiB for seconds.
     handshakes: int = 256
-    # A quarter of all, so no machine takes every place.
+    # A quarter of all, so that one machine cannot take every place.
     links_per_address: int = 1_024
-    # Half of all handshakes: no machine alone keeps the others out.
+    # Half of all handshakes, so that one machine cannot keep all others out.
     handshakes_per_address: int = 128
-    # Each costs about 0.1 ms. Who proves to be a node gives the place back, so a cluster that
-    # comes back at once is let in.
+    # Each costs about 0.1 ms. A connection that proves to be a node returns its place, so a
+    # whole cluster that reconnects at the same time is accepted.
     strangers_per_second: int = 1_000
     payload: int = DEFAULT_PAYLOAD_LIMIT
     items: int = ITEMS
@@ -81,17 +81,17 @@ class Limits:
 
 
 class AcceptLimiter:
-    """Decides which accepted connections may begin. Pure; used by the acceptor alone."""
+    """Decides which accepted connections may start. Pure; used by the acceptor alone."""
 
     def __init__(self, limits: Limits) -> None:
-        """Make an open gate."""
+        """Create a gate without connections."""
         self.limits = limits
         self.refused = 0
-        #: Refused and not told yet.
+        #: Refused connections that are not reported yet.
         self.untold = 0
-        #: Accepted connections, by where they come from.
+        #: Accepted connections, by source address.
         self._sources: dict[object, str] = {}
-        #: Those that have not proven who they are.
+        #: Connections that have not proven their identity.
         self._strangers: set[object] = set()
         self._links: Counter[str] = Counter()
         self._handshakes: Counter[str] = Counter()
@@ -99,11 +99,11 @@ class AcceptLimiter:
         self._counted_at = 0.0
 
     def refusal(self, address: str, connections: int, now: float) -> str:
-        """Return why a connection is refused; "" when it may begin.
+        """Return why a connection is refused; "" if it may start.
 
         Args:
-            address: where it comes from.
-            connections: those that the node has.
+            address: its source.
+            connections: number of connections of the node.
             now: monotonic seconds.
         """
         limits, source = self.limits, source_of(address)
@@ -111,37 +111,40 @@ class AcceptLimiter:
         self._credit = min(full, self._credit + (now - self._counted_at) * full)
         self._counted_at = now
         if connections >= limits.links:
-            why = f"{limits.links:,} links are there"
+            reason = f"the node has {limits.links:,} links"
         elif self._links[source] >= limits.links_per_address:
-            why = f"{limits.links_per_address:,} links from {source} are there"
+            reason = f"{source} has {limits.links_per_address:,} links"
         elif len(self._strangers) >= limits.handshakes:
-            why = f"{limits.handshakes:,} handshakes are under way"
+            reason = f"{limits.handshakes:,} handshakes are in progress"
         elif self._handshakes[source] >= limits.handshakes_per_address:
-            why = f"{limits.handshakes_per_address:,} handshakes from {source} are under way"
+            reason = f"{source} has {limits.handshakes_per_address:,} handshakes in progress"
         elif self._credit < 1.0:
-            why = f"{limits.strangers_per_second:,} strangers came within a second"
+            reason = (
+                f"more than {limits.strangers_per_second:,} unproven connections within a "
+                "second"
+            )
         else:
             self._credit -= 1.0
             return ""
         self.refused += 1
         self.untold += 1
-        return why
+        return reason
 
     def begun(self, connection: object, address: str) -> None:
-        """Take note of an accepted connection that has not proven who it is."""
+        """Record an accepted connection that has not proven its identity."""
         source = self._sources[connection] = source_of(address)
         self._strangers.add(connection)
         self._links[source] += 1
         self._handshakes[source] += 1
 
     def proven(self, connection: object) -> None:
-        """Take note that a connection is a node's."""
+        """Record that a connection belongs to a node."""
         if connection in self._strangers:
             self._no_stranger(connection)
             self._credit += 1.0
 
     def ended(self, connection: object) -> None:
-        """Take note that a connection is gone."""
+        """Record that a connection is closed."""
         if connection in self._strangers:
             self._no_stranger(connection)
         source = self._sources.pop(connection, None)
@@ -155,7 +158,7 @@ class AcceptLimiter:
 
 
 def take_one(counts: dict[str, int], key: str) -> None:
-    """Count down; who has none is forgotten, so that tables stay small."""
+    """Count down; a key without a count is removed, so that tables stay small."""
     if counts[key] == 1:
         del counts[key]
     else:
@@ -164,16 +167,16 @@ def take_one(counts: dict[str, int], key: str) -> None:
 
 @lru_cache(4_096)
 def source_of(address: str) -> str:
-    """Return what counts as one address: for IPv6 the network that one customer is given."""
+    """Return the source that an address belongs to; for IPv6, a customer's network."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
 
 
 #: Bytes of the smallest read: one frame without payload.
@@ -183,22 +186,23 @@ _FRAME: Final = HEADER.size
 
 
 class Throttle:
-    """Counts what a link brings and says how long to wait before reading again."""
+    """Measures the traffic of a link, and computes pauses before its next read."""
 
     def __init__(self, messages: int, octets: int, *, now: float, read_size: int) -> None:
-        """Begin with the allowance of one second.
+        """Start with the allowance of one second.
 
         Args:
-            messages: a second; 0 for no limit.
-            octets: bytes a second; 0 for no limit.
+            messages: per second; 0 for no limit.
+            octets: bytes per second; 0 for no limit.
             now: monotonic seconds.
-            read_size: bytes of one read where nothing is limited.
+            read_size: bytes of one read without limits.
         """
         limit = TrafficLimit(messages, octets)
         limit.spend(0, 0, now)
-        #: Counts what one read brought, at a time; returns the seconds to pause, 0.0 for none.
+        #: Counts messages and bytes of one read at a time; returns the pause in seconds, 0.0
+        #: for none.
         self.take = limit.spend
-        #: Bytes to read at once: what comes in half a second at most.
+        #: Bytes of one read: the allowance of half a second at most.
         self.read_size = read_size
         if messages:
             self.read_size = min(self.read_size, max(LEAST_READ, messages // 2 * _FRAME))

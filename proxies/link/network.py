@@ -1,8 +1,8 @@
-"""The network under the links of a node: TCP, and the Unix sockets of this machine.
+"""The network below the links of a node: TCP, and Unix sockets of this machine.
 
-A Unix socket is a port in the file system, for the nodes of one user. Its file is its owner's
-alone (mode 0600), so that a peer that gets through may be trusted as far as that user. The file
-goes when its port is closed; one that a dead process left behind is replaced.
+A Unix socket is a port in the file system, for the nodes of one user. Only the owner can access
+its file (mode 0600), so a connected peer is trusted as this user. The file is removed when its
+port is closed; the file of a dead process is replaced.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ class Network(Protocol):
         """Return a socket bound to an address; port 0 picks one."""
 
     def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
-        """Return the addresses that a host stands for; None where only a look-up can tell."""
+        """Return the addresses of a host; None if that needs a look-up."""
 
-    def connect(self, found: Any) -> tuple[Any, int]:
-        """Begin to connect to one of them; returns the socket and an error number, or 0."""
+    def connect(self, address_info: Any) -> tuple[Any, int]:
+        """Start to connect to one address; return the socket and an error number, or 0."""
 
 
 class MachineNetwork:
-    """The machine's own TCP, and its Unix sockets: there the path stands for the host."""
+    """The machine's TCP, and its Unix sockets, whose path takes the place of the host."""
 
     def bind(self, host: str, port: int) -> socket.socket:
         """Return a socket bound to an address; port 0 picks one."""
@@ -43,9 +43,9 @@ class MachineNetwork:
         return own_listener(socket.create_server((host, port), family=family))
 
     def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
-        """Return the addresses that a host stands for; None where only a look-up can tell.
+        """Return the addresses of a host; None if that needs a look-up.
 
-        Looking a name up may block for seconds: with `numeric` that is not tried.
+        A look-up may block for seconds; `numeric` prevents it.
         """
         if is_path(host):
             return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", host)]
@@ -57,9 +57,9 @@ class MachineNetwork:
                 return None
             raise
 
-    def connect(self, found: Any) -> tuple[socket.socket, int]:
-        """Begin to connect; returns the socket and an error number, 0 when it is under way."""
-        family, kind, protocol, _, address = found
+    def connect(self, address_info: Any) -> tuple[socket.socket, int]:
+        """Start to connect; return the socket and an error number, 0 while in progress."""
+        family, kind, protocol, _, address = address_info
         sock = own_socket(socket.socket(family, kind, protocol))
         sock.setblocking(False)  # noqa: FBT003  # its signature
         code = sock.connect_ex(address)
@@ -82,13 +82,14 @@ class UnixListener(socket.socket):
         self.bind(path)
         Path(path).chmod(0o600)
         self._inode = _inode(path)
-        self.listen(BACKLOG)  # at once: a file that nobody listens at counts as left behind
+        # At once: a file without a listener counts as left by a dead process.
+        self.listen(BACKLOG)
 
     def close(self) -> None:
-        """Close the socket and remove its file, unless that is another's meanwhile."""
+        """Close the socket and remove its file, unless another process has replaced it."""
         if self._inode is not None:
             inode, self._inode = self._inode, None
-            with contextlib.suppress(OSError):  # in a forked process it is no socket either
+            with contextlib.suppress(OSError):  # after a fork, it is not a socket
                 path = self.getsockname()
                 if _inode(path) == inode:
                     Path(path).unlink()
@@ -117,12 +118,12 @@ def listen_at(path: str) -> UnixListener:
 
 
 def _take_away(path: str) -> None:
-    """Remove a socket that nobody listens at.
+    """Remove the socket file of a dead process.
 
-    It is moved aside first and tried there: another process may have replaced it just now.
+    It is moved aside first and tried there, because another process may have replaced it.
     """
     if not stat.S_ISSOCK(Path(path).lstat().st_mode):
-        raise OSError(errno.EADDRINUSE, f"{path} is there and is no socket")
+        raise OSError(errno.EADDRINUSE, f"{path} exists and is not a socket")
     if not _answers(path):
         aside = f"{path}.{os.getpid()}"
         Path(path).rename(aside)
@@ -143,6 +144,6 @@ def _answers(path: str) -> bool:
 
 
 def _inode(path: str) -> tuple[int, int]:
-    """Return what tells one file from another."""
-    found = Path(path).lstat()
-    return found.st_dev, found.st_ino
+    """Return the identity of a file."""
+    status = Path(path).lstat()
+    return status.st_dev, status.st_ino

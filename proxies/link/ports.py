@@ -1,4 +1,4 @@
-"""The ports of a node: who may reach them, and which actor is published where."""
+"""The ports of a node, their reachability, and the actor that each one publishes."""
 
 import errno
 import ipaddress
@@ -28,7 +28,7 @@ from callboard.support.dataclass import dataclass
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 _LOCALHOST: Final = frozenset({"127.0.0.1", "::1"})
 
-#: What to do where a port cannot be had.
+#: Next steps for the user when a port is unavailable.
 _NEXT_STEPS: Final = {
     errno.EADDRINUSE: "choose another port, or 0 for a free one",
     errno.EADDRNOTAVAIL: "choose an address of this machine",
@@ -43,9 +43,9 @@ class Ports:
     _runner: Runner
     _network: Network
     _connector: Connector
-    #: Told of each port.
+    #: Called with the address of each new port.
     _opened: Callable[[Endpoint], object]
-    #: The actor published at each port of ours.
+    #: The actor published at each port of this node.
     published: dict[Endpoint, ActorRef[Any] | None] = field(default_factory=dict)
 
     def open(
@@ -58,19 +58,19 @@ class Ports:
         tls: Encryption | None,
         insecure: bool,
     ) -> int:
-        """Accept links on a port; returns the port.
+        """Accept links on a port; return the port.
 
         Raises:
             InvalidAddress: the path of a Unix socket is too long.
-            PublicAddress: anybody could reach the port.
-            TlsError: a file of `tls` is missing or of no use.
-            PortUnavailable: the address is not ours or the port is taken.
+            PublicAddress: other machines reach the port, and nothing guards it.
+            TlsError: a file of `tls` is missing or invalid.
+            PortUnavailable: the address is not on this machine, or the port is taken.
         """
         needed = "listen() takes the address, then the port, as in listen('127.0.0.1', 4000)"
         require(isinstance(address, str), needed, address)
         host, _, number = address.rpartition(":")
         if number.isdecimal() and ":" not in host and host:
-            msg = f"{address!r} is no address; write listen({host!r}, {number})"
+            msg = f"{address!r} is not an address; write listen({host!r}, {number})"
             raise InvalidAddress(msg)
         if type(port) is not int:
             msg = f"port={port!r}: a port is a number"
@@ -83,16 +83,16 @@ class Ports:
             raise InvalidAddress(msg)
         tls = None if is_local else tls
         if tls is not None:
-            tls.listening()  # its files are of use
+            tls.listening()  # checks its files
         is_guarded = bool(access.keys) or tls is not None
         if not insecure:
             refuse_unguarded(address, is_guarded=is_guarded)
-        shown = None if published is None else published.actor_id
+        actor_id = None if published is None else published.actor_id
         sock = bind(self._network, address, port)
         endpoint: Endpoint = (address, 0) if is_local else sock.getsockname()[:2]
         self.published[endpoint] = published
         self._opened(endpoint)
-        self._runner.post(self._connector.acceptor.listen, sock, (access, shown), tls)
+        self._runner.post(self._connector.acceptor.listen, sock, (access, actor_id), tls)
         if isinstance(tls, Certificates):
             self._runner.post(self._connector.watch, tls)
         return endpoint[1]
@@ -123,20 +123,20 @@ def bind(network: Network, address: str, port: int) -> Any:
     """Return a socket bound to an address; port 0 picks one.
 
     Raises:
-        PortUnavailable: the address is not ours or the port is taken.
+        PortUnavailable: the address is not on this machine, or the port is taken.
     """
     try:
         return network.bind(address, port)
     except OSError as error:
         step = _NEXT_STEPS.get(error.errno or 0, "choose another address or port")
-        where = endpoint_text((address, port))
+        place = endpoint_text((address, port))
         reason = (error.strerror or str(error)).partition(" (while")[0]
-        why = f"nothing can listen at {where}: {reason}; {step}"
-        raise PortUnavailable(error.errno, why) from error
+        message = f"cannot listen at {place}: {reason}; {step}"
+        raise PortUnavailable(error.errno, message) from error
 
 
 def refuse_unguarded(address: str, *, is_guarded: bool) -> None:
-    """Refuse to listen where everybody may come.
+    """Refuse an unguarded port that other machines can reach.
 
     Raises:
         PublicAddress: other machines reach the address, and nothing guards it.
@@ -144,7 +144,7 @@ def refuse_unguarded(address: str, *, is_guarded: bool) -> None:
     if not is_guarded and not is_loopback(address):
         msg = (
             f"{address} can be reached from other machines; pass tls=… or secret=…, "
-            "or insecure=True if whoever gets through may do everything"
+            "or insecure=True if any peer may do everything"
         )
         raise PublicAddress(msg)
 

@@ -1,8 +1,8 @@
-"""Revocation lists: the certificates that an authority has taken back (RFC 5280).
+"""Revocation lists: the certificates that an authority has revoked (RFC 5280).
 
-Python's `ssl` checks lists when a connection begins. Here they are read for connections that
-stand: OpenSSL says nothing of those. Only what names a certificate is decoded: its issuer and
-serial number, both as they stand in the bytes.
+Python's `ssl` checks lists only when a connection starts, and OpenSSL does not recheck
+established connections. This module reads the lists for those. It decodes only the identity of
+a certificate: issuer and serial number, both as raw bytes.
 """
 
 import binascii
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from callboard.support.dataclass import dataclass
 
-#: One certificate: the issuer's name and the serial number.
+#: A certificate: the issuer's name and the serial number.
 CertificateId = tuple[bytes, bytes]
 
 _LIST: Final = rb"(?s)-----BEGIN X509 CRL-----(.*?)-----END X509 CRL-----"
@@ -28,59 +28,59 @@ _TIMES: Final = (_UTC_TIME, 0x18)
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """What the lists of a file or more say.
+    """The content of one or more lists.
 
     Attributes:
-        revoked: the certificates that were taken back.
-        expires: seconds since 1970 when the first of the lists is out of date.
+        revoked: the revoked certificates.
+        expires: time, in seconds since 1970, at which the first list expires.
     """
 
     revoked: frozenset[CertificateId] = frozenset()
     expires: float = math.inf
 
     def __or__(self, other: "Revocations") -> "Revocations":
-        """Return what both say."""
+        """Return the union of two contents."""
         return Revocations(self.revoked | other.revoked, min(self.expires, other.expires))
 
 
 def read_lists(text: bytes) -> Revocations:
-    """Return what lists in PEM format say.
+    """Return the content of lists in PEM format.
 
     Raises:
         ValueError: it is not a list.
     """
-    found = Revocations()
+    revocations = Revocations()
     for block in re.finditer(_LIST, text):
         try:
-            found |= _read_list(binascii.a2b_base64(block[1]))
+            revocations |= _read_list(binascii.a2b_base64(block[1]))
         except IndexError:
-            msg = "a revocation list is cut short"
+            msg = "a revocation list is truncated"
             raise ValueError(msg) from None
-    return found
+    return revocations
 
 
 def _read_list(data: bytes) -> Revocations:
     """Read one list (RFC 5280, section 5.1)."""
-    at, _ = _enter(data, 0)
-    at, end = _enter(data, at)
-    if data[at] == _INTEGER:  # the version, which may be missing
-        at = _after(data, at)
-    at = _after(data, at)  # how it is signed
-    issuer, at = data[at : _after(data, at)], _after(data, at)
-    at = _after(data, at)  # when it was made
+    offset, _ = _enter(data, 0)
+    offset, end = _enter(data, offset)
+    if data[offset] == _INTEGER:  # the version, which may be missing
+        offset = _after(data, offset)
+    offset = _after(data, offset)  # the signature algorithm
+    issuer, offset = data[offset : _after(data, offset)], _after(data, offset)
+    offset = _after(data, offset)  # the issue date
     expires = math.inf
-    if at < end and data[at] in _TIMES:
-        expires = _time(data, at)
-        at = _after(data, at)
+    if offset < end and data[offset] in _TIMES:
+        expires = _time(data, offset)
+        offset = _after(data, offset)
     serials = []
-    if at < end and data[at] == _SEQUENCE:
-        at, end = _enter(data, at)
-        while at < end:
-            if data[at + 1] < 0x80:  # by far the most, of which there may be a million
-                serials.append(data[at + 4 : at + 4 + data[at + 3]])
-                at += 2 + data[at + 1]
+    if offset < end and data[offset] == _SEQUENCE:
+        offset, end = _enter(data, offset)
+        while offset < end:
+            if data[offset + 1] < 0x80:  # the usual case, as there may be a million
+                serials.append(data[offset + 4 : offset + 4 + data[offset + 3]])
+                offset += 2 + data[offset + 1]
             else:
-                serial, at = _enter(data, at)
+                serial, offset = _enter(data, offset)
                 first, last = _enter(data, serial)
                 serials.append(data[first:last])
     return Revocations(frozenset(zip(repeat(issuer), serials, strict=False)), expires)
@@ -91,29 +91,31 @@ _PEM_END: Final = "-----END CERTIFICATE-----"
 
 
 def chain_of(connection: Any) -> frozenset[CertificateId]:
-    """Return the verified certificates of a TLS connection's peer; none without.
+    """Return the verified certificates of a TLS connection's peer, if any.
 
     Args:
         connection: an `ssl.SSLObject` whose handshake is over.
     """
-    told = connection._sslobj  # noqa: SLF001  # its methods are public from Python 3.13 on
-    chain = told.get_verified_chain() or ()
-    return frozenset(_id_of(ssl.PEM_cert_to_DER_cert(each.public_bytes())) for each in chain)
+    ssl_object = connection._sslobj  # noqa: SLF001  # its methods are public from Python 3.13 on
+    chain = ssl_object.get_verified_chain() or ()
+    return frozenset(
+        _id_of(ssl.PEM_cert_to_DER_cert(certificate.public_bytes())) for certificate in chain
+    )
 
 
 def _id_of(data: bytes) -> CertificateId:
     """Return issuer and serial number of a certificate (RFC 5280, section 4.1)."""
-    at, _ = _enter(data, 0)
-    at, _ = _enter(data, at)
-    if data[at] != _INTEGER:  # the version
-        at = _after(data, at)
-    first, last = _enter(data, at)
-    at = _after(data, last)  # how it is signed
-    return data[at : _after(data, at)], data[first:last]
+    offset, _ = _enter(data, 0)
+    offset, _ = _enter(data, offset)
+    if data[offset] != _INTEGER:  # the version
+        offset = _after(data, offset)
+    first, last = _enter(data, offset)
+    offset = _after(data, last)  # the signature algorithm
+    return data[offset : _after(data, offset)], data[first:last]
 
 
 def expiry_of(text: str) -> float:
-    """Return when the first certificate of a text in PEM ends, in seconds since 1970.
+    """Return the expiry of the first PEM certificate in a text, in seconds since 1970.
 
     Raises:
         ValueError: there is none.
@@ -124,35 +126,35 @@ def expiry_of(text: str) -> float:
         raise ValueError(msg)
     data = ssl.PEM_cert_to_DER_cert(text[start : end + len(_PEM_END)])
     try:
-        at, _ = _enter(data, 0)
-        at, _ = _enter(data, at)
-        for _ in range(4 if data[at] != _INTEGER else 3):  # the version, ..., who signed it
-            at = _after(data, at)
-        at, _ = _enter(data, at)
-        return _time(data, _after(data, at))
+        offset, _ = _enter(data, 0)
+        offset, _ = _enter(data, offset)
+        for _ in range(4 if data[offset] != _INTEGER else 3):  # the version up to the issuer
+            offset = _after(data, offset)
+        offset, _ = _enter(data, offset)
+        return _time(data, _after(data, offset))
     except (IndexError, UnicodeDecodeError):
         msg = "its certificate is malformed"
         raise ValueError(msg) from None
 
 
-def _enter(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the contents of an element begin and end (X.690, section 8.1)."""
-    size = data[at + 1]
-    at += 2
+def _enter(data: bytes, offset: int) -> tuple[int, int]:
+    """Return start and end of an element's contents (X.690, section 8.1)."""
+    size = data[offset + 1]
+    offset += 2
     if size & 0x80:
         count = size & 0x7F
-        size = int.from_bytes(data[at : at + count], "big")
-        at += count
-    return at, at + size
+        size = int.from_bytes(data[offset : offset + count], "big")
+        offset += count
+    return offset, offset + size
 
 
-def _after(data: bytes, at: int) -> int:
-    """Return where an element ends."""
-    return _enter(data, at)[1]
+def _after(data: bytes, offset: int) -> int:
+    """Return the end of an element."""
+    return _enter(data, offset)[1]
 
 
-def _time(data: bytes, at: int) -> float:
+def _time(data: bytes, offset: int) -> float:
     """Return a time in seconds since 1970."""
-    first, last = _enter(data, at)
-    form = "%y%m%d%H%M%SZ" if data[at] == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    first, last = _enter(data, offset)
+    form = "%y%m%d%H%M%SZ" if data[offset] == _UTC_TIME else "%Y%m%d%H%M%SZ"
     return datetime.strptime(data[first:last].decode(), form).replace(tzinfo=UTC).timestamp()

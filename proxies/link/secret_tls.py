@@ -1,12 +1,12 @@
 """Encryption without certificates: the shared secret is the key of TLS.
 
-A link is TLS 1.3 with an external pre-shared key, always together with a fresh Diffie-Hellman
-exchange, so that a secret that leaks later opens no recorded link. Key and identity are
+A link uses TLS 1.3 with an external pre-shared key and always a fresh Diffie-Hellman exchange,
+so that a secret that leaks later does not reveal recorded links. Key and identity are
 HMAC-SHA256 with the secret over ``callboard TLS key`` and ``callboard TLS identity``; the
 handshake of nodes inside uses other labels (:mod:`callboard.basp.handshake`). The identity
-tells the acceptor which of its secrets is meant.
+selects one of the acceptor's secrets.
 
-Only such a key opens a link: the acceptor has no certificate, and the dialer trusts none.
+Only such a key opens a link: the acceptor shows no certificate, and the dialer trusts none.
 """
 
 import hmac
@@ -23,21 +23,21 @@ from callboard.proxies.link.tls import SecretContext, never_resume
 #: The secrets of a node or a port, with their names.
 Keys = Sequence[tuple[str, bytes]]
 
-#: Since Python 3.13, unless its OpenSSL was built without.
+#: True since Python 3.13, unless its OpenSSL was built without PSK.
 HAS_PSK: Final[bool] = getattr(ssl, "HAS_PSK", False)
 
 
 class SecretTls:
-    """TLS of a door whose key is a secret. Its methods are for one thread at a time."""
+    """TLS with a secret as the key. Its methods must not run on two threads at once."""
 
     def __init__(self, keys: Callable[[], Keys]) -> None:
         """Encrypt with secrets.
 
         Args:
-            keys: returns the secrets that are accepted at this moment.
+            keys: returns the currently accepted secrets.
 
         Raises:
-            TlsError: this Python has no TLS with shared keys.
+            TlsError: this Python lacks TLS with shared keys.
         """
         if not HAS_PSK:
             version = ".".join(map(str, sys.version_info[:3]))
@@ -47,22 +47,22 @@ class SecretTls:
             )
             raise TlsError(msg)
         self._keys = keys
-        #: The context of accepted connections, and the secrets that it was made of.
+        #: The context of accepted connections, and the secrets it was made from.
         self._listening: tuple[Keys, ssl.SSLContext] | None = None
 
     def listening(self) -> ssl.SSLContext:
-        """Return the context for a connection that was accepted: it accepts each secret."""
+        """Return the context for an accepted connection: any of the secrets opens it."""
         secrets = self._keys()
         if self._listening is None or self._listening[0] != secrets:
             self._listening = secrets, _accepting(secrets)
         return self._listening[1]
 
     def dialing(self, key_index: int = 0) -> ssl.SSLContext:
-        """Return the context for a connection that we make: it proves one of the secrets."""
+        """Return the context for an outgoing connection, which proves one of the secrets."""
         context = SecretContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False  # the peer is known by the secret, not by a name
-        # CERT_REQUIRED stays, without an authority: who shows a certificate is refused.
+        context.check_hostname = False  # the secret identifies the peer, not a name
+        # CERT_REQUIRED stays, without an authority, so that every certificate is refused.
         keys = self._keys()
         secret = keys[key_index % len(keys)][1]
         answer = _identity(secret), _key(secret)
@@ -70,43 +70,43 @@ class SecretTls:
         return context
 
     def for_key(self, key_index: int) -> "DialingKey":
-        """Return what secures a dial that proves the secret at this index."""
+        """Return the encryption of a dial that proves the secret at this index."""
         return DialingKey(self, key_index)
 
     def follow(self, connection: Secured, secured: Any) -> None:
-        """Do nothing: a secret that was taken back ends its links above TLS."""
+        """Do nothing: the links of a withdrawn secret are ended above TLS."""
 
 
 class DialingEncryption(Protocol):
-    """What encrypts a connection that we make."""
+    """Encryption of an outgoing connection."""
 
     def dialing(self) -> ssl.SSLContext:
-        """Return the context for it."""
+        """Return its context."""
 
 
 class DialingKey:
-    """One secret of a node, with which it dials."""
+    """One secret of a node, used for dialing."""
 
     def __init__(self, tls: SecretTls, key_index: int) -> None:
         self._tls = tls
         self._key_index = key_index
 
     def dialing(self) -> ssl.SSLContext:
-        """Return the context for a connection that we make."""
+        """Return the context for an outgoing connection."""
         return self._tls.dialing(self._key_index)
 
 
-#: What encrypts the links of a node or a port.
+#: Encryption of the links of a node or a port.
 Encryption = Certificates | SecretTls
 
 
 def _accepting(secrets: Keys) -> ssl.SSLContext:
-    """Return a context that accepts each of some secrets."""
+    """Return a context that accepts any of some secrets."""
     context = SecretContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     never_resume(context)
     keys = {_identity(secret): _key(secret) for _, secret in secrets}
-    # OpenSSL refuses who names no key that is here: there is no certificate to go on with.
+    # OpenSSL refuses an unknown identity, because no certificate can replace the key.
     _psk(context).set_psk_server_callback(lambda identity: keys.get(identity or "", b""))
     return context
 
@@ -117,7 +117,7 @@ def _psk(context: ssl.SSLContext) -> Any:
 
 
 def _identity(secret: bytes) -> str:
-    """Return the name of a key on the wire: whoever knows the secret knows it, and no other."""
+    """Return the public name of a secret's key; it cannot be derived without the secret."""
     return hmac.digest(secret, b"callboard TLS identity", sha256)[:16].hex()
 
 

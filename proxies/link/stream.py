@@ -1,8 +1,9 @@
-"""A non-blocking stream: a socket, what waits to be written, and the machine above it.
+"""A non-blocking stream: a socket, the bytes to be written, and the machine above it.
 
-What is written is collected and sent once a turn, or as soon as many bytes are there. Writing
-is possible from any thread (under the stream's lock); everything else happens on the runner
-with its role. A machine is pure: bytes and the time go in, frames and effects come out.
+Written frames are collected and sent once a turn, or earlier when enough bytes are collected.
+Writing is possible from any thread (under the stream's lock); everything else happens on the
+runner with its role. A machine is pure: its inputs are bytes and the time, its outputs frames
+and effects.
 """
 
 import contextlib
@@ -33,66 +34,67 @@ E = TypeVar("E")
 #: Bytes of one read: larger ones cost more in fresh memory than they save in calls.
 READ_SIZE: Final = 65536
 
-#: Bytes of a peer that are thrown away; from there on they wait in its system and ours, so
-#: that one that sends without end costs no more than this.
+#: Bytes of a closing peer that are discarded. Further bytes stay in the system's buffers, so
+#: that a peer that sends endlessly costs no more than this.
 DISCARD_LIMIT: Final = 64 << 20
 
 #: Bytes that are written at once instead of at the end of the turn.
 WRITE_SIZE: Final = 65536
 
-#: As many bytes are written at once when a turn begins, then twice as many each time: the peer
-#: begins while the turn goes on, and a flood is soon written in the largest portions.
+#: The threshold at the start of a turn; it doubles with each write, so that the peer starts
+#: early and a flood is soon written in the largest portions.
 FIRST_WRITE: Final = 2048
 
-#: Bytes that may wait for a peer that does not read: senders on other threads then wait.
+#: Bytes that may wait for a peer that does not read; then senders on other threads wait.
 #:
-#: A handler may go to twice as much before it gets `LinkFull`. What cannot be refused (answers,
-#: frames of other nodes, control) may go to three times as much; then the connection is cut, so
-#: that one peer that does not read takes bounded memory and holds nobody else up.
+#: A handler may reach twice as much before it gets `LinkFull`. Output that cannot be refused
+#: (answers, forwarded frames, control frames) may reach three times as much; then the
+#: connection is cut. So a peer that does not read occupies bounded memory and delays no other
+#: peer.
 WAITING_LIMIT: Final = 64 * 1024 * 1024
 
-#: Seconds after which a machine is looked at in any case: its times change with its state.
+#: Seconds between two checks of a machine at most: its deadlines change with its state.
 TICK_INTERVAL: Final = 0.5
 
 SHORTEST_TICK: Final = 0.001
 
-#: Seconds before a broken connection is closed again, where closing it raised: without memory,
-#: until there is some.
+#: Seconds until a broken connection is closed again if closing it raised an error, as it does
+#: until there is free memory.
 CLOSE_AGAIN: Final = 0.1
 
-#: Seconds that a thread outside of the node waits for room before it gets `LinkFull`.
+#: Seconds that an outside thread waits for room before it gets `LinkFull`.
 WAIT_FOR_ROOM: Final = 30.0
 
 
 class Machine(Protocol[F, E]):
-    """The protocol that a stream carries: frames are its messages, effects its other wishes."""
+    """The protocol of a stream: frames are its messages, effects its other outputs."""
 
     @property
     def next_tick_at(self) -> float:
-        """When `tick` has something to do; it may move with each call."""
+        """Time of the next `tick`; it may change with each call."""
 
     def start(self) -> list[E]:
-        """Begin."""
+        """Start the protocol."""
 
     def take(self, data: bytes, now: float) -> "tuple[list[F], list[E]]":
-        """Take what one read brought: frames alone, or effects."""
+        """Process the bytes of one read; return frames alone, or effects."""
 
     def tick(self, now: float) -> list[E]:
-        """Do what is due."""
+        """Do the work that is due."""
 
     def lost(self, reason: str) -> list[E]:
-        """Take note that the connection broke."""
+        """Handle a broken connection."""
 
     def close(self, reason: str) -> list[E]:
-        """End from our side."""
+        """Close from our side."""
 
 
 class Turns:
-    """Writes before each poll what the streams of one runner collected in the turn."""
+    """Writes the collected output of one runner's streams before each poll."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        #: Streams with something to write.
+        #: Streams with collected output.
         self.dirty: list[Stream[Any, Any]] = []
         runner.before_poll.append(self.flush)
 
@@ -110,7 +112,7 @@ class Turns:
 class Stream(ConnectionOwner, Generic[F, E]):
     """A connection and its machine."""
 
-    #: Used by each read and write; why slots: see `Runtime`.
+    #: Each read and write uses them; `Runtime` explains why they are slots.
     __slots__ = (
         "__dict__", "__weakref__", "_deliver", "_dirty", "_frames", "_is_blocked",
         "_is_dirty", "_is_inside", "_late", "_lock", "_opener", "_patience", "_read_size",
@@ -128,35 +130,36 @@ class Stream(ConnectionOwner, Generic[F, E]):
         carry_out: Callable[[list[E]], object],
         throttle: Throttle | None = None,
     ) -> None:
-        """Take a connected socket; `start` begins.
+        """Take over a connected socket; `start` starts the protocol.
 
         Args:
             turns: the turns of the runner that serves the stream.
-            sock: the socket; it belongs to the stream from here on.
+            sock: the socket; the stream owns it from here on.
             machine: the protocol above it.
-            deliver: takes the frames of a read.
-            carry_out: does what the machine asks for, in its order; in the end it calls `shut`.
-            throttle: limits what comes in; None for no limit.
+            deliver: called with the frames of a read.
+            carry_out: carries out effects of the machine, in order; on the last one it calls
+                `shut`.
+            throttle: limits the input; None for no limit.
         """
         runner = turns.runner
         self.machine = machine
         self.is_open = True
         #: Called after each read, while it is set.
         self.after_read: Callable[[], object] | None = None
-        #: How often reading was put off because more came than may.
+        #: Number of pauses in reading because of the throttle.
         self.pauses = 0
         self.waiting = 0
         self.bytes_received = 0
         self.bytes_sent = 0
         self.frames_sent = 0
-        #: The function that carries out effects adds the frames among them.
+        #: `carry_out` adds the frames among the effects.
         self.frames_received = 0
         self._throttle = throttle
         self._read_size = READ_SIZE if throttle is None else throttle.read_size
         self._runner = runner
         self._patience = runner.patience
         self._socket = sock
-        #: What becomes of the socket at the end.
+        #: Releases the socket at the end.
         self.let_go: Callable[[Any], object] = _close
         self._receive = sock.recv
         self._send = sock.send
@@ -168,17 +171,18 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._is_blocked = False
         self._lock = locks.lock("writing to a link", 720)
         self._is_inside = locks.owner_test(self._lock)
-        #: Frames that came from a call inside another one, which this thread is still in.
+        #: Frames from a call inside another one that this thread has not left yet.
         self._late: deque[bytes] = deque()
         self._room = locks.condition_on(self._lock)
         self._frames: list[bytes] = []
         self._write_at = FIRST_WRITE
         self._rest: memoryview | None = None
-        #: Seals what is written; None on connections without a seal.
+        #: Seals the output; None on connections without a seal.
         self._sealer: Sealer | None = None
-        #: Opens what is read; None on connections without a seal.
+        #: Opens the input; None on connections without a seal.
         self._opener: Opener | None = None
-        #: What goes before the frames, and is not sealed yet: the next batch is full already.
+        #: Plain bytes that precede the frames: the rest of a batch that was too large to seal
+        #: at once.
         self._unsealed: memoryview | None = None
         self._timer: Timer | None = None
         self._pause: Timer | None = None
@@ -195,23 +199,23 @@ class Stream(ConnectionOwner, Generic[F, E]):
 
     @property
     def name(self) -> str:
-        """Who is at the other end, for people."""
+        """Description of the other end, for people."""
         return "the other side"
 
     def start(self) -> None:
-        """Let the machine begin."""
+        """Start the machine."""
         self._carry_out(self.machine.start())
         self._arm()
 
     def catch_up(self) -> None:
-        """Read at once: what the socket itself holds already makes no selector tell."""
+        """Read at once: bytes that the socket object already holds do not wake the selector."""
         if self.is_open:
             self._read()
 
     # --- writing, from any thread ---
 
     def write(self, frame: bytes, *, at_once: bool = False) -> None:
-        """Send a frame behind all others; `at_once`: a thread outside waits for the answer.
+        """Send a frame after all others; `at_once` if an outside thread waits for the answer.
 
         Never blocks or raises: senders that can wait or be refused call `make_room` before.
         """
@@ -219,7 +223,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._write_later(frame)
             return
         lock = self._lock
-        lock.acquire()  # in half of the time that `with` takes: each frame comes here
+        lock.acquire()  # half the time of `with`, which counts as each frame passes here
         try:
             if self._late:
                 self._take_late()
@@ -247,12 +251,12 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._runner.wake()
 
     def _write_later(self, frame: bytes) -> None:
-        """Keep a frame until the call that this one runs inside has left the lock."""
+        """Keep a frame until the enclosing call has released the lock."""
         self._late.append(frame)
         self._runner.post(self._write_late)
 
     def _take_late(self) -> None:
-        """Put frames that came from inside a call behind those before them; needs the lock."""
+        """Append the frames kept by inner calls; needs the lock."""
         late = self._late
         while late:
             frame = late.popleft()
@@ -261,14 +265,14 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self.frames_sent += 1
 
     def _write_late(self) -> None:
-        """Write what came from inside a call."""
+        """Write the frames kept by inner calls."""
         with self._lock:
             self._take_late()
             if not self._is_blocked and self.is_open:
                 self._flush()
 
     def write_run(self, frames: list[bytes]) -> None:
-        """Send frames of other nodes behind all others, as `write` does; on the runner."""
+        """Send forwarded frames after all others, as `write` does; on the runner."""
         if self._is_inside():
             for frame in frames:
                 self._write_later(frame)
@@ -291,9 +295,9 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._runner.wake()
 
     def seal(self, sealer: Sealer, opener: Opener) -> None:
-        """Seal what is written from here on, and read batch by batch.
+        """Seal all further output, and read batch by batch.
 
-        Frames that wait already are written without a seal.
+        Frames that wait already are sent unsealed.
         """
         with self._lock:
             if self._frames:
@@ -308,10 +312,10 @@ class Stream(ConnectionOwner, Generic[F, E]):
         return locks.is_taken(self._lock)
 
     def make_room(self) -> None:
-        """Wait until the peer has read, before a message is written to a stream that is full.
+        """Wait for a full stream to have room again, before a message is written.
 
         Raises:
-            LinkFull: it did not read in time, or a handler, which must not wait, went too far.
+            LinkFull: the peer did not read in time, or the caller must not wait.
         """
         is_inside = self._is_inside()  # then this thread must not wait
         with self._lock:
@@ -331,25 +335,27 @@ class Stream(ConnectionOwner, Generic[F, E]):
         frames, self._frames = self._frames, []
         self.waiting -= sum(map(len, frames))
         if self.is_open:
-            self._runner.post(self._lost, f"{self.waiting:,} B wait and it does not read")
+            self._runner.post(
+                self._lost, (f"{self.waiting:,} B wait because the peer does not read")
+            )
 
     def flush(self) -> None:
-        """Write what was collected in this turn."""
+        """Write the output collected in this turn."""
         with self._lock:
             self._is_dirty = False
-            if not self._runner.times.stuck:  # a handler that fires a flood is in the same turn
+            if not self._runner.times.stuck:  # the flood of a blocked handler is still one turn
                 self._write_at = FIRST_WRITE
             if not self._is_blocked and self.is_open:
                 self._flush()
 
     def _flush_early(self) -> None:
-        """Write before the turn is over, which wakes the runner if the socket is full."""
+        """Write before the end of the turn; if the socket is full, this wakes the runner."""
         if self._write_at < WRITE_SIZE:
             self._write_at *= 2
         self._flush()
 
     def _flush(self) -> None:
-        """Write until all is out or the socket is full; with the lock held."""
+        """Write until nothing is left or the socket is full; needs the lock."""
         frames = self._frames
         while frames or self._rest is not None or self._unsealed is not None:
             data: bytes | memoryview
@@ -360,7 +366,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             else:
                 try:
                     data = frames[0] if len(frames) == 1 else b"".join(frames)
-                except MemoryError:  # one by one they need none
+                except MemoryError:  # a single frame needs no fresh memory
                     data = frames.pop(0)
                 else:
                     frames.clear()
@@ -374,7 +380,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             except OSError as error:
                 self._runner.post(self._lost, str(error.strerror or error))
                 self._rest = self._unsealed = None
-                self._is_blocked = True  # nothing is written any more
+                self._is_blocked = True  # from now on nothing is written
                 return
             self.waiting -= count
             self.bytes_sent += count
@@ -386,13 +392,13 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._rest = None
 
     def _next_batch(self, sealer: Sealer) -> bytes:
-        """Seal what is to be written, as much as goes into one batch; with the lock held."""
+        """Seal and return the next batch of output; needs the lock."""
         frames, plain = self._frames, self._unsealed
         if plain is None:
             count = len(frames)
             try:
                 data = frames[0] if count == 1 else b"".join(frames)
-            except MemoryError:  # one by one they need less
+            except MemoryError:  # a single frame needs less memory
                 data, count = frames[0], 1
             if len(data) <= CONTENT_LIMIT:
                 batch = sealer.seal(data)
@@ -407,7 +413,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         return batch
 
     def _await_room(self) -> None:
-        """Wait until the socket takes more."""
+        """Poll for the socket to accept more output."""
         if self.is_open:
             self._awaits_room = True
             self._watch()
@@ -415,7 +421,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
     # --- on the runner ---
 
     def _ready(self, mask: int) -> None:
-        """Write and read as far as the socket is ready."""
+        """Write and read as the socket allows."""
         if mask & EVENT_WRITE:
             self._awaits_room = False
             self._watch()
@@ -428,7 +434,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._read()
 
     def _watch(self) -> None:
-        """Tell the selector what to wait for: something to read, room to write."""
+        """Poll for the events that are needed: input, and room to write."""
         events = 0 if self.is_paused or self.is_held else EVENT_READ
         if self._awaits_room:
             events |= EVENT_WRITE
@@ -436,7 +442,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._runner.watch(self._socket, watched, events, self._ready)
 
     def _read(self) -> None:
-        """Take what one read brings; each message of a sequential exchange is one."""
+        """Process one read; a sequential exchange has one message in each."""
         size, opener = self._read_size, self._opener
         if opener is not None and opener.missing:
             size = opener.read_size(size)
@@ -454,26 +460,26 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._lost("closed by the other side")
             return
         self.bytes_received += len(data)
-        before = self.frames_received
+        frames_before = self.frames_received
         frames, effects = self._take(data, self._runner.now())
         if frames:
-            self.frames_received = before + len(frames)
+            self.frames_received = frames_before + len(frames)
             self._deliver(frames)
         elif effects:
             self._carry_out(effects)
         if self._throttle is not None and self.is_open:
-            brought = self.frames_received - before
+            brought = self.frames_received - frames_before
             self.pause_reading(self._throttle.take(brought, len(data), self._runner.now()))
         if self.after_read is not None:
             self.after_read()
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is read for a time."""
+        """Whether reading is paused for a time."""
         return self._pause is not None
 
     def pause_reading(self, seconds: float) -> None:
-        """Read nothing for a time; what comes waits in the system, and then at the sender."""
+        """Pause reading for a time; input waits in the system's buffers, and at the sender."""
         until = self._runner.now() + seconds
         if seconds <= 0.0 or not self.is_open or (self._pause and until <= self._pause_end):
             return
@@ -493,41 +499,41 @@ class Stream(ConnectionOwner, Generic[F, E]):
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing is read before what came is done with."""
+        """Whether reading is paused until received data is processed."""
         return self._holds > 0
 
     def hold(self) -> None:
-        """Read nothing until `release` is called as often: what came is not done with."""
+        """Pause reading while received data is processed; each `hold` needs one `release`."""
         self._holds += 1
         if self.is_open and self._watched & EVENT_READ:
             self._watch()
 
     def release(self) -> None:
-        """Read on, unless something else is not done with."""
+        """Resume reading, unless other holds remain."""
         self._holds -= 1
         if self.is_open and not self._holds and self._pause is None:
             self._watch()
 
     def _lost(self, reason: str) -> None:
-        """Tell the machine that the connection broke, once."""
+        """Report a broken connection to the machine, once."""
         if self.is_open:
-            # Kept until they are carried out: a machine says them once, and without memory the
-            # node may have to do it again.
+            # Kept until they are carried out: a machine returns them once, and a lack of memory
+            # may interrupt the node, which then has to repeat it.
             self._last_effects = self._last_effects or self.machine.lost(reason)
             self._carry_out(self._last_effects)
 
     def broken(self, error: BaseException) -> None:
-        """Cut the connection: a callback raised, so what it read may be handled by half."""
+        """Cut the connection after a callback raised: its input may be half processed."""
         if self.is_open:
             pause = CLOSE_AGAIN if self._is_broken else 0.0
             if not self._is_broken:
                 self._is_broken = True
                 self.hold()  # for good
-            why = f"an error of this node: {describe(error)}"
-            self._runner.call_later(pause, self._lost, why)
+            reason = f"an error of this node: {describe(error)}"
+            self._runner.call_later(pause, self._lost, reason)
 
     def end(self, reason: str) -> None:
-        """Close from our side: what waits is written as far as the socket takes it."""
+        """Close from our side, after writing waiting output if the socket accepts it."""
         if self.is_open:
             self._carry_out(self.machine.close(reason))
 
@@ -548,22 +554,22 @@ class Stream(ConnectionOwner, Generic[F, E]):
         if self._watched:
             self._runner.selector.unregister(self._socket)
         self.let_go(self._socket)
-        self._deliver = self._carry_out = _nothing  # they may refer back
+        self._deliver = self._carry_out = _nothing  # they may refer to the stream
         self.after_read = None
 
     def _arm(self) -> None:
-        """Plan the next look at the machine's times."""
+        """Schedule the next check of the machine's deadlines."""
         if self.is_open:
             now = self._runner.now()
             due = min(self.machine.next_tick_at, now + TICK_INTERVAL)
-            # Rounding may put a deadline a hair before the machine sees it as reached.
+            # A rounded deadline may be earlier than the one that the machine compares with.
             self._timer = self._runner.call_at(max(due, now + SHORTEST_TICK), self._tick)
 
     def _tick(self) -> None:
-        """Let the machine do what is due."""
+        """Run the due work of the machine, after reading."""
         now = self._runner.now()
         if self.is_open and now >= self.machine.next_tick_at:
-            # A node that was busy must not take its own delay for silence.
+            # Otherwise a busy node would take its own delay for the silence of a peer.
             if self.is_held:
                 self._take(b"", now)
             else:
@@ -578,27 +584,26 @@ def _close(sock: "socket.socket | TlsSocket") -> None:
 
 
 def _nothing(_: object) -> None:
-    """Stand where frames and effects went before the end."""
+    """Ignore frames and effects after the end."""
 
 
 @dataclass(eq=False, repr=False)
 class Parting(ConnectionOwner):
-    """The end of a connection whose peer was told why: its last words arrive.
+    """Closes a connection so that the last bytes reach the peer.
 
-    A socket that is closed with unread bytes in it, or gets more afterwards, answers with a
-    reset. It overtakes what was written last, or makes the peer stop before it has read that.
-    So our own direction alone is closed, behind all that was written, and what still comes is
-    read and thrown away until the peer closes too. The owner bounds the time, and counts the
-    connection as open until then.
+    A socket that is closed with unread input, or that receives more afterwards, sends a reset.
+    The reset overtakes the last output, or makes the peer stop before it has read that. So only
+    the sending direction is closed, after all output, and further input is discarded until the
+    peer closes too. The owner bounds the time, and counts the connection as open until then.
     """
 
-    #: Whose selector is used; everything happens with its role.
+    #: Runner whose selector is used; everything happens with its role.
     _runner: Runner
-    #: It does not block, and no selector watches it; it is closed in the end.
+    #: A non-blocking socket that no selector watches; it is closed at the end.
     _sock: socket.socket | TlsSocket
     #: Called with this parting when it is closed.
     _ended: Callable[[Any], object]
-    #: Bytes that are still to be written.
+    #: Bytes to write.
     _rest: Any = b""
     _left: int = field(default_factory=lambda: DISCARD_LIMIT)
     _reads: bool = True
@@ -609,11 +614,11 @@ class Parting(ConnectionOwner):
         self._rest = memoryview(self._rest)
 
     def begin(self) -> None:
-        """Go as far as it goes at once, which may be the end."""
+        """Read and write at once what the socket allows; this may be the end."""
         self._go_on(EVENT_READ | EVENT_WRITE)
 
     def wait(self, until: float) -> None:
-        """Block until the peer has closed, or to a monotonic time; the runner is over."""
+        """Block until the peer has closed, or to a monotonic time; after the runner's end."""
         with contextlib.suppress(OSError), DefaultSelector() as selector:
             selector.register(self._sock, EVENT_READ)
             while (left := until - time.monotonic()) > 0 and selector.select(left):
@@ -633,7 +638,7 @@ class Parting(ConnectionOwner):
         self.abort()
 
     def _go_on(self, events: int) -> None:
-        """Read and write as far as the socket is ready."""
+        """Read and write as the socket allows."""
         try:
             if events & EVENT_READ and self._reads:
                 self._read()
@@ -648,20 +653,20 @@ class Parting(ConnectionOwner):
             self.abort()
 
     def _read(self) -> None:
-        """Throw a read away."""
+        """Discard one read."""
         try:
             count = len(self._sock.recv(READ_SIZE))
         except (BlockingIOError, InterruptedError):
             return
         self._left -= count
-        if not count:  # the peer has closed, and only what it may still read is left to do
+        if not count:  # the peer has closed; only the rest of our output remains
             self._reads = False
             self._writes = bool(self._rest)
         elif self._left <= 0:
             self._reads = False
 
     def _write(self) -> None:
-        """Write what waits, and close for writing behind it."""
+        """Write the rest, then close for writing."""
         try:
             while self._rest:
                 self._rest = self._rest[self._sock.send(self._rest) :]
@@ -672,6 +677,6 @@ class Parting(ConnectionOwner):
             self._sock.shutdown(socket.SHUT_WR)
 
     def _watch(self, events: int) -> None:
-        """Ask the poller for these events from here on."""
-        before, self._watched = self._watched, events
-        self._runner.watch(self._sock, before, events, self._go_on)
+        """Poll for other events."""
+        watched, self._watched = self._watched, events
+        self._runner.watch(self._sock, watched, events, self._go_on)

@@ -1,4 +1,4 @@
-"""TLS of a node: certificates from files, and the contexts that are made of them."""
+"""TLS of a node: certificates from files, and the contexts made from them."""
 
 import os
 import ssl
@@ -17,16 +17,16 @@ FilePath = str | os.PathLike[str]
 class Tls:
     """Files of a node for TLS, all of them in PEM format.
 
-    They are read again when they change; what is of no use then leaves the old ones in force.
+    They are read again when they change; if the new ones are invalid, the old ones stay in use.
 
     Attributes:
         certificate: our own certificate, and those between it and the authority. Needed to
             listen, and to dial nodes that demand one.
-        key: its private key, without a password; None when it stands in the same file.
-        authority: certificates of those who may sign a peer's; None takes the system's.
-        mutual: whether who dials us has to show a certificate of the authority as well.
-        revoked: revocation lists: of each authority in the chain of a peer's certificate, one
-            that is not out of date; in one file or several. None takes no certificate back.
+        key: its private key, without a password; None if it is in the same file.
+        authority: certificates of the authorities for peers; None uses the system's.
+        mutual: whether dialing peers must show a certificate of the authority too.
+        revoked: revocation lists, in one file or several: a valid one of each authority in the
+            chain of a peer's certificate. None revokes no certificate.
     """
 
     certificate: FilePath | None = None
@@ -37,9 +37,9 @@ class Tls:
 
     @classmethod
     def of_folder(cls, folder: Path) -> "Tls":
-        """Return what a folder holds.
+        """Return the files of a folder.
 
-        That is `authority.pem` and, where they are there, `certificate.pem`, `key.pem` and
+        They are `authority.pem` and, if present, `certificate.pem`, `key.pem` and
         `revoked.pem`.
         """
         authority, certificate, key, revoked = (
@@ -76,7 +76,7 @@ class Tls:
         if self.mutual and self.authority is None:
             msg = (
                 "mutual TLS needs the authority that signs the peers' certificates; pass "
-                "Tls(authority=…), or mutual=False to let anybody in"
+                "Tls(authority=…), or mutual=False to accept any peer"
             )
             raise TlsError(msg)
         context = self._context(ssl.PROTOCOL_TLS_SERVER)
@@ -86,7 +86,7 @@ class Tls:
         return context
 
     def for_dialing(self) -> ssl.SSLContext:
-        """Return the context of the connections that we make.
+        """Return the context of outgoing connections.
 
         Raises:
             TlsError: a file is missing or unusable.
@@ -119,7 +119,7 @@ class Tls:
         read_file(key, "key")
 
         def refuse_password() -> NoReturn:  # OpenSSL would ask for it on the terminal
-            msg = f"the key in {key} has a password; take it off, or pass an ssl.SSLContext"
+            msg = f"the key in {key} has a password; remove it, or pass an ssl.SSLContext"
             raise TlsError(msg)
 
         try:
@@ -133,17 +133,17 @@ class Tls:
 
 
 class SecretContext(ssl.SSLContext):
-    """A context whose links are opened by a shared secret, and by nothing else."""
+    """A context whose links are opened by a shared secret only."""
 
 
 def never_resume(context: ssl.SSLContext) -> None:
-    """Let each connection to a port show its certificate: one may be revoked meanwhile."""
+    """Disable resumption, so that each connection shows its certificate, revoked or not."""
     context.num_tickets = 0  # TLS 1.3
     context.options |= ssl.OP_NO_TICKET  # TLS 1.2
 
 
 def load_lists(context: ssl.SSLContext, paths: Sequence[FilePath]) -> None:
-    """Let a context refuse what revocation lists name. It has no certificates to trust yet.
+    """Add revocation lists to a context without trusted certificates.
 
     Raises:
         TlsError: a file is missing, or holds anything but lists.
@@ -151,16 +151,16 @@ def load_lists(context: ssl.SSLContext, paths: Sequence[FilePath]) -> None:
     for path in paths:
         _load(context, path, "revocation list", "revocation lists")
     if paths:
-        # OpenSSL would trust a certificate that stands beside a list.
+        # OpenSSL would trust a certificate in the same file.
         if context.cert_store_stats()["x509"]:
             msg = f"{paths[0]}: a file of revocation lists may not hold certificates"
             raise TlsError(msg)
         context.verify_flags |= ssl.VerifyFlags.VERIFY_CRL_CHECK_CHAIN
 
 
-def _load(context: ssl.SSLContext, path: FilePath, what: str, contents: str) -> None:
-    """Load certificates to trust, or revocation lists."""
-    read_file(path, what)
+def _load(context: ssl.SSLContext, path: FilePath, label: str, contents: str) -> None:
+    """Load trusted certificates, or revocation lists."""
+    read_file(path, label)
     try:
         context.load_verify_locations(path)
     except OSError as error:
@@ -168,21 +168,21 @@ def _load(context: ssl.SSLContext, path: FilePath, what: str, contents: str) -> 
         raise TlsError(msg) from None
 
 
-def read_file(path: FilePath, what: str) -> bytes:
-    """Return what a file holds. The links that lead there are its owner's, and followed.
+def read_file(path: FilePath, label: str) -> bytes:
+    """Return the content of a file of the owner's choice, following links.
 
     Raises:
-        TlsError: it cannot be read, or is a pipe or a device, which might keep us waiting.
+        TlsError: it cannot be read, or is a pipe or a device, which might block.
     """
     try:
         return read_user_file(path)
     except OSError as error:
-        msg = f"the {what} cannot be read: {path}: {error.strerror}"
+        msg = f"the {label} cannot be read: {path}: {error.strerror}"
         raise TlsError(msg) from None
 
 
 def fixed_context(context: ssl.SSLContext, *, listens: bool) -> ssl.SSLContext:
-    """Return a context of the user's.
+    """Return a context of the user.
 
     Raises:
         TlsError: it is for the other direction.
@@ -200,7 +200,7 @@ def fixed_context(context: ssl.SSLContext, *, listens: bool) -> ssl.SSLContext:
 
 _EXPIRED: Final = 10
 
-#: Of OpenSSL's X509_V_ERR: revocation lists.
+#: OpenSSL's X509_V_ERR codes about revocation lists.
 _REVOCATION: Final = {
     3: "its authority has no list in Tls(revoked=…); add one of each authority of its chain",
     8: "a list in Tls(revoked=…) is not signed by the authority that it names",
@@ -208,17 +208,17 @@ _REVOCATION: Final = {
     12: "the revocation list of its authority is out of date; replace it",
     23: "its certificate was revoked; give it another one",
 }
-#: Those that say nothing of the certificate: the lists do not tell.
+#: Codes that say nothing about the certificate: the lists are unusable.
 UNCHECKED: Final = frozenset(_REVOCATION) - {23}
 _OTHER_HOST: Final = frozenset({62, 64})  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
 
 
 def explain(error: ssl.SSLError, *, by_secret: bool = False) -> str:
-    """Return in one line what went wrong with a peer, and what to do.
+    """Return in one line why TLS with a peer failed, with a remedy.
 
     Args:
-        error: what OpenSSL raised.
-        by_secret: whether the key of TLS was to be the shared secret.
+        error: the error from OpenSSL.
+        by_secret: whether the shared secret is the key of TLS.
     """
     if by_secret and not any(part in (error.reason or "") for part in _NOT_OF_THE_SECRET):
         return (
@@ -235,20 +235,20 @@ def explain(error: ssl.SSLError, *, by_secret: bool = False) -> str:
 
 
 def _explain_certificate(error: ssl.SSLCertVerificationError) -> str:
-    """Say why a certificate was refused, and what to do."""
-    why = error.verify_message.rstrip(".")
+    """Return why a certificate was refused, with a remedy."""
+    reason = error.verify_message.rstrip(".")
     if error.verify_code == _EXPIRED:
-        return f"its certificate is out of date ({why}); give it another one"
+        return f"its certificate is out of date ({reason}); give it another one"
     if error.verify_code in _REVOCATION:
-        return f"{_REVOCATION[error.verify_code]} ({why})"
+        return f"{_REVOCATION[error.verify_code]} ({reason})"
     if error.verify_code in _OTHER_HOST:
         return (
-            f"its certificate is for another host ({why}); dial it by a name or address that "
-            "stands in the certificate"
+            f"its certificate is for another host ({reason}); dial it by a name or "
+            "address in the certificate"
         )
     return (
-        f"its certificate is not trusted ({why}); pass the authority that signed it: "
-        "Tls(authority=…)"
+        f"its certificate is not trusted ({reason}); pass the authority that "
+        "signed it: Tls(authority=…)"
     )
 
 
@@ -261,7 +261,7 @@ _DISLIKES_CERTIFICATE: Final = (
 _NO_TLS: Final = "it does not speak TLS; listen with tls there, or leave it out here"
 _VERSION: Final = "no TLS version in common; both sides need TLS 1.2 or newer"
 
-#: OpenSSL's names for what went wrong, and ours.
+#: OpenSSL's names of errors, and our texts.
 _REASONS: Final = {
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "HTTP_REQUEST": _NO_TLS,
@@ -281,7 +281,7 @@ _REASONS: Final = {
 }
 
 
-#: What goes wrong with a shared secret as it does with certificates.
+#: Errors that are explained alike with a shared secret and with certificates.
 _NOT_OF_THE_SECRET: Final = (
     *("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"),
     *("ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"),
@@ -289,7 +289,7 @@ _NOT_OF_THE_SECRET: Final = (
 
 
 def plain_reason(error: OSError) -> str:
-    """Return OpenSSL's words without its decoration."""
+    """Return OpenSSL's reason in plain words."""
     reason = getattr(error, "reason", None)
     if isinstance(reason, str):
         return reason.lower().replace("_", " ")

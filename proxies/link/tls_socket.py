@@ -1,9 +1,9 @@
-"""A socket that encrypts, for wires.
+"""A socket with TLS, for streams.
 
 The bytes inside are the same BASP as on a plain connection. OpenSSL reads and writes memory
-only; what goes over the socket is moved here. So a read never leaves decrypted bytes where no
-selector sees them, one read of the socket takes many records, and nothing waits for a
-direction that OpenSSL would like and the selector does not watch.
+only, and this class moves the bytes to and from the socket. So no decrypted bytes stay where
+the selector cannot see them, one read of the socket yields many records, and OpenSSL never
+blocks on a direction that the selector does not watch.
 """
 
 import contextlib
@@ -23,20 +23,21 @@ from callboard.proxies.link.secret_tls import Encryption
 from callboard.proxies.link.tls import SecretContext, explain
 from callboard.support.text import describe
 
-#: Bytes that are encrypted at once: four records, which bounds what waits in memory twice.
+#: Bytes encrypted at once: four records, which limits the data that is in memory twice.
 CHUNK: Final = 65536
 
-#: Parts of a certificate that name its owner, in the words of Python's `ssl`.
+#: Parts of a certificate that name its owner, as Python's `ssl` calls them.
 NAME_KINDS: Final = frozenset({"commonName", "DNS", "URI", "IP Address"})
 
-#: Bytes of the largest TLS record: one call decrypts no more.
+#: Bytes of the largest TLS record, the most that one call decrypts.
 RECORD: Final = 16384
 
 
 class TlsSocket:
-    """A non-blocking socket that encrypts, with the methods that a wire uses.
+    """A non-blocking socket with TLS, with the methods that a stream uses.
 
-    OpenSSL's objects are for one thread at a time, and wires write from any: hence the lock.
+    OpenSSL's objects must not be used by two threads at once, and streams write from any: hence
+    the lock.
     """
 
     def __init__(self, sock: Any, context: ssl.SSLContext, host: str | None) -> None:
@@ -51,12 +52,12 @@ class TlsSocket:
             ValueError: no certificate could be for such a host.
         """
         self.was_heard = False
-        #: The first bytes of who was dialed: they may be of another protocol.
+        #: The first bytes of a dialed peer: they may belong to another protocol.
         self._first = b""
         self._is_dialer = host is not None
-        #: What the other side said is no TLS, or none that fits.
+        #: The other side does not speak TLS, or none that fits.
         self.is_unfit = False
-        #: The other side did not begin in time, as one that speaks plainly.
+        #: The other side sent nothing in time, as a plain node does.
         self.is_silent = False
         self._socket = sock
         self._lock = locks.lock("TLS socket", 730)
@@ -68,9 +69,9 @@ class TlsSocket:
             server_side=host is None,
             server_hostname=None if host is None else host.partition("%")[0],
         )
-        #: Encrypted bytes that the socket has not taken yet …
+        #: Encrypted bytes that the socket has not accepted yet …
         self._encrypted = memoryview(b"")
-        #: … and how many bytes of the next `send` they stand for.
+        #: … and the number of bytes of the next `send` that they contain.
         self._taken = 0
         self._failure: OSError | None = None
         #: Whether the key of TLS is the shared secret.
@@ -80,33 +81,34 @@ class TlsSocket:
         sock.setblocking(False)  # noqa: FBT003  # its signature
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the socket's: options, its number."""
+        """Forward other attributes to the socket: options, its number."""
         return getattr(self._socket, name)
 
     def names(self) -> tuple[str, ...]:
         """Return the names in the peer's verified certificate; none without one.
 
         First the subject's common names, then the alternative names: DNS, URI and IP. Names
-        with characters that are not printable are left out.
+        with unprintable characters are skipped.
         """
-        found = self._ssl.getpeercert() or {}  # empty where it was not verified
-        subject: Any = found.get("subject", ())
+        certificate = self._ssl.getpeercert() or {}  # empty if it was not verified
+        subject: Any = certificate.get("subject", ())
         pairs = [(kind, name) for part in subject for kind, name in part]
-        pairs += cast("Any", found.get("subjectAltName", ()))
+        pairs += cast("Any", certificate.get("subjectAltName", ()))
         names = [name for kind, name in pairs if kind in NAME_KINDS and name.isprintable()]
         return tuple(dict.fromkeys(names))
 
     def channel(self) -> bytes:
-        """Return what tells this connection from all others, if its peer is proven.
+        """Return bytes that identify this connection, if its peer is proven.
 
-        That is by a certificate that was verified, or by the shared secret as the key of TLS.
-        Both sides have the same bytes, and a relay between them has others on each side: the
-        `Finished` message of the client, which stands for the whole handshake and its keys.
+        The proof is a verified certificate, or the shared secret as the key of TLS. Both sides
+        have the same bytes, while a relay between them has different ones on each side: the
+        `Finished` message of the client, which covers the whole handshake and its keys.
         """
         is_proven = (
-            self._ssl.session_reused  # by a key that was there before; tickets are never given
+            # True with a pre-shared key only, as tickets are never issued.
+            self._ssl.session_reused
             if self._is_by_secret
-            else bool(self._ssl.getpeercert())  # empty where it was not verified
+            else bool(self._ssl.getpeercert())  # empty if it was not verified
         )
         return (self._ssl.get_channel_binding("tls-unique") or b"") if is_proven else b""
 
@@ -115,15 +117,15 @@ class TlsSocket:
         encryption.follow(connection, self._ssl)
 
     def shake_hands(self) -> int:
-        """Go on with the handshake; returns what to wait for, 0 when it is over.
+        """Continue the handshake; return the events to wait for, 0 when it is over.
 
         Raises:
-            OSError: it failed; `strerror` says why and what to do.
+            OSError: it failed; `strerror` has the reason and a remedy.
         """
         with self._lock:
             try:
                 data = self._receive(RECORD)
-            except ConnectionResetError:  # closed without having read our first word
+            except ConnectionResetError:  # closed before reading our first bytes
                 data = b""
             is_over = True
             try:
@@ -142,23 +144,24 @@ class TlsSocket:
             return selectors.EVENT_READ | (0 if is_clear else selectors.EVENT_WRITE)
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send as much as the socket takes.
+        """Send as much as the socket accepts.
 
-        After less than all, the next call has to begin with the rest, as wires do.
+        After a partial send, the next call must start with the rest, as streams do.
 
         Raises:
             BlockingIOError: the socket is full.
             OSError: the connection broke.
         """
-        if locks.is_owned(self._lock):  # inside a call of this socket: as if it were full
+        # A call inside a call of this socket: as if it were full.
+        if locks.is_owned(self._lock):
             raise BlockingIOError(errno.EAGAIN, "the socket is in use by this thread")
         with self._lock:
             if not self._push():
                 raise BlockingIOError(errno.EAGAIN, "the socket is full")
-            sent, self._taken = self._taken, 0
+            offset, self._taken = self._taken, 0
             view = memoryview(data)
-            while sent < len(view):
-                chunk = view[sent : sent + CHUNK]
+            while offset < len(view):
+                chunk = view[offset : offset + CHUNK]
                 try:
                     self._ssl.write(chunk)
                 except ssl.SSLError as error:
@@ -166,15 +169,15 @@ class TlsSocket:
                 if not self._push():
                     self._taken = len(chunk)
                     break
-                sent += len(chunk)
-            if not sent and self._taken:
+                offset += len(chunk)
+            if not offset and self._taken:
                 raise BlockingIOError(errno.EAGAIN, "the socket is full")
-            return sent
+            return offset
 
     def recv(self, size: int) -> bytes:
-        """Return what one read of the socket gave, decrypted; empty at the end.
+        """Return the decrypted bytes of one read of the socket; empty at the end.
 
-        After `shutdown` what comes is of no use, and stays encrypted.
+        After `shutdown` input is useless, and stays encrypted.
 
         Raises:
             BlockingIOError: no record is complete.
@@ -189,11 +192,12 @@ class TlsSocket:
             pieces = []
             is_at_end = data == b""
             try:
-                # Each call gives the interpreter's lock up: none that would find nothing.
+                # Each call releases the interpreter's lock, so calls without a result are
+                # avoided.
                 while self._incoming.pending or self._ssl.pending():
                     piece = self._ssl.read(RECORD)
                     if not piece:
-                        is_at_end = True  # the other side said so
+                        is_at_end = True  # the other side announced the end
                         break
                     pieces.append(piece)
             except ssl.SSLWantReadError:
@@ -202,33 +206,33 @@ class TlsSocket:
                 self._failure = self._fail(error)
                 if not pieces:
                     raise self._failure from None
-            if self._outgoing.pending:  # an answer of OpenSSL's own
-                with contextlib.suppress(OSError):  # what arrived counts all the same
+            if self._outgoing.pending:  # an answer of OpenSSL itself
+                with contextlib.suppress(OSError):  # received data counts even so
                     self._push()
         if not pieces and not is_at_end:
             raise BlockingIOError(errno.EAGAIN, "no record is complete")
         return b"".join(pieces)
 
-    def shutdown(self, how: int) -> None:
-        """Say that nothing follows, as far as the socket takes it, and close for writing."""
+    def shutdown(self, direction: int) -> None:
+        """Announce the end if the socket accepts it, and close for writing."""
         with self._lock:
             if not self._is_shut:
                 self._is_shut = True
                 with contextlib.suppress(OSError):
                     if not self._encrypted:
                         with contextlib.suppress(OSError):
-                            self._ssl.unwrap()  # fails where it would wait for the other side
+                            self._ssl.unwrap()  # fails if it would wait for the other side
                     self._push()
-            self._socket.shutdown(how)
+            self._socket.shutdown(direction)
 
     def close(self) -> None:
-        """Say that nothing follows, as far as the socket takes it, and close."""
+        """Announce the end if the socket accepts it, and close."""
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_WR)
         self._socket.close()
 
     def _receive(self, size: int) -> bytes | None:
-        """Read the socket once; None when there is nothing, empty at the end."""
+        """Read the socket once; None if there is nothing, empty at the end."""
         try:
             data = contention.receive(self._socket, size)
         except BlockingIOError:
@@ -241,7 +245,7 @@ class TlsSocket:
         return data
 
     def _push(self) -> bool:
-        """Move what OpenSSL wrote to the socket; True when it took everything."""
+        """Move OpenSSL's output to the socket; return whether all of it was accepted."""
         if self._outgoing.pending:
             fresh = self._outgoing.read()
             self._encrypted = memoryview(bytes(self._encrypted) + fresh)
@@ -254,7 +258,7 @@ class TlsSocket:
         return True
 
     def _fail(self, error: ssl.SSLError) -> OSError:
-        """Tell the other side, and return the error in words."""
+        """Send OpenSSL's alert, and return the error in plain words."""
         self.is_unfit = True
         with contextlib.suppress(OSError):
             self._push()
@@ -268,28 +272,29 @@ class TlsSocket:
         return ConnectionAbortedError(errno.ECONNABORTED, text)
 
 
-#: Seconds that a TLS handshake may take; a plain one has the same.
+#: Seconds for a TLS handshake; a plain one has the same limit.
 HANDSHAKE_LIMIT: Final = 10.0
 
-#: Seconds in which a dialer has to begin: TLS clients speak first, nodes without TLS never do.
+#: Seconds for a dialer to send its first bytes.
 #:
-#: They would wait for each other without end; so the one without TLS learns it soon.
+#: TLS clients speak first, nodes without TLS never do, so both sides would wait endlessly. This
+#: limit ends the wait soon.
 FIRST_WORD_LIMIT: Final = 2.0
 
 
 class Handshake(ConnectionOwner):
-    """A TLS handshake under way. It ends once: done, failed, late, or cancelled."""
+    """A TLS handshake in progress, which ends once: done, failed, late, or cancelled."""
 
     def __init__(
         self, runner: Runner, sock: TlsSocket, first_word: float, ended: Callable[[str], None]
     ) -> None:
-        """Make one; `begin` starts it.
+        """Create a handshake; `begin` starts it.
 
         Args:
             runner: whose selector and timers are used; all methods run with its role.
-            sock: the connection; the maker of the handshake owns it.
-            first_word: seconds in which the other side has to say something.
-            ended: called with "" or with why it failed.
+            sock: the connection; the creator of the handshake owns it.
+            first_word: seconds for the other side to send its first bytes.
+            ended: called with "" or with the error.
         """
         self.sock = sock
         self._runner = runner
@@ -298,22 +303,22 @@ class Handshake(ConnectionOwner):
         self._timer = runner.call_later(first_word, self._listen_longer, first_word)
 
     def begin(self) -> None:
-        """Say the first word, or wait for it."""
+        """Send the first bytes, or wait for them."""
         self._go_on(0)
 
     def abandon(self) -> None:
-        """End the handshake and its connection; nobody is told."""
+        """End the handshake and its connection without calling back."""
         self.cancel()
         self.sock.close()
 
     def cancel(self) -> None:
-        """Forget it: the node closes."""
+        """Forget the handshake: the node closes."""
         self._timer.cancel()
         self._runner.watch(self.sock, self._awaited, 0, self._go_on)
         self._awaited = 0
 
     def _go_on(self, _: int) -> None:
-        """Continue with the handshake, and wait for what it needs."""
+        """Continue the handshake, and poll for the events it needs."""
         try:
             awaited = self.sock.shake_hands()
         except OSError as error:
@@ -331,7 +336,7 @@ class Handshake(ConnectionOwner):
         self._end(f"an error of this node: {describe(error)}")
 
     def _listen_longer(self, waited: float) -> None:
-        """Give a peer that has begun the rest of the time; end one that has not."""
+        """Extend the time of a peer that has started; end a silent one."""
         if self.sock.was_heard and waited < HANDSHAKE_LIMIT:
             rest = HANDSHAKE_LIMIT - waited
             self._timer = self._runner.call_later(rest, self._listen_longer, HANDSHAKE_LIMIT)
@@ -340,7 +345,7 @@ class Handshake(ConnectionOwner):
         self._end(
             f"the TLS handshake took longer than {waited:g} s"
             if self.sock.was_heard
-            else f"it said nothing for {waited:g} s; does it speak TLS?"
+            else f"it sent nothing for {waited:g} s; does it speak TLS?"
         )
 
     def _end(self, error: str) -> None:

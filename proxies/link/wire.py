@@ -1,4 +1,4 @@
-"""A wire: the stream of one link, and who is at its other end."""
+"""A wire: the stream of one link, with its peer."""
 
 import socket
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from callboard.proxies.link.stream import READ_SIZE, Stream, Turns
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.support.dataclass import dataclass
 
-#: The reason of a node that ends its links because its program closes it.
+#: The reason that a node gives when its program closes it.
 CLOSING: Final = "the node is closing"
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What the wires of one node have in common.
+    """Settings shared by the wires of one node.
 
     Attributes:
         turns: of the node's runner.
-        deliver: takes the frames of a read.
-        carry_out: does what a link asks for.
-        limits: what one link may bring in.
+        deliver: called with the frames of a read.
+        carry_out: carries out effects of a link.
+        limits: limits for the input of one link.
     """
 
     turns: Turns
@@ -47,14 +47,14 @@ class Wire(Stream[RawFrame, Effect]):
         *,
         dialer: bool,
     ) -> None:
-        """Take a connected socket.
+        """Take over a connected socket.
 
         Args:
-            wiring: what it has in common with the node's other wires.
+            wiring: settings shared with the node's other wires.
             sock: the socket.
             link: the machine of the connection.
             remote: the other end of the connection, whichever side dialed.
-            dialer: whether this side did.
+            dialer: whether this side dialed.
         """
         limits, throttle = wiring.limits, None
         if limits.messages_per_second or limits.bytes_per_second:
@@ -74,35 +74,35 @@ class Wire(Stream[RawFrame, Effect]):
         )
         self.link = link
         self.remote = remote
-        #: The address that this side dialed; None when the other side did.
+        #: The address that this side dialed; None if the other side did.
         self.endpoint = remote if dialer else None
-        #: Whether it is guarded by the secrets of the node, and not by those of one port.
+        #: Whether it is guarded by the secrets of the node, not by secrets of its port.
         self.has_node_keys = False
         #: The peer, once the link is established.
         self.peer: NodeId | None = None
         self.peer_name = ""
-        #: Nodes whose frames may come over this link, as the routes are now.
+        #: Nodes whose frames may arrive on this link by the current routes.
         self.sources: set[bytes] = set()
 
     def broken(self, error: BaseException) -> None:
-        """Cut the connection, and free what waits for the rest of its frame."""
+        """Cut the connection, and free the partial frame."""
         self.link.discard_input()
         super().broken(error)
 
     def deliver(self, frames: list[RawFrame]) -> None:
-        """Hand frames to the node."""
+        """Pass frames to the node."""
         self._deliver(frames)
 
     def guard(
         self,
         admit: Callable[[list[RawFrame]], list[RawFrame]],
-        sent: Callable[[bytes], bytes],
+        outgoing: Callable[[bytes], bytes],
     ) -> None:
-        """Let only some frames pass from here on: a leaf's link; all others have no such look.
+        """Filter the frames of a leaf's link; other links pay nothing for it.
 
         Args:
-            admit: returns what goes on of the frames that came.
-            sent: returns a frame as it is written, or nothing; from any thread.
+            admit: returns the frames that may pass, of those received.
+            outgoing: returns a frame as it is written, or nothing; from any thread.
         """
         deliver, write, write_run = self._deliver, self.write, self.write_run
 
@@ -112,13 +112,13 @@ class Wire(Stream[RawFrame, Effect]):
                 deliver(admitted)
 
         def write_allowed(frame: bytes, *, at_once: bool = False) -> None:
-            if passed := sent(frame):
+            if passed := outgoing(frame):
                 write(passed, at_once=at_once)
 
         self._deliver = deliver_admitted
         self.write = write_allowed  # type: ignore[method-assign]
         self.write_run = lambda frames: write_run(  # type: ignore[method-assign]
-            [passed for frame in frames if (passed := sent(frame))]
+            [passed for frame in frames if (passed := outgoing(frame))]
         )
 
     @property

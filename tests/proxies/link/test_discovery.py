@@ -144,7 +144,7 @@ def test_join_finds_nodes_that_start_later(names):
     ("known", "why"),
     [
         (None, "Name or service not known"),
-        ([], "it names no node but this one"),
+        ([], "it names only this node"),
         (["127.0.0.9"], "no node answers at basp://127.0.0.9:1 (Connection refused)"),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_node_at_an_address_that_is_not_seen_to_be_its_own_dials_it_once(names
         port = node.listen("127.0.0.2", 0)
         monkeypatch.setattr(node._discovery, "_is_own", lambda _: False)
         names.known["peers.test"] = ["127.0.0.2"]
-        with pytest.raises(errors.NodeUnreachable, match="it names no node but this one"):
+        with pytest.raises(errors.NodeUnreachable, match="it names only this node"):
             node.connect(f"dns://peers.test:{port}", timeout=1.0)
 
 
@@ -196,7 +196,7 @@ def test_a_mistake_in_a_file_names_the_line_and_changes_nothing(names, tmp_path,
         peers.write_text(a.address)
         c.connect(f"file:{peers}")
         peers.write_text(f"{a.address}\nnowhere\n")
-        eventually(lambda: "no address" in caplog.text)
+        eventually(lambda: "not an address" in caplog.text)
         assert len(c.overlay.dials()) == 1
     assert f"{peers}:2: 'nowhere'" in caplog.text
 

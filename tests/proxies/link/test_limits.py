@@ -154,7 +154,7 @@ def test_handshakes_beyond_the_limit_are_closed_at_once_and_told(make_node):
 
         assert all(is_refused(one) for one in refused)
         assert a.stats().refused_connections == 5
-        eventually(lambda: ConnectionsRefused(5, "3 handshakes are under way") in events)
+        eventually(lambda: ConnectionsRefused(5, "3 handshakes are in progress") in events)
     for one in held:
         one.close()
     b = make_node("b")

@@ -78,7 +78,7 @@ def test_a_file_in_use_or_of_another_kind_is_left_alone(make_node, path):
 
     other = path.with_name("text")
     other.write_text("text")
-    with pytest.raises(OSError, match="is no socket"):
+    with pytest.raises(OSError, match="is not a socket"):
         b.listen(f"unix:{other}")
     assert other.read_text() == "text"
 

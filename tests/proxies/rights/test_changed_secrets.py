@@ -41,7 +41,7 @@ def test_a_secret_is_replaced_in_three_steps_and_only_the_last_ends_links(make_n
         assert proven(shop) == [b"old"]
         assert shop.change_secrets("new") == 1
         eventually(lambda: proven(shop) == [b"new"] == proven(other))
-    assert "secret that was proven is not accepted" in str(ended)
+    assert "the proven secret is no longer accepted" in str(ended)
     assert other.change_secrets("new") == 0
     assert other.remote_actor(shop.address + "/echo").ask("hi").result(10) == "hi"
 
