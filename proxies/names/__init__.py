@@ -1,1 +1,1 @@
-"""Names of actors and groups: registered here, found and watched on all nodes in reach."""
+"""Names of actors and groups: registered on one node, found and watched on all in reach."""

@@ -1,4 +1,4 @@
-"""The directory that every node has: it answers who is registered, and tells of changes."""
+"""The directory of a node: answers look-ups of names, and notifies watchers of changes."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -11,13 +11,13 @@ from callboard.proxies.address import check_name
 from callboard.proxies.messages import ABILITIES, Describe, HoldersChanged, Lookup, WatchName
 from callboard.support.dataclass import dataclass
 
-#: Why names are gone for other nodes while their node drains.
+#: Reason for the removal of names while their node drains.
 DRAINING: Final = "draining"
 
 
 @dataclass(frozen=True, slots=True)
 class NamesChanged:
-    """A table of names changed; `version` counts its changes."""
+    """A change in a table of names; `version` counts the changes."""
 
     table: "Names"
     version: int
@@ -28,23 +28,24 @@ class NamesChanged:
 
 
 class Names:
-    """A table of registered actors; each leaves it when it ends. Thread-safe."""
+    """A table of registered actors; an actor is removed when it ends. Thread-safe."""
 
     def __init__(self) -> None:
-        """Begin empty."""
-        #: Changes since the start; a watcher compares it to know whether it missed one.
+        """Create an empty table."""
+        #: Changes since the start; a watcher compares it to detect a missed change.
         self.version = 0
-        #: Told of each change, in order; with the lock held, so it only takes note.
+        #: Called with each change, in order. The lock is held, so it must only record the
+        #: change.
         self.on_change: Callable[[NamesChanged], object] | None = None
         self._lock = locks.lock("names of a node", 641)
         self._holders: dict[str, dict[ActorRef[Any], None]] = {}
-        #: The names of each actor, to be read without the lock.
+        #: The names of each actor, readable without the lock.
         self._names_of: dict[ActorRef[Any], tuple[str, ...]] = {}
-        #: True while the node drains: its actors still find each other, other nodes do not.
+        #: Whether the node drains: its own actors still find each other, other nodes do not.
         self.are_withdrawn = False
 
     def withdraw_all(self) -> None:
-        """Hide the names from other nodes: this one drains."""
+        """Hide the names from other nodes, because this one drains."""
         with self._lock:
             self.are_withdrawn = True
             for name, holders in self._holders.items():
@@ -59,33 +60,33 @@ class Names:
         return self._names_of.get(ref, ())
 
     def state(self, name: str) -> tuple[int, tuple[ActorRef[Any], ...]]:
-        """Return the version of the table, and who is under a name, in the order of coming."""
+        """Return the version of the table, and the holders of a name, the oldest first."""
         with self._lock:
             return self.version, tuple(self._holders.get(name, ()))
 
     def register(self, name: str, ref: ActorRef[Any]) -> None:
-        """Register an actor; one that had the name before loses it.
+        """Register an actor; the previous holder of the name loses it.
 
         Raises:
-            InvalidAddress: the name could not stand in an address.
+            InvalidAddress: the name is not valid in an address.
         """
         check_name(name)
         checked_ref(ref, "register()")
         with self._lock:
-            before = tuple(k for k in tuple(self._holders.get(name, ())) if k != ref)
+            former = tuple(k for k in tuple(self._holders.get(name, ())) if k != ref)
             is_known = ref in self._holders.get(name, ())
             self._holders[name] = {ref: None}
-            if before or not is_known:
-                self._tell(name, () if is_known else (ref,), before, "unregistered")
-        for held in before:
-            held.target.demonitor((self, name))
+            if former or not is_known:
+                self._tell(name, () if is_known else (ref,), former, "unregistered")
+        for holder in former:
+            holder.target.demonitor((self, name))
         self._watch(name, ref)
 
     def join(self, name: str, ref: ActorRef[Any]) -> None:
-        """Add an actor to those under a name.
+        """Add an actor to the holders of a name.
 
         Raises:
-            InvalidAddress: the name could not stand in an address.
+            InvalidAddress: the name is not valid in an address.
         """
         check_name(name)
         checked_ref(ref, "join()")
@@ -100,26 +101,28 @@ class Names:
     def withdraw(
         self, name: str, ref: ActorRef[Any] | None = None, reason: str = "unregistered"
     ) -> bool:
-        """Take a name back (only from `ref`, if given); False when nobody had it."""
+        """Remove a name (only from `ref`, if given); return whether an actor had it."""
         with self._lock:
             holders = self._holders.get(name, {})
-            taken = tuple(held for held in tuple(holders) if ref is None or held == ref)
-            if not taken:
+            withdrawn = tuple(
+                holder for holder in tuple(holders) if ref is None or holder == ref
+            )
+            if not withdrawn:
                 return False
-            for held in taken:
-                holders.pop(held, None)
+            for holder in withdrawn:
+                holders.pop(holder, None)
             if not holders:
                 self._holders.pop(name, None)
-            self._tell(name, (), taken, reason)
-        for held in taken:
-            held.target.demonitor((self, name))
+            self._tell(name, (), withdrawn, reason)
+        for holder in withdrawn:
+            holder.target.demonitor((self, name))
         return True
 
     def items(self) -> list[tuple[str, ActorRef[Any]]]:
         """Return all names with their actors."""
         with self._lock:
-            held = list(self._holders.items())
-            return [(name, ref) for name, holders in held for ref in holders]
+            entries = list(self._holders.items())
+            return [(name, ref) for name, holders in entries for ref in holders]
 
     def __iter__(self) -> Iterator[str]:
         with self._lock:
@@ -132,13 +135,13 @@ class Names:
         removed: tuple[ActorRef[Any], ...],
         reason: str,
     ) -> None:
-        """Count a change and pass it on; with the lock held."""
+        """Count a change and report it; needs the lock."""
         for ref in added:
             self._names_of[ref] = (*self._names_of.get(ref, ()), name)
         for ref in removed if reason != DRAINING else ():
-            kept = tuple(other for other in self._names_of.pop(ref, ()) if other != name)
-            if kept:
-                self._names_of[ref] = kept
+            remaining = tuple(other for other in self._names_of.pop(ref, ()) if other != name)
+            if remaining:
+                self._names_of[ref] = remaining
         self.version += 1
         if self.on_change is not None:
             self.on_change(NamesChanged(self, self.version, name, added, removed, reason))
@@ -151,19 +154,19 @@ class Names:
 
 
 class Directory(SystemActor):
-    """Answers who is registered under a name, and tells watchers of changes."""
+    """Answers which actors hold a name, and notifies watchers of changes."""
 
     def __init__(self, names: Names, groups: Names, node_name: str) -> None:
         self._names = names
         self._groups = groups
         self._node_name = node_name
-        #: Who watches a name, and the version of its table that each was told last.
+        #: The watchers of each name, with the table version that each one has received.
         self._watchers: dict[tuple[Names, str], dict[ActorRef[Any], int]] = {}
         for table in (names, groups):
             table.on_change = self._note
 
     def _note(self, change: NamesChanged) -> None:
-        """Send a change to oneself if it has watchers."""
+        """Send a change to this actor if the name has watchers."""
         if (change.table, change.name) in self._watchers:
             self.post_self(change)
 
@@ -174,12 +177,12 @@ class Directory(SystemActor):
 
     @handler
     def watch(self, question: WatchName) -> None:
-        """Tell the sender who has a name now, and each later change."""
+        """Send the sender the current holders of a name, then each change."""
         watcher = self.sender
         if watcher is None:
             return
         table, name = self._groups if question.is_group is True else self._names, question.name
-        # First the entry, then the state: no change falls between them.
+        # The entry is made first, so that no change falls between the state and the entry.
         watchers = self._watchers.setdefault((table, str(name)), {})
         if watcher not in watchers:
             self.monitor(watcher)
@@ -193,11 +196,11 @@ class Directory(SystemActor):
 
     @handler
     def changed(self, change: NamesChanged) -> None:
-        """Tell those who watch."""
+        """Send a change to the watchers of its name."""
         watchers = self._watchers.get((change.table, change.name), {})
         for watcher, version in watchers.items():
             if change.version <= version:
-                continue  # its first answer had this change already
+                continue  # its first answer included this change
             watchers[watcher] = change.version
             added, removed = change.added, change.removed
             if self._is_hidden(change.table, watcher):
@@ -208,7 +211,7 @@ class Directory(SystemActor):
 
     @handler
     def watcher_ended(self, down: Down) -> None:
-        """Tell a watcher no more that ended or is out of reach."""
+        """Remove a watcher that ended or is out of reach."""
         if self.has_sender:
             return
         for key, watchers in list(self._watchers.items()):
@@ -218,10 +221,10 @@ class Directory(SystemActor):
 
     @staticmethod
     def _is_hidden(table: Names, watcher: ActorRef[Any]) -> bool:
-        """A node that drains shows its names to its own actors only."""
+        """Return whether a draining node hides its names from a watcher of another node."""
         return table.are_withdrawn and not watcher.is_local
 
     @handler
     def describe(self, request: Describe) -> str | tuple[str, ...]:
-        """Return the node's name, and its abilities if they are asked for."""
+        """Return the node's name, and its abilities if requested."""
         return (self._node_name, *ABILITIES) if request.abilities else self._node_name

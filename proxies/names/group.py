@@ -1,4 +1,4 @@
-"""Groups: many actors under one name, on any nodes, and one of them or all for each message."""
+"""Groups: many actors under one name, on any nodes; a message goes to one of them or all."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ Routing = Literal["round_robin", "random", "least_busy", "hash"]
 
 ROUTINGS: Final[tuple[str, ...]] = get_args(Routing)
 
-#: A wait for members that is over, and the members.
+#: A wait for members that is over, with the members.
 _Ready = tuple[Future[list[ActorRef[Any]]], list[ActorRef[Any]]]
 
 
@@ -45,25 +45,25 @@ def _complete(ready: Iterable[_Ready]) -> None:
 
 
 class Members:
-    """Who belongs to a group, as one node knows it; all its `Group` objects share it."""
+    """The members of a group, as known to one node; all its `Group` objects share them."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
-        """Begin to watch the group on all nodes in reach."""
+        """Start to watch the group on all nodes in reach."""
         self._shutdown = runtime.shutdown
         self.refs: tuple[ActorRef[Any], ...] = ()
-        #: Outstanding asks of this node, for each member that has any.
+        #: Outstanding asks of this node, by member.
         self.asks: dict[ActorRef[Any], int] = {}
         self._ring: HashRing[ActorRef[Any]] | None = None
         self._lock = locks.lock("members of a group", 640)
         self._waiting: list[tuple[int, Future[list[ActorRef[Any]]]]] = []
-        self._watcher = watch_name(runtime, name, is_group=True, told=self._changed)
+        self._watcher = watch_name(runtime, name, is_group=True, on_change=self._changed)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._watcher.kill()
 
     def add(self, ref: ActorRef[Any]) -> None:
-        """Count on a member from now on."""
+        """Add a member."""
         ready: list[_Ready] = []
         with self._lock:
             if ref not in self.refs:
@@ -71,12 +71,13 @@ class Members:
         _complete(ready)
 
     def joined(self, ref: ActorRef[Any]) -> None:
-        """Count on a member that joins here at once, before the directory tells."""
+        """Add a member that joins on this node, before the directory reports it."""
         self.add(ref)
-        ref.target.monitor(self, lambda _: self.remove(ref))  # at once if it is dead already
+        # Calls back at once if the member is dead.
+        ref.target.monitor(self, lambda _: self.remove(ref))
 
     def remove(self, ref: ActorRef[Any]) -> None:
-        """Count on a member no more."""
+        """Remove a member."""
         with self._lock:
             ready = self._set(tuple(member for member in self.refs if member != ref))
         _complete(ready)
@@ -100,7 +101,7 @@ class Members:
         future.add_done_callback(lambda _: self._answered(ref))
 
     def when(self, count: int) -> Future[list[ActorRef[Any]]]:
-        """Return a future that is done once there are so many members."""
+        """Return a future that is done once the group has a number of members."""
         future: Future[list[ActorRef[Any]]] = Future(f"a group of {count}")
         with self._lock:
             refs = list(self.refs)
@@ -150,7 +151,7 @@ class Group(Callee[A]):
     """Actors of any nodes under one name; `node.group(name)` makes it.
 
     `tell`, `ask` and `call` go to one member, chosen by the routing; `broadcast` and `ask_all`
-    go to all. Members that end, and those whose node is lost, leave by themselves.
+    go to all. A member that ends, or whose node is lost, is removed.
     """
 
     _runtime: Runtime
@@ -161,10 +162,10 @@ class Group(Callee[A]):
     _key: Callable[[Any], Any] | str | None
 
     def __post_init__(self) -> None:
-        """Only nodes make groups.
+        """Check routing and key; only nodes create groups.
 
         Raises:
-            ValueError: the routing is not known, or `key` does not go with it.
+            ValueError: the routing is unknown, or `key` does not fit it.
         """
         key, routing = self._key, self.routing
         if routing not in ROUTINGS:
@@ -179,15 +180,16 @@ class Group(Callee[A]):
     # --- members ---
 
     def join(self, ref: ActorRef[A]) -> None:
-        """Add an actor, of this node or another; it stays until it ends or leaves.
+        """Add an actor of this node or another one; it stays until it ends or leaves.
 
-        This node keeps the membership and tells the others: when it is lost, so is that.
+        This node stores the membership and reports it to the others. If this node is lost, the
+        actor is no longer a member.
         """
         self._names.join(self.name, ref)
         self._members.joined(ref)
 
     def leave(self, ref: ActorRef[A]) -> bool:
-        """Take an actor out that joined on this node; False when it did not."""
+        """Remove an actor that joined on this node; False if it did not."""
         if not self._names.withdraw(self.name, checked_ref(ref, "leave()")):
             return False
         ref.target.demonitor(self._members)
@@ -195,7 +197,7 @@ class Group(Callee[A]):
         return True
 
     def members(self) -> list[ActorRef[A]]:
-        """Return the members that this node knows, sorted."""
+        """Return the members known to this node, sorted."""
         return list(self._members.refs)
 
     def ready(self, count: int = 1) -> Future[list[ActorRef[A]]]:
@@ -217,28 +219,28 @@ class Group(Callee[A]):
     # --- one member ---
 
     def at(self, key: Any) -> ActorRef[A]:
-        """Return the member that a key belongs to, whatever the routing is.
+        """Return the member that a key belongs to, with any routing.
 
-        A key stays with its member; when members come or go, few keys move.
+        A key stays with its member; if members join or leave, few keys move.
 
         Args:
             key: str, bytes, int, float, bool, UUID, None, or a tuple of them.
 
         Raises:
             NoMembers: the group is empty.
-            TypeError: the key is of another kind.
+            TypeError: the key has another type.
         """
-        found = self._members.find(key_bytes(key))
-        if found is None:
+        member = self._members.find(key_bytes(key))
+        if member is None:
             raise self._empty()
-        return found
+        return member
 
     def pick(self, message: object = None) -> ActorRef[A]:
-        """Return the member whose turn it is, for a message.
+        """Return the next member by the routing, for a message.
 
         Raises:
             NoMembers: the group is empty.
-            TypeError: the message has no key of a kind that can be hashed.
+            TypeError: the message lacks a key of a type that can be hashed.
         """
         if self._key_of is not None:
             if isinstance(message, Call) or message is None:
@@ -281,7 +283,7 @@ class Group(Callee[A]):
     async def atell(self, message: object, *, priority: Priority = "normal") -> None:
         """Send a message to one member as soon as it has room: `tell` for coroutines.
 
-        The member is chosen first, so this waits for it and no other.
+        The member is chosen first, and only its mailbox is waited for.
         """
         try:
             ref = self.pick(message)
@@ -321,8 +323,8 @@ class Group(Callee[A]):
     ) -> Future[Any]:
         """Send a message to one member and return the future of its answer.
 
-        The future fails as that of `ActorRef.ask` does, or with `NoMembers`. Repeats go to
-        the same member.
+        The future fails like a future of `ActorRef.ask`, or with `NoMembers`. Repeats go to the
+        same member.
         """
         try:
             ref = self.pick(message)
@@ -343,27 +345,27 @@ class Group(Callee[A]):
         retries: int = 0,
         backoff: float = FIRST_PAUSE,
     ) -> Answers[Any]:
-        """Ask a message after the other, each of one member, and give the answers in order.
+        """Send each message to one member as an ask, and yield the answers in order.
 
-        `for answer in group.map(pages)`, `async for …` in a coroutine; `.result(t)` and
-        `await` return them as a list. The first error is raised, and ends it.
+        `for answer in group.map(pages)`, `async for …` in a coroutine; `.result(t)` and `await`
+        return them as a list. The first error is raised and stops the iteration.
 
         Args:
-            items: the messages, taken as they are needed.
-            limit: asks that are under way at once, over all members.
+            items: the messages, consumed as needed.
+            limit: concurrent asks over all members.
             timeout: seconds of each ask.
             retries: of each ask, as for `ask`.
             backoff: of each ask.
 
         Raises:
-            WrongArgument: the items are no messages, or the limit is no number.
+            WrongArgument: the items are not messages, or the limit is not a number.
         """
         return Answers(lambda item: self.ask(item, timeout, retries, backoff), items, limit)
 
     # --- all members ---
 
     def broadcast(self, message: object) -> int:
-        """Send a message to all members; returns how many there are."""
+        """Send a message to all members; return their number."""
         refs = self._members.refs
         for ref in refs:
             ref.tell(message)
@@ -372,7 +374,7 @@ class Group(Callee[A]):
     def ask_all(
         self, message: object, timeout: float | None = DEFAULT_TIMEOUT
     ) -> list[Future[Any]]:
-        """Send a message to all members; returns the futures of their answers."""
+        """Send a message to all members; return the futures of their answers."""
         return [ref.ask(message, timeout) for ref in self._members.refs]
 
     def _empty(self) -> NoMembers:

@@ -1,8 +1,8 @@
-"""Consistent hashing: which member of a changing set a key belongs to.
+"""Consistent hashing: assigns keys to the members of a changing set.
 
-Each member has `POINTS` places on a ring of 2^64; a key belongs to the member whose place comes
-next. A member that comes or goes moves only the keys between its places and the next ones,
-about one in n of them. Places depend only on the members' ids, so all nodes agree.
+Each member has `POINTS` places on a ring of 2^64; a key belongs to the member of the next
+place. A member that joins or leaves moves only the keys between its places and the next ones,
+about one in n of all keys. Places depend only on the members' ids, so all nodes agree.
 """
 
 import hashlib
@@ -22,26 +22,26 @@ Points = list[tuple[int, bytes]]
 
 
 class HashRing(Generic[T]):
-    """The places of some members; never changes, `updated` makes another one."""
+    """An immutable ring of members; `updated` returns another one."""
 
     def __init__(
-        self, members: Mapping[bytes, T], known: Mapping[bytes, Points] | None = None
+        self, members: Mapping[bytes, T], computed: Mapping[bytes, Points] | None = None
     ) -> None:
-        """Place members, given by their ids; the places of some may be known."""
+        """Place members by their ids, reusing places that were computed before."""
         self._members = dict(members)
         self._points = {
-            member: (known or {}).get(member) or _points_of(member) for member in members
+            member: (computed or {}).get(member) or _points_of(member) for member in members
         }
         merged = sorted(chain.from_iterable(self._points.values()))
         self._places = [place for place, _ in merged]
         self._owners = [owner for _, owner in merged]
 
     def updated(self, members: Mapping[bytes, T]) -> "HashRing[T]":
-        """Return the ring of other members; places of those that stay are not made again."""
+        """Return the ring of other members, reusing the places of remaining ones."""
         return HashRing(members, self._points)
 
     def find(self, key: bytes) -> T | None:
-        """Return the member that a key belongs to; None when there are no members."""
+        """Return the member that a key belongs to; None without members."""
         if not self._places:
             return None
         index = bisect_right(self._places, _hash(b"key", key)) % len(self._places)
@@ -54,15 +54,15 @@ def _points_of(member: bytes) -> Points:
 
 
 def _uuid_type() -> type | None:
-    """Return the type of UUIDs, whose module takes long to import; None where none is."""
+    """Return the type of UUIDs if its module, which is slow to import, is loaded."""
     return getattr(sys.modules.get("uuid"), "UUID", None)
 
 
 def key_bytes(key: Any) -> bytes:
-    """Turn a key into bytes, the same on all nodes.
+    """Encode a key as bytes, the same on all nodes.
 
     Raises:
-        TypeError: the key is not of a kind that is the same everywhere.
+        TypeError: the key's type cannot be encoded alike on all nodes.
     """
     if type(key) is bytes:
         return b"b" + key

@@ -1,4 +1,4 @@
-"""Finding actors by their names, on this node and on all in reach, or by an address."""
+"""Finds actors by name, on this node and all in reach, or by address."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -37,22 +37,22 @@ T = TypeVar("T")
 
 
 async def _settled(future: Future[T]) -> T | NotPermitted | None:
-    """Await a future whose failure only means that there is no answer from there."""
+    """Await an answer; return None if its node fails to answer."""
     try:
         return await future
-    except NotPermitted as error:  # others may permit it
+    except NotPermitted as error:  # other nodes may permit it
         return error
-    except (NodeUnreachable, ActorDown, TimeoutError):  # it is lost, closing or slow
+    except (NodeUnreachable, ActorDown, TimeoutError):  # the node is lost, closing or slow
         return None
 
 
-#: Seconds that `connect`, `remote_actor` and `remote_spawn` wait for a link by default.
+#: Default timeout for a link in `connect`, `remote_actor` and `remote_spawn`, in seconds.
 CONNECT_TIMEOUT: Final = 5.0
 
 
 @dataclass(eq=False)
 class Reach:
-    """The way from names and addresses to nodes and their actors."""
+    """Resolves names and addresses to nodes and their actors."""
 
     _runtime: Runtime
     _routes: RouteTable
@@ -61,24 +61,24 @@ class Reach:
     _ports: Ports
 
     async def first(self, name: str, timeout: float) -> ActorRef[Any]:
-        """Return this node's actor of that name, or else that of the first to answer.
+        """Return this node's actor of that name, or else the first one that a node returns.
 
         Raises:
-            NotPermitted: this node may look the name up nowhere.
-            NotRegistered: nobody in reach has the name.
+            NotPermitted: no node permits this one to look the name up.
+            NotRegistered: no node in reach has the name.
         """
-        held = self._names.get(name)
-        if held is not None:
-            return held
+        own = self._names.get(name)
+        if own is not None:
+            return own
         answers: list[Any] = []
-        # The first answer counts: a node that is frozen must not hold the others up. Leaves are
-        # asked last: none can take the place of a name that a full member has.
+        # The first answer counts, so that a frozen node does not delay the others. Leaves are
+        # asked last, so that none of them can replace a name of a full member.
         for leaves in (False, True):
             for answer in asyncio.as_completed(self._ask(name, timeout, leaves=leaves)):
-                found = await answer
-                if isinstance(found, ActorRef):
-                    return found
-                answers.append(found)
+                result = await answer
+                if isinstance(result, ActorRef):
+                    return result
+                answers.append(result)
         if answers and all(isinstance(answer, NotPermitted) for answer in answers):
             raise answers[0]
         msg = f"no actor in reach of {self._runtime.name} is registered as {name!r}"
@@ -86,30 +86,30 @@ class Reach:
 
     async def all(self, name: str, timeout: float) -> list[ActorRef[Any]]:
         """Return all actors of that name, this node's first."""
-        held = self._names.get(name)
-        found = [] if held is None else [held]
+        own = self._names.get(name)
+        actors = [] if own is None else [own]
         members = self._ask(name, timeout, leaves=False)
         for answer in await asyncio.gather(*members, *self._ask(name, timeout, leaves=True)):
-            if isinstance(answer, ActorRef) and answer not in found:
-                found.append(answer)
-        return found
+            if isinstance(answer, ActorRef) and answer not in actors:
+                actors.append(answer)
+        return actors
 
     def _ask(
         self, name: str, timeout: float, *, leaves: bool
     ) -> list[Coroutine[Any, Any, Any]]:
         """Ask the directories of all full members in reach, or of all leaves.
 
-        Leaves have none of callboard's own names.
+        Names internal to callboard are not requested from leaves.
         """
-        known, reachable = self._routes.rights, sorted(self._routes.router.reachable)
-        asked = [node for node in reachable if (node in known) is leaves]
+        rights, reachable = self._routes.rights, sorted(self._routes.router.reachable)
+        nodes = [node for node in reachable if (node in rights) is leaves]
         if leaves and name.startswith(OWN):
-            asked = []
-        directories = [self._runtime.ref_of(node, DIRECTORY) for node in asked]
-        return [_settled(each.ask(Lookup(name), timeout)) for each in directories]
+            nodes = []
+        directories = [self._runtime.ref_of(node, DIRECTORY) for node in nodes]
+        return [_settled(directory.ask(Lookup(name), timeout)) for directory in directories]
 
     def dial(self, endpoint: Endpoint, *, keep: bool) -> Future[Dial]:
-        """Begin to make a link; from any thread."""
+        """Start to make a link; from any thread."""
         waiter: Future[Dial] = Future()
         self._runtime.post(partial(self._dialer.dial, endpoint, waiter, keep=keep))
         return waiter
@@ -117,12 +117,12 @@ class Reach:
     async def linked(
         self, endpoint: Endpoint, timeout: float, *, keep: bool = False
     ) -> tuple[NodeId, Published | None]:
-        """Return who is linked there, and the actor that it shows.
+        """Return the node linked at an address, and the actor published there.
 
         With `keep`, the link is made again whenever it is lost.
 
         Raises:
-            NodeUnreachable: there is none in time.
+            NodeUnreachable: the link was not established in time.
         """
         waiter = self.dial(endpoint, keep=False)
         text = f"no node answered at {endpoint_text(endpoint)} within {timeout:g} s"
@@ -135,7 +135,7 @@ class Reach:
         return dial.peer, dial.published
 
     async def node_at(self, on: str | bytes) -> bytes:
-        """Return the id of the node at an address; an id stands for itself."""
+        """Return the id of the node at an address; an id is returned as it is."""
         if isinstance(on, bytes):
             return check_node_id(on, "on=")
         endpoint = parse_node_address(on)
@@ -144,24 +144,24 @@ class Reach:
         return (await self.linked(endpoint, CONNECT_TIMEOUT))[0]
 
     async def actor_at(self, address: str, timeout: float) -> ActorRef[Any]:
-        """Return the actor that has a name at an address, or is published there.
+        """Return the actor with a name at an address, or the one published there.
 
         Raises:
-            InvalidAddress: the text does not say where.
+            InvalidAddress: the text lacks the address of a node.
             NodeUnreachable: no node answers there.
-            NotRegistered: nobody has that name, or is published there.
+            NotRegistered: the name is not registered, or no actor is published there.
         """
         parsed = parse_address(address)
         if parsed.endpoint is None:
-            msg = f"{address!r} does not say where the actor is"
+            msg = f"{address!r} lacks the address of a node"
             raise InvalidAddress(msg)
         own = self._ports.find_own(parsed.endpoint)
         if own is None:
-            peer, shown = await self.linked(parsed.endpoint, timeout)
+            peer, actor = await self.linked(parsed.endpoint, timeout)
             if parsed.name is not None:
                 return await self._registered(peer, parsed.name, address, timeout)
-            if shown is not None:
-                return self._runtime.ref_of(peer, shown[0])
+            if actor is not None:
+                return self._runtime.ref_of(peer, actor[0])
         elif parsed.name is not None:
             return await self.first(parsed.name, timeout)
         elif (published := self._ports.published[own]) is not None:
@@ -172,13 +172,13 @@ class Reach:
     async def _registered(
         self, node: bytes, name: str, address: str, timeout: float
     ) -> ActorRef[Any]:
-        """Return the actor that a node's directory knows by a name."""
+        """Return the actor registered under a name in a node's directory."""
         directory = self._runtime.ref_of(node, DIRECTORY)
-        found = await directory.ask(Lookup(name), timeout)
-        if found is None:
-            msg = f"nobody is registered as {name!r} at {address}"
+        ref = await directory.ask(Lookup(name), timeout)
+        if ref is None:
+            msg = f"no actor is registered as {name!r} at {address}"
             raise NotRegistered(msg)
-        return found  # type: ignore[no-any-return]
+        return ref  # type: ignore[no-any-return]
 
     async def spawn(self, on: str | bytes, request: Spawn) -> ActorRef[Any]:
         """Ask the spawn server of a node for an actor."""

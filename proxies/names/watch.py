@@ -1,9 +1,10 @@
-"""Watching a name or a group on all nodes in reach.
+"""Watches a name or a group on all nodes in reach.
 
-A watcher asks the directory of each node for the holders of one name. A directory answers with
-all of them and tells each later change, until the watcher ends or is out of reach. What a
-lost node held is gone with it. Every few seconds the watcher asks again and says what it has
-seen: a directory that lost sight of it for a moment, and it not of the directory, starts over.
+A watcher asks the directory of each node for the holders of one name. The directory answers
+with all of them, then reports each change until the watcher ends or is out of reach. The
+holders reported by a lost node are removed. Every few seconds the watcher asks again with the
+version it has. So a directory that lost the watcher for a moment starts over, even if the
+watcher did not notice a loss.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from callboard.proxies.events import NodeDown, NodeUp
 from callboard.proxies.messages import HoldersChanged, WatchName
 from callboard.support.dataclass import dataclass
 
-#: Seconds after which a watcher tells every directory again that it is there.
+#: Seconds between two requests of a watcher to each directory.
 REFRESH: Final = 5.0
 
 
@@ -32,10 +33,10 @@ class NameAdded:
 
 @dataclass(frozen=True, slots=True)
 class NameRemoved:
-    """An actor has the name no more.
+    """An actor no longer has the name.
 
     `reason` is the exit reason of an actor that ended, `unregistered`, `draining`, or
-    `unreachable` when the node that registered it was lost.
+    `unreachable` if the node that registered it was lost.
     """
 
     name: str
@@ -48,20 +49,20 @@ NameChange = NameAdded | NameRemoved
 
 @dataclass(frozen=True, slots=True)
 class _Refresh:
-    """To a watcher itself: ask all directories."""
+    """Message of a watcher to itself: ask all directories."""
 
 
 class NameWatcher(SystemActor):
-    """Tells `told` who has a name, from now on: those that have it already first."""
+    """Reports the holders of a name, the current ones first, then each change."""
 
     def __init__(
-        self, name: str, *, is_group: bool, told: Callable[[NameChange], object]
+        self, name: str, *, is_group: bool, on_change: Callable[[NameChange], object]
     ) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         self._name = name
         self._is_group = is_group
-        self._told = told
-        #: For each directory, who it says holds the name, and the version of that.
+        self._on_change = on_change
+        #: The holders that each directory reports, and the version of its table.
         self._holders: dict[bytes, dict[ActorRef[Any], None]] = {}
         self._versions: dict[bytes, int] = {}
         self.post_self(_Refresh())
@@ -76,20 +77,20 @@ class NameWatcher(SystemActor):
 
     @handler
     def node_found(self, event: NodeUp) -> None:
-        """Ask one more directory."""
+        """Ask the directory of a node that came into reach."""
         self._versions.pop(event.node_id, None)
         self._ask(event.node_id)
 
     @handler
     def node_lost(self, event: NodeDown) -> None:
-        """Forget what a directory said that is gone."""
+        """Remove the holders that a lost directory reported."""
         self._versions.pop(event.node_id, None)
         for ref in list(self._holders.get(event.node_id, ())):
             self._remove(event.node_id, ref, "unreachable")
 
     @handler
     def changed(self, change: HoldersChanged) -> None:
-        """Take what a directory says."""
+        """Apply a report of a directory."""
         sender = self.sender
         if sender is None or sender.actor_id != DIRECTORY or not change.is_sound:
             return
@@ -106,9 +107,9 @@ class NameWatcher(SystemActor):
             self._add(node, ref)
 
     def _ask(self, node: bytes) -> None:
-        """Ask the directory of a node, and say what is known of it already.
+        """Ask the directory of a node, with the version of its last report.
 
-        Not that of a leaf: nobody is led to it by a name that it gives itself.
+        Leaves are not asked, so that a name that a leaf registers itself attracts no messages.
         """
         if self.node.overlay.rights(node) is not None:
             return
@@ -116,38 +117,40 @@ class NameWatcher(SystemActor):
         directory.tell(WatchName(self._name, self._is_group, self._versions.get(node, -1)))
 
     def _add(self, node: bytes, ref: ActorRef[Any]) -> None:
-        """Note a holder, and report one that no directory named before."""
+        """Record a holder, and report one that no directory named before."""
         is_known = self._is_held(ref)
         self._holders.setdefault(node, {})[ref] = None
         if not is_known:
-            self._told(NameAdded(self._name, ref))
+            self._on_change(NameAdded(self._name, ref))
 
     def _remove(self, node: bytes, ref: ActorRef[Any], reason: str) -> None:
-        """Forget a holder, and report it when no directory names it any more."""
-        held = self._holders.get(node, {})
-        if ref in held:
-            del held[ref]
+        """Remove a holder, and report it if no other directory names it."""
+        holders = self._holders.get(node, {})
+        if ref in holders:
+            del holders[ref]
             if not self._is_held(ref):
-                self._told(NameRemoved(self._name, ref, reason))
+                self._on_change(NameRemoved(self._name, ref, reason))
 
     def _is_held(self, ref: ActorRef[Any]) -> bool:
         """Return whether some directory names a holder."""
-        return any(ref in held for held in self._holders.values())
+        return any(ref in holders for holders in self._holders.values())
 
 
 def watch_name(
-    runtime: Runtime, name: str, *, is_group: bool, told: Callable[[NameChange], object]
+    runtime: Runtime, name: str, *, is_group: bool, on_change: Callable[[NameChange], object]
 ) -> ActorRef[NameWatcher]:
-    """Spawn a watcher; `told` is called on the runner, and has to be quick.
+    """Spawn a watcher; `on_change` is called on the runner, and must be quick.
 
-    The watcher hears of nodes that come and go until it ends.
+    The watcher receives events about nodes until it ends.
     """
 
     def pass_on(event: object) -> None:
         if isinstance(event, NodeUp | NodeDown):
             watcher.target.post(event, None)
 
-    watcher = runtime.start_actor(NameWatcher, (name,), {"is_group": is_group, "told": told})
+    watcher = runtime.start_actor(
+        NameWatcher, (name,), {"is_group": is_group, "on_change": on_change}
+    )
     stop = runtime.listen(pass_on)
     watcher.target.monitor(stop, lambda _: stop())
     return watcher

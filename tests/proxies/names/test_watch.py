@@ -14,7 +14,7 @@ from tests.proxies.cast import Echo, eventually
 
 def watching(node, name, *, is_group=False):
     seen = []
-    watch_name(node.runtime, name, is_group=is_group, told=seen.append)
+    watch_name(node.runtime, name, is_group=is_group, on_change=seen.append)
     return seen
 
 
@@ -136,7 +136,7 @@ def test_a_directory_that_lost_sight_of_a_watcher_tells_it_again_what_it_missed(
 def test_a_watcher_that_ended_is_forgotten_everywhere(cluster):
     a, b = cluster(2)
     subscribers = list(b.runtime._subscribers)
-    watcher = watch_name(b.runtime, "echo", is_group=False, told=print)
+    watcher = watch_name(b.runtime, "echo", is_group=False, on_change=print)
     cluster.advance(0.1)
     assert b.runtime._subscribers != subscribers
     assert a.runtime.contexts[3].actor._watchers
@@ -152,7 +152,7 @@ def test_a_watcher_that_ended_is_forgotten_everywhere(cluster):
 def test_only_a_directory_is_believed(cluster):
     a, b = cluster(2)
     seen = []
-    watcher = watch_name(b.runtime, "echo", is_group=False, told=seen.append)
+    watcher = watch_name(b.runtime, "echo", is_group=False, on_change=seen.append)
     cluster.advance(0.1)
 
     class Liar(Actor):
