@@ -1,1 +1,1 @@
-"""What a node keeps in mind of other nodes and their actors. Pure."""
+"""Records of a node about other nodes and their actors. Pure."""

@@ -1,66 +1,68 @@
-"""Credit: how much a node may send to an actor elsewhere whose mailbox has bounds. Pure.
+"""Credit: how much a node may send to a remote actor with a bounded mailbox. Pure.
 
-A position counts what one node sent to one actor. The actor's node says up to which position it
-may go: a *grant* is absolute, so one that comes twice or late does no harm, and the highest
-holds. With bounds in bytes a grant says as well how many bytes may go with it.
+A position counts the messages from one node to one actor. The actor's node grants positions: a
+*grant* is absolute, so a repeated or late one is harmless, and the highest one is valid. If the
+bounds include bytes, a grant also limits the bytes of its messages.
 
-Both sides may come to differ: messages are lost with a path, grants as well. So a sender that
-waits *asks* again and again: it says where it is, in the order of its messages. When that
-arrives, everything before it has arrived or never will; its position is simply taken over.
+The two sides may disagree, because messages and grants are lost with a path. So a waiting
+sender *asks* repeatedly: it sends its position, in the order of its messages. When that
+arrives, every earlier message has arrived or is lost, and the receiver adopts the position.
 
-A sender begins before it knows whether there are bounds: a few messages may be under way until
-then. Its first position lies behind all that it was ever granted: what was granted for an
-earlier ref of the same actor, and comes late, says nothing.
+A sender starts before it knows the bounds, with a few messages. Its first position lies beyond
+everything it was ever granted, so that a late grant for an earlier ref of the same actor has no
+effect.
 
-The receiver gives what is free to the senders that want more, in turn, and always leaves some
-for the next one. What it gave cannot be taken back, and an idle sender keeps it. So that it
-stops nobody, who has nothing left gets one message all the same.
+The receiver divides the free space among the senders that want more, in turn, and always leaves
+some for the next one. A grant cannot be withdrawn, and an idle sender keeps it. So a sender
+without any grant gets one message even if nothing is free; otherwise an idle sender could block
+all others.
 """
 
 from typing import Final
 
 from callboard.support.dataclass import dataclass
 
-#: Sightings from here on tell that who announces knows of credit. An earlier release takes them
-#: as they are: all numbers of a node are above, or none.
+#: Sightings of this size and above mark a node that knows of credit. An earlier release treats
+#: them as plain numbers: all numbers of one node have the mark, or none.
 KNOWS_CREDIT: Final = 1 << 63
 
-#: A grant of any number: the actor takes what comes.
+#: A grant without limit: the mailbox is unbounded.
 NO_BOUND: Final = (1 << 64) - 1
 
-#: Messages by which one grant may lead: no positions run out, whatever a node grants.
+#: Messages of one grant, at most, so that a faulty node cannot exhaust the positions.
 LONGEST_LEAP: Final = 1 << 20
 
-#: Messages that a mailbox with bounds in bytes only is taken to hold.
+#: Messages that a mailbox with bounds in bytes only is assumed to hold.
 ANY_NUMBER: Final = 1 << 16
 
-#: Messages by which a sender may be behind what was counted of it: threads that send at once.
+#: Tolerance of positions: a sender's report may be lower than the count of its messages by this
+#: number, because its threads send concurrently.
 _SLACK: Final = 16
 
 _ANY_SIZE: Final = float("inf")
 
 
 class Credit:
-    """What a node may send to one actor elsewhere.
+    """Credit of a node for one remote actor.
 
     Attributes:
         sent: its position.
-        up_to: the position that it may go to.
-        is_known: whether the actor's node has said that there are bounds.
-        is_short: whether the position has left out some of a grant whose bytes were used up:
-            the receiver does not know.
-        grants: how often more was granted.
+        up_to: the granted position.
+        is_known: whether the actor's node has reported bounds.
+        is_short: whether the position skipped the rest of a grant whose bytes were used up, so
+            that the receiver has an outdated position.
+        grants: number of grants received.
     """
 
     __slots__ = ("_base", "_octets", "grants", "is_known", "is_short", "sent", "up_to")
 
     def __init__(self, base: int, messages: int, octets: int) -> None:
-        """Begin without knowledge.
+        """Start without known bounds.
 
         Args:
-            base: the highest position that this node was ever granted.
-            messages: that may be under way without.
-            octets: that these may have.
+            base: the highest position ever granted to this node.
+            messages: number that may be sent before the bounds are known.
+            octets: bytes of these messages.
         """
         self.sent = self._base = base
         self.up_to = base + messages
@@ -70,11 +72,11 @@ class Credit:
 
     @property
     def has_sent(self) -> bool:
-        """Whether any message has gone."""
+        """Whether any message was sent."""
         return self.sent > self._base
 
     def take(self, size: int) -> bool:
-        """Count a message of `size` bytes as sent; False when it has to wait."""
+        """Count a message of `size` bytes as sent; return False if it must wait."""
         if self.sent >= self.up_to:
             return False
         self.sent += 1
@@ -85,16 +87,16 @@ class Credit:
         return True
 
     def granted(self, up_to: int, octets: int) -> bool:
-        """Take a grant; returns whether to ask at once, as nothing was known before.
+        """Apply a grant; return whether to ask at once, because it is the first.
 
         Args:
-            up_to: the position to go to.
-            octets: bytes that may go with it; 0 for any number.
+            up_to: the granted position.
+            octets: bytes that may be sent with it; 0 for any number.
         """
         is_new = not self.is_known
         if is_new:
             self.is_known = True
-            self.sent = self.up_to  # what is left of the first messages is not used
+            self.sent = self.up_to  # the rest of the first messages is forfeited
         if up_to > self.up_to:
             self.up_to = min(up_to, self.sent + LONGEST_LEAP)
             self._octets = octets or _ANY_SIZE
@@ -104,39 +106,39 @@ class Credit:
 
 @dataclass(slots=True, eq=False)
 class _Guest:
-    """What a receiver knows of one sender."""
+    """State of a receiver about one sender."""
 
-    #: Its position, as far as its messages have arrived.
+    #: Its position by the messages that have arrived.
     arrived: int = 0
     up_to: int = 0
-    #: Bytes that may come with the latest grant.
+    #: Bytes of the latest grant.
     octets: int = 0
     #: Messages of the latest grant.
     size: int = 0
-    #: Whether it has said where it is.
+    #: Whether it has reported its position.
     is_placed: bool = False
     #: Whether it may want more.
     is_hungry: bool = False
 
     @property
     def outstanding(self) -> int:
-        """Messages that may still come."""
+        """Granted messages that have not arrived."""
         return max(0, self.up_to - self.arrived)
 
 
 class Grants:
-    """What the senders of one actor with a bounded mailbox may send."""
+    """The grants to all senders of one actor with a bounded mailbox."""
 
     def __init__(self, limit: int | None, octets: int | None) -> None:
-        """Begin without senders.
+        """Start without senders.
 
         Args:
-            limit: messages that the mailbox takes; None for any number.
-            octets: bytes that it takes; None for any number.
+            limit: messages that the mailbox accepts; None for any number.
+            octets: bytes that it accepts; None for any number.
         """
         self._limit = min(limit or ANY_NUMBER, ANY_NUMBER)
         self._octets = octets
-        #: By node; the next one to be served first.
+        #: By node; the next one to serve is first.
         self._guests: dict[bytes, _Guest] = {}
 
     def __contains__(self, node: bytes) -> bool:
@@ -144,12 +146,12 @@ class Grants:
         return node in self._guests
 
     def welcome(self, node: bytes) -> tuple[int, int]:
-        """Take note of a sender; returns what it was granted last: position and bytes."""
+        """Register a sender; return its latest grant: position and bytes."""
         guest = self._guests.setdefault(node, _Guest())
         return guest.up_to, guest.octets
 
     def leave(self, node: bytes) -> None:
-        """Forget a sender."""
+        """Remove a sender."""
         self._guests.pop(node, None)
 
     @property
@@ -166,7 +168,7 @@ class Grants:
             guest.is_hungry = True
 
     def asks(self, node: bytes, position: int) -> None:
-        """Take note of where a sender is that may want more."""
+        """Record the position of a sender that may want more."""
         guest = self._guests.setdefault(node, _Guest())
         if not guest.is_placed or position >= guest.arrived - _SLACK:
             guest.is_placed = True
@@ -174,36 +176,38 @@ class Grants:
             guest.up_to = max(guest.up_to, position)
         guest.is_hungry = not guest.outstanding
 
-    def serve(self, count: int, held: int) -> list[tuple[bytes, int, int]]:
-        """Give what is free to those who want more; returns node, position and bytes.
+    def serve(self, count: int, octet_count: int) -> list[tuple[bytes, int, int]]:
+        """Grant the free space to the senders that want more; return node, position and bytes.
 
         Args:
             count: messages that wait at the actor.
-            held: bytes of those.
+            octet_count: bytes of those.
         """
         guests = self._guests
         hungry = [node for node, guest in guests.items() if guest.is_hungry]
-        taken = count + sum(guest.outstanding for guest in guests.values())
+        message_count = count + sum(guest.outstanding for guest in guests.values())
         if self._octets is not None:
-            held += sum(guest.octets for guest in guests.values() if guest.outstanding)
+            octet_count += sum(guest.octets for guest in guests.values() if guest.outstanding)
         granted = []
         for left, node in zip(range(len(hungry), 0, -1), hungry, strict=True):
             guest = guests[node]
-            share, octets = self._share(guest, taken, held, left + 1)
+            share, octets = self._share(guest, message_count, octet_count, left + 1)
             if not share:
                 continue
             guest.up_to = max(guest.up_to, guest.arrived) + share
             guest.size, guest.octets = share, octets
             guest.is_hungry = False
-            taken, held = taken + share, held + octets
-            guests[node] = guests.pop(node)  # the others come first the next time
+            message_count, octet_count = message_count + share, octet_count + octets
+            guests[node] = guests.pop(node)  # the others are first the next time
             granted.append((node, guest.up_to, octets))
         return granted
 
-    def _share(self, guest: _Guest, taken: int, held: int, parts: int) -> tuple[int, int]:
-        """Return the messages and bytes that one sender gets; none is nothing."""
-        free = self._limit - taken
-        octets = 0 if self._octets is None else (self._octets - held) // parts
+    def _share(
+        self, guest: _Guest, message_count: int, octet_count: int, parts: int
+    ) -> tuple[int, int]:
+        """Return the messages and bytes of one sender's grant; 0 messages for no grant."""
+        free = self._limit - message_count
+        octets = 0 if self._octets is None else (self._octets - octet_count) // parts
         if free >= 1 and (self._octets is None or octets >= 1):
             return max(1, free // parts), octets
         return (0, 0) if guest.outstanding else (1, 0 if self._octets is None else 1)

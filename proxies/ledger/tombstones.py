@@ -1,23 +1,22 @@
-"""Which nodes out of reach this node still remembers, and when it forgets them. Pure.
+"""Nodes out of reach that this node remembers, and when it forgets them. Pure.
 
-A node that is lost may come back: a network heals, a machine wakes up. So what is known of it
-stays for a while. It goes in two steps. What a receiver keeps (the order and the count of
-arrivals) goes first, what a sender keeps (the path epoch of its account) later: when a sender
-begins again with epoch 0, the receiver has long forgotten the epochs before and does not
-take its messages for late ones.
+A lost node may return: a network heals, a machine wakes up. So its state is kept for a while
+and dropped in two steps: first the state of a receiver (order and count of arrivals), later the
+state of a sender (the path epoch of its account). So when a sender starts again with epoch 0,
+the receiver has forgotten the earlier epochs and does not mistake its messages for late ones.
 
-Nodes that nothing came of and nothing was sent to are forgotten at once, and with more than
-`DEPARTED_LIMIT` the oldest of all: a member can tell of nodes that there are not.
+Nodes without any exchanged message are forgotten at once, and above `DEPARTED_LIMIT` the oldest
+ones, because a member can announce nodes that do not exist.
 """
 
 from typing import Final
 
-#: Seconds that the order and count of what a lost node sent are kept: most networks heal in
-#: ten minutes, and a receiver's memory has to end before its senders'.
+#: Seconds to keep order and count of a lost node's messages: most networks heal in ten minutes,
+#: and the receiver must forget before its senders do.
 ARRIVALS_KEPT: Final = 600.0
 
-#: Seconds that the account, the name and the address of a lost node are kept: both ends of a
-#: path notice its loss within seconds, so by then the other end's memory has ended.
+#: Seconds to keep account, name and address of a lost node. Both ends of a path notice its loss
+#: within seconds, so by then the other end has forgotten its arrivals.
 ACCOUNTS_KEPT: Final = 1200.0
 
 #: Nodes out of reach that are remembered.
@@ -30,7 +29,7 @@ class NodeTombstones:
     __slots__ = ("_arrivals_until", "_rest_until", "_strange")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._arrivals_until: dict[bytes, float] = {}
         self._rest_until: dict[bytes, float] = {}
         self._strange: dict[bytes, None] = {}
@@ -44,8 +43,8 @@ class NodeTombstones:
         return node in self._rest_until
 
     def lost(self, node: bytes, now: float, *, is_strange: bool = False) -> None:
-        """Take note that no path leads to a node any more; a strange one is due at once."""
-        self.found(node)
+        """Record the loss of a node; a strange one is due at once."""
+        self.returned(node)
         self._rest_until[node] = now + ACCOUNTS_KEPT
         if is_strange:
             self._strange[node] = None
@@ -54,22 +53,22 @@ class NodeTombstones:
         if len(self._arrivals_until) > DEPARTED_LIMIT:
             self._strange[next(iter(self._arrivals_until))] = None
 
-    def found(self, node: bytes) -> None:
-        """Take note that a path leads to a node."""
-        for kept in (self._arrivals_until, self._rest_until, self._strange):
-            kept.pop(node, None)
+    def returned(self, node: bytes) -> None:
+        """Record that a path leads to a node."""
+        for table in (self._arrivals_until, self._rest_until, self._strange):
+            table.pop(node, None)
 
     def due(self, now: float) -> tuple[list[bytes], list[bytes]]:
         """Return the nodes whose arrivals are due to be forgotten, and those whose rest is."""
         strange = list(self._strange)
         for node in strange:
-            self.found(node)
+            self.returned(node)
         arrivals, rest = _pop_due(self._arrivals_until, now), _pop_due(self._rest_until, now)
         return strange + arrivals, strange + rest
 
 
 def _pop_due(until: dict[bytes, float], now: float) -> list[bytes]:
-    """Take out the nodes whose time has come."""
+    """Remove and return the nodes whose time is over."""
     due = []
     for node, time in until.items():
         if time > now:

@@ -1,10 +1,11 @@
-"""Proxies of one node and of its actors elsewhere: drives `holding` and `registry`.
+"""Remote references: proxies on this node, and proxies of its actors on other nodes.
 
-`remote_ref` may be called from any thread; the rest runs on the runner, with its role.
+Drives the ledgers of both. `remote_ref` may be called from any thread; the rest runs on the
+runner, with its role.
 
-A proxy is held while its ref is in use here. The table of refs is weak: what the garbage
-collection takes away is put into a queue, and released with the next look at it. A look
-finds a proxy that is watched or that messages wait in for a path, and comes back to it.
+A proxy is kept while its ref is in use here. The table of refs is weak: a collected ref is
+queued, and released by the next pass of housekeeping. If the proxy is still watched, or
+messages wait in it, the pass keeps it for the next one.
 """
 
 import weakref
@@ -30,12 +31,12 @@ from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.messages import Failure
 from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 
-#: Proxies of one node that are gone through in one turn: there may be a million.
+#: Proxies of one node that are processed in one turn, as there may be a million.
 AT_ONCE: Final = 256
 
 
 class _WeakRef(weakref.ref[ActorRef[Any]]):
-    """A weak reference to an actor's ref, that knows which one it was."""
+    """A weak reference to an actor's ref that knows the actor."""
 
     __slots__ = ("key",)
 
@@ -43,55 +44,55 @@ class _WeakRef(weakref.ref[ActorRef[Any]]):
 
 
 class Pace(Protocol):
-    """What makes the proxies here, which have credit for bounded mailboxes elsewhere."""
+    """Creates proxies, with credit for bounded mailboxes on other nodes."""
 
     def make(self, node: bytes, number: int, sightings: int, /) -> Proxy:
-        """Make a proxy; with the lock held."""
+        """Create a proxy; needs the lock."""
 
     def announce(self, proxy: Proxy, /) -> None:
-        """Tell the host of an actor that this node has a proxy of it."""
+        """Announce a proxy to the host of its actor."""
 
     def unanswered(self, proxy: Proxy, /) -> None:
-        """Take note that an announce was refused: nobody says whether there are bounds."""
+        """Handle the refusal of an announce: the host will not report any bounds."""
 
     def is_owed(self, proxy: Proxy, /) -> bool:
-        """Return whether messages were sent whose node has yet to say if there are bounds."""
+        """Return whether messages were sent before the bounds of the mailbox were known."""
 
     def lose(self, proxy: Proxy, /) -> None:
-        """Lose what waits for an actor that ended."""
+        """Drop the messages that wait for an actor that ended."""
 
 
 class CreditLender(Protocol):
-    """What gives credit for the bounded mailboxes here."""
+    """Grants credit for the bounded mailboxes here."""
 
     def announced(self, node: bytes, number: int, sightings: int, /) -> None:
-        """Tell a node that has a proxy of an actor whether it has bounds."""
+        """Send the credit of an actor to a node that announced a proxy of it."""
 
     def released(self, node: bytes, number: int = NODE_ACTOR, /) -> None:
-        """Forget a node that holds no proxy of an actor, or of none, any more."""
+        """Withdraw the credit of a node for an actor, or all actors, without a proxy there."""
 
     def lost(self, node: bytes, /) -> None:
-        """Forget a node that is out of reach."""
+        """Withdraw the credit of a node that is out of reach."""
 
     def guests_of(self, number: int, /) -> Any:
-        """Return the nodes that send to an actor with a bounded mailbox; else None."""
+        """Return the hosting record of an actor; None with an unbounded mailbox."""
 
 
 class Lifetimes:
-    """The proxies that this node holds, and those that others hold of its actors."""
+    """The proxies held by this node, and the proxies of its actors on other nodes."""
 
-    #: Gives credit to those who hold proxies.
+    #: Grants credit to nodes that hold proxies.
     lender: CreditLender
 
     def __init__(
         self, runtime: Runtime, routes: RouteTable, pace: Pace, proxy_limit: int
     ) -> None:
-        """Begin without proxies.
+        """Start without proxies.
 
         Args:
             runtime: of the node.
             routes: to other nodes.
-            pace: makes the proxies.
+            pace: creates the proxies.
             proxy_limit: proxies of actors here that one other node may hold.
         """
         self._runtime = runtime
@@ -99,19 +100,19 @@ class Lifetimes:
         self._proxy_limit = proxy_limit
         self._lock = routes.lock
         self._refs: dict[tuple[bytes, int], _WeakRef] = {}
-        #: Refs that are gone, to be released. A callback of the garbage collection may come
-        #: anywhere, also where a lock is held, so all that it does is to append here.
+        #: Collected refs whose proxies are to be released. The garbage collector may call back
+        #: at any point, also where a lock is held, so the callback only appends here.
         self._gone: deque[_WeakRef] = deque()
         self._pace = pace
         self._holdings = RemoteRefs(pace.make)
         self._holdings.sightings = KNOWS_CREDIT
         self.holders = HolderRegistry(runtime.takes)
         self.held_numbers: Container[int] = self.holders.numbers
-        #: What nodes are being told again.
+        #: Ends of actors that are being repeated to nodes.
         self._owed: dict[bytes, Generator[tuple[int, ExitReason, str], None, None]] = {}
 
     def ref_text(self, node: bytes, number: int) -> str:
-        """Return a ref's text, with an address where the node is known to listen."""
+        """Return a ref's text, with an address if the node is known to listen at one."""
         return self._routes.ref_text(node, number)
 
     def is_reachable(self, node: bytes) -> bool:
@@ -119,23 +120,23 @@ class Lifetimes:
         return self._routes.has_path(NodeId(node))
 
     def guests_of(self, number: int) -> Any:
-        """Return the nodes that send to an actor with a bounded mailbox; else None."""
+        """Return the hosting record of an actor; None with an unbounded mailbox."""
         return self.lender.guests_of(number)
 
     # --- proxies here ---
 
     def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
-        """Return the ref of an actor elsewhere; its proxy is made, and announced, when new."""
-        known = self._refs.get((node, number))
-        ref = None if known is None else known()
+        """Return the ref of a remote actor; create and announce its proxy if it is new."""
+        weak = self._refs.get((node, number))
+        ref = None if weak is None else weak()
         return self._find_or_learn(node, number) if ref is None else ref
 
     def _find_or_learn(self, node: bytes, number: int) -> ActorRef[Any]:
-        """Return the ref of an actor elsewhere; make its proxy if there is none."""
+        """Return the ref of a remote actor; create its proxy if there is none."""
         key = (node, number)
         with self._lock:
-            known = self._refs.get(key)
-            ref = None if known is None else known()
+            former = self._refs.get(key)
+            ref = None if former is None else former()
             if ref is not None:
                 return ref
             proxy = self._holdings.get(node, number)
@@ -166,11 +167,11 @@ class Lifetimes:
 
     @property
     def count(self) -> int:
-        """How many remote actors this node knows."""
+        """Number of remote actors known to this node."""
         return len(self._refs)
 
     def take_down(self, frame: Frame) -> None:
-        """Take a `down_message`: an actor elsewhere ended.
+        """Handle a `down_message`: a remote actor ended.
 
         Raises:
             MalformedPayload: its payload breaks the layout.
@@ -183,10 +184,10 @@ class Lifetimes:
                 self._pace.lose(proxy)
 
     def refuse_monitors(self, teller: bytes, refusal: Failure) -> None:
-        """Take note that an actor elsewhere may not be watched, from who decides on that."""
+        """Handle the refusal of monitors of an actor, if its sender may decide that."""
         try:
             about = parse_address(refusal.detail)
-        except (InvalidAddress, TypeError):  # it came from another node
+        except (InvalidAddress, TypeError):  # malformed data of another node
             return
         node, number, text = about.node, about.number, refusal.text
         if node is None or number is None or type(text) is not str:
@@ -198,13 +199,13 @@ class Lifetimes:
                 self._pace.unanswered(proxy)
 
     def release_unused(self) -> None:
-        """Forget proxies that nobody here holds a ref to, and tell their hosts."""
+        """Forget proxies whose refs were collected, and release them at their hosts."""
         for _ in range(len(self._gone)):
             weak = self._gone.popleft()
             node, number = weak.key
             with self._lock:
                 if self._refs.get(weak.key) is not weak:
-                    continue  # the ref was made again
+                    continue  # the ref was created again
                 proxy = self._holdings.get(node, number)
                 if proxy is not None and (
                     proxy.is_watched or proxy.waiting is not None or self._pace.is_owed(proxy)
@@ -217,13 +218,13 @@ class Lifetimes:
                 frame = pack_release(self._routes.node_id, node, number, sightings)
                 self._routes.send_to(node, frame)
 
-    # --- proxies elsewhere ---
+    # --- proxies on other nodes ---
 
     def take_announce(self, frame: Frame) -> None:
-        """Take note that another node has a proxy; tell it at once if the actor is dead."""
+        """Handle an announce of a proxy; report the end at once if the actor is dead."""
         source, number = frame.source, frame.destination_actor
         if number == NODE_ACTOR:
-            return  # no actor, so no frame tells of its end
+            return  # the node itself is not an actor, so no frame reports its end
         ending = self.holders.announced(source, number, frame.data, self._proxy_limit)
         if ending is not None:
             self._tell_down(source, number, *ending)
@@ -231,9 +232,9 @@ class Lifetimes:
             self.lender.announced(source, number, frame.data)
 
     def take_release(self, frame: Frame) -> Iterator[object] | None:
-        """Take note that another node has a proxy no more, or nothing that is older.
+        """Handle the release of a proxy, or of all proxies up to some sightings.
 
-        Returns what is left to do, step by step.
+        Returns the remaining steps, or None.
         """
         source, number, sightings = frame.source, frame.destination_actor, frame.data
         if number != NODE_ACTOR:
@@ -243,16 +244,16 @@ class Lifetimes:
         if self.holders.swept(source, sightings):
             self._runtime.call_later(OLD_PATH_LIMIT, self._settle, source)
         return _in_steps(
-            _then(self.holders.sweep(source, sightings), self.lender.released, source)
+            _with_callback(self.holders.sweep(source, sightings), self.lender.released, source)
         )
 
     def _settle(self, node: bytes) -> None:
-        """Take what a node announced late for true, and tell it of the dead ones."""
-        told = self.holders.settle(node, self._proxy_limit)
-        self._tell_downs(node, ((number, *ending) for number, ending in told))
+        """Accept the late announces of a node, and report to it which actors are dead."""
+        endings = self.holders.settle(node, self._proxy_limit)
+        self._tell_downs(node, ((number, *ending) for number, ending in endings))
 
     def _tell_downs(self, node: bytes, downs: Iterator[tuple[int, ExitReason, str]]) -> None:
-        """Tell a node of ends, so many in a turn."""
+        """Report ends of actors to a node, a portion in each turn."""
         portion = list(islice(downs, AT_ONCE))
         for down in portion:
             self._tell_down(node, *down)
@@ -265,17 +266,17 @@ class Lifetimes:
             self._runtime.call_later(0.0, self._go_through, steps)
 
     def forget(self, node: bytes) -> None:
-        """Forget the proxies that another node had."""
+        """Forget the proxies of a node."""
         self._owed.pop(node, None)
-        work = _then(self.holders.node_lost(node), self.lender.lost, node)
+        work = _with_callback(self.holders.node_lost(node), self.lender.lost, node)
         self._go_through(_in_steps(work))
 
     def actor_ended(self, cell: ActorContext, down: Down) -> None:
-        """Tell the nodes that hold a proxy of an actor that it ended; from any thread."""
+        """Report the end of an actor to the nodes with a proxy of it; from any thread."""
         self._runtime.post(self._announce_end, cell.number, down)
 
     def _announce_end(self, number: int, down: Down) -> None:
-        """Tell the holders of an actor that it ended."""
+        """Report the end of an actor to its holders."""
         if number not in self.held_numbers or self._runtime.takes(number):
             return
         reason = ExitReason(down.reason)
@@ -283,43 +284,43 @@ class Lifetimes:
             self._tell_down(node, number, reason, down.detail)
 
     def _tell_down(self, node: bytes, number: int, reason: ExitReason, detail: str) -> None:
-        """Tell one node that an actor here ended."""
+        """Report the end of an actor to one node."""
         frame = pack_down(self._routes.node_id, number, node, reason.ordinal, detail)
         self._routes.send_to(node, frame)
 
     # --- paths ---
 
     def renew(self, node: bytes) -> None:
-        """Say again what matters over a path that changed: what was said before may be lost."""
+        """Repeat announces and ends over a changed path, as the earlier ones may be lost."""
         with self._lock:
-            proxies, before = self._holdings.renewed(node)
+            proxies, released_up_to = self._holdings.renewed(node)
         for proxy in proxies:
             self._pace.announce(proxy)
-        if before:
-            frame = pack_release(self._routes.node_id, node, NODE_ACTOR, before)
+        if released_up_to:
+            frame = pack_release(self._routes.node_id, node, NODE_ACTOR, released_up_to)
             self._routes.send_to(node, frame)
         former = self._owed.get(node)
         if former is not None:
-            former.close()  # it begins again
+            former.close()  # it starts again
         owed = self._owed[node] = self.holders.owed(node)
         self._tell_downs(node, owed)
 
     def node_lost(self, node: bytes, text: str) -> None:
-        """A node is out of reach: tell who watches its actors, forget what it held."""
+        """Notify the watchers of actors on a lost node, and forget its proxies here."""
         self.forget(node)
         for proxy in self.proxies_of(node):
             proxy.out_of_reach(text)
 
 
-def _then(
+def _with_callback(
     work: Iterator[object], callback: Callable[[bytes], object], node: bytes
 ) -> Iterator[object]:
-    """Do a work step by step, and call when it is done."""
+    """Yield the steps of a task, then call back."""
     yield from work
     callback(node)
 
 
 def _in_steps(work: Iterator[object]) -> Iterator[object] | None:
-    """Do a step of many parts; return the rest, None when nothing is left."""
+    """Do one portion of a task; return the rest, None if nothing is left."""
     steps = iter(lambda: sum(1 for _ in islice(work, AT_ONCE)) == AT_ONCE, False)  # noqa: FBT003
     return steps if next(steps, False) else None

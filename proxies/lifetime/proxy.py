@@ -1,7 +1,7 @@
-"""A proxy: a remote actor as a local one.
+"""A proxy: represents a remote actor by the interface of a local one.
 
-It takes what a local actor takes (messages, stop, monitors, links) and hands it to what leads
-to the actor's node. It remembers that its actor ended, so that later asks fail at once.
+It accepts messages, stop, monitors and links like a local actor, and passes them to the
+outbound side of the node. It remembers the end of its actor, so that later asks fail at once.
 """
 
 from collections import deque
@@ -21,55 +21,58 @@ from callboard.proxies.ledger.credit import Credit
 from callboard.proxies.ledger.ref_counts import RefCount
 from callboard.proxies.messages import LinkActors, StopActor
 
-#: A message that waits for a path or for credit, its sender, and the message serialized, which
-#: is empty for the order to stop.
+#: A message that waits for a path or for credit, its sender, and the serialized message; empty
+#: for the command to stop.
 Waiting = tuple[Any, Sender | None, bytes]
 
 #: Guards the tables of watchers; held for a few operations.
 _MONITORS_LOCK = locks.lock("watchers of remote actors", 710)
 
 
-#: Messages and bytes to one actor that wait for credit before their threads wait as well; a
-#: handler may go to twice as much.
+#: Messages and bytes that wait for the credit of one actor before their threads must wait too;
+#: a handler may go to twice as much.
 CREDIT_QUEUE: Final = Mailbox(limit=16, bytes=256 * 1024)
 
 
-#: Bytes that a message in a queue takes beside its own.
+#: Bytes of memory for a queued message, besides its own.
 ENTRY_SIZE: Final = 256
 
 
 class Queue(deque[Waiting]):
-    """What waits for a path or for credit to one actor, in order."""
+    """The messages that wait for a path or for credit to one actor, in order."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: Its bytes, its bounds, and everyone who waits for room in it.
+        #: Its bytes, its bounds, and the senders that wait for room.
         self.pressure = BackPressure(CREDIT_QUEUE)
-        #: Whether credit is looked for at intervals.
+        #: Whether a timer requests credit.
         self.is_tended = False
 
     def put(self, message: Any, sender: Sender | None, payload: bytes) -> None:
-        """Append a message; one with high priority goes before those without."""
+        """Append a message; insert one with high priority before those without."""
         self.pressure.held += len(payload)
-        at = len(self)
+        position = len(self)
         if _is_urgent(message):
-            at = next((index for index, one in enumerate(self) if not _is_urgent(one[0])), at)
-        self.insert(at, (message, sender, payload))
+            position = next(
+                (index for index, entry in enumerate(self) if not _is_urgent(entry[0])),
+                position,
+            )
+        self.insert(position, (message, sender, payload))
 
     def take(self) -> Waiting:
-        """Take the first one out."""
+        """Remove and return the first message."""
         first = self.popleft()
         self.pressure.held -= len(first[2])
         return first
 
     @property
     def weight(self) -> int:
-        """Bytes of memory that it takes, as estimated."""
+        """Estimated bytes of memory."""
         return self.pressure.held + ENTRY_SIZE * len(self)
 
     @property
     def message_count(self) -> int:
-        """How many messages wait; orders to stop are none."""
+        """Number of messages; commands to stop do not count."""
         return sum(bool(payload) for _, _, payload in self)
 
 
@@ -79,7 +82,7 @@ def _is_urgent(message: Any) -> bool:
 
 
 class Outbound(Protocol):
-    """What leads from proxies to other nodes."""
+    """The outbound side of a node, as proxies use it."""
 
     def dispatch(
         self,
@@ -91,7 +94,7 @@ class Outbound(Protocol):
         at_once: bool = False,
         has_waited: bool = False,
     ) -> None:
-        """Send a message to a proxy's actor, or let it wait for a path or for credit."""
+        """Send a message to a proxy's actor, or queue it for a path or for credit."""
 
     def encode(self, message: Any) -> bytes:
         """Serialize a message."""
@@ -104,19 +107,19 @@ class Outbound(Protocol):
         payload: bytes,
         turn: SendTurn,
     ) -> bool:
-        """Send a message if there is room for it; else its sender waits for its turn."""
+        """Send a message if there is room; if not, register its sender and return False."""
 
     def enqueue_after_pending(self, proxy: "Proxy", command: object) -> bool:
-        """Let a command wait behind the messages that wait; False if there are none."""
+        """Queue a command after the waiting messages of a proxy; False if there are none."""
 
     def ensure_watched(self, proxy: "Proxy") -> None:
-        """See to it that a monitor of a proxy's actor is told of its end."""
+        """Ensure that a monitor of a proxy's actor is notified of its end."""
 
     def can(self, node: bytes, ability: str) -> bool:
-        """Return whether a node has said that it has an ability."""
+        """Return whether a node has stated an ability."""
 
     def give_up(self, proxy: "Proxy", asker: AnySender) -> None:
-        """Tell a proxy's node that nobody waits for an answer any more."""
+        """Cancel an ask at a proxy's node."""
 
 
 class Proxy(RefCount):
@@ -136,36 +139,36 @@ class Proxy(RefCount):
         self, outbound: Outbound, runtime: Runtime, node: bytes, number: int, sightings: int
     ) -> None:
         super().__init__(sightings)
-        #: Where its messages go.
+        #: Receives its messages.
         self.outbound = outbound
         self._runtime = runtime
         self.node = node
         self.number = number
-        #: Where the node listens, if the ref's text said so: used when no path leads there.
+        #: Address of the node from the ref's text, dialed without a path.
         self.endpoint: Endpoint | None = None
-        #: Messages that wait for a dial that is under way, or for credit.
+        #: Messages that wait for a dial in progress, or for credit.
         self.waiting: Queue | None = None
-        #: How much the actor takes; None for any number.
+        #: Credit for the actor's mailbox; None for an unbounded one.
         self.credit: Credit | None = None
 
     # --- messages ---
 
     def post(self, message: Any, sender: Sender | None) -> None:
-        """Send a message to the actor; an ask to one that is known dead fails at once."""
+        """Send a message to the actor; an ask to an actor known to be dead fails at once."""
         if self.down is None:
             self.outbound.dispatch(self, message, sender)
         else:
-            self.refuse(message, sender, self.gone())
+            self.refuse(message, sender, self.ended_error())
 
     def post_at_once(self, message: Any, sender: Sender | None) -> None:
-        """Send a message without waiting for the end of a turn, from a thread outside."""
+        """Send a message before the end of the turn, for an outside thread."""
         if self.down is None:
             self.outbound.dispatch(self, message, sender, at_once=True)
         else:
-            self.refuse(message, sender, self.gone())
+            self.refuse(message, sender, self.ended_error())
 
     def post_urgent(self, message: Any, sender: Sender | None) -> None:
-        """Send a message that goes before those without priority at the actor."""
+        """Send a message that the actor handles before those without priority."""
         if isinstance(message, Envelope):
             self.post(replace(message, is_urgent=True), sender)
         else:
@@ -186,36 +189,36 @@ class Proxy(RefCount):
 
         def offer(turn: SendTurn) -> bool:
             if self.down is not None:
-                self.refuse(message, sender, self.gone())
+                self.refuse(message, sender, self.ended_error())
                 return True
             return self.outbound.offer(self, message, sender, payload, turn)
 
         await SendTurn(self.ref).send(offer)
 
     def post_waited(self, message: Any, sender: Sender | None, payload: bytes) -> None:
-        """Send a message that waited, in front of those that still wait."""
+        """Send a message that waited, before the messages that still wait."""
         if payload:
             self.outbound.dispatch(self, message, sender, payload, has_waited=True)
         else:
             self.command(message)
 
     def refuse(self, message: Any, sender: Sender | None, error: Exception) -> None:
-        """Fail an ask, or count a tell that leads nowhere."""
+        """Fail an ask, or count an undeliverable message."""
         if sender is not None and sender.expects:
             sender.set_exception(error)
         self._runtime.dead_letter(self.ref, message, sender)
 
     def keeps_answers(self) -> bool:
-        """Return whether its node answers an ask that comes again as before."""
+        """Return whether its node repeats the answer of a repeated ask."""
         return self.outbound.can(self.node, "keys")
 
     def give_up(self, asker: AnySender) -> None:
-        """Let a coroutine handler stop whose asker has gone."""
+        """Cancel an ask, so that its coroutine handler stops."""
         if self.down is None:
             self.outbound.give_up(self, asker)
 
     def stop(self) -> None:
-        """End the actor behind earlier messages: where some of them wait, it does as well."""
+        """End the actor after earlier messages; the command is queued after waiting ones."""
         order = StopActor(self.number)
         if not self.outbound.enqueue_after_pending(self, order):
             self.command(order)
@@ -225,22 +228,23 @@ class Proxy(RefCount):
         self.command(StopActor(self.number, kill=True))
 
     def command(self, command: object) -> None:
-        """Send a message to the actor's node itself."""
+        """Send a command to the actor's node itself."""
         if self.down is None:
-            node_ref = self._runtime.ref_of(self.node, NODE_ACTOR)  # held until it is under way
+            # Referenced until the command is sent.
+            node_ref = self._runtime.ref_of(self.node, NODE_ACTOR)
             node_proxy = node_ref.target
             if isinstance(node_proxy, Proxy):
                 node_proxy.endpoint = self.endpoint
                 self.outbound.dispatch(node_proxy, command, None)
 
     def waits_for(self, _: object) -> bool:
-        """Return that it does not: whom an actor elsewhere waits for is not known here."""
+        """Return False: the asks of remote actors are not known here."""
         return False
 
     # --- monitors and links ---
 
     def monitor(self, key: object, watcher: Watcher) -> None:
-        """Call `watcher` once when the actor ends or its node is lost; at once if it has."""
+        """Call `watcher` once when the actor ends or its node is lost; now, if it has ended."""
         with _MONITORS_LOCK:
             ending = self.watch(key, watcher)
         if ending is not None:
@@ -249,54 +253,54 @@ class Proxy(RefCount):
             self.outbound.ensure_watched(self)
 
     def demonitor(self, key: object) -> None:
-        """Forget a watcher."""
+        """Remove a watcher."""
         with _MONITORS_LOCK:
             self.watchers.pop(key, None)
 
     def link(self, other: ActorRef[Any]) -> None:
-        """Let the remote actor be told when `other` ends."""
+        """Link the remote actor to `other`, so that it is notified of its end."""
         self.command(LinkActors(self.number, other))
 
     def unlink(self, other: ActorRef[Any]) -> None:
         """Undo `link`."""
         self.command(LinkActors(self.number, other, undo=True))
 
-    # --- what other nodes tell ---
+    # --- reports of other nodes ---
 
     def actor_ended(self, reason: ExitReason, detail: str) -> None:
-        """Tell everybody who watches the actor that it ended, once."""
+        """Notify all watchers that the actor ended, once."""
         with _MONITORS_LOCK:
             watchers = self.ended(reason, detail)
         self._tell(watchers, reason, detail)
 
     def out_of_reach(self, detail: str) -> None:
-        """No path leads to the node any more; the actor may live on and be reached later."""
+        """Notify all watchers that no path leads to the node; the actor may still be alive."""
         with _MONITORS_LOCK:
             watchers = self.unreachable()
         self._tell(watchers, ExitReason.UNREACHABLE, detail)
 
     def refuse_monitors(self, text: str) -> None:
-        """Tell who watches, now and later, that this node may not know when the actor ends."""
+        """Notify present and future watchers that this node may not monitor the actor."""
         with _MONITORS_LOCK:
             self.unwatched = text
             watchers = self.unreachable()
         self._tell(watchers, ExitReason.UNREACHABLE, text)
 
     def _tell(self, watchers: list[Watcher], reason: ExitReason, detail: str) -> None:
-        """Call watchers that were taken out of the table."""
+        """Call watchers that were removed from the table."""
         if watchers:
             down = Down(self.ref, reason, detail)
             for watcher in watchers:
                 watcher(down)
 
-    def gone(self) -> ActorDown:
+    def ended_error(self) -> ActorDown:
         """Return the error of an ask to an actor that ended."""
         assert self.down is not None
         reason, detail = self.down
         return ActorDown(f"{self.ref} ended ({reason})", reason, detail)
 
     def no_path(self) -> NodeUnreachable:
-        """Return the error of a message that has no way to go."""
+        """Return the error of a message without a path."""
         return NodeUnreachable(
             f"no path leads to node {self.node.hex()}; connect to it or a neighbor"
         )
