@@ -1,1 +1,1 @@
-"""Rights inside a cluster: who a link belongs to, what that peer may do, and who refuses."""
+"""Authorization inside a cluster: identities of links, rights of peers, their enforcement."""

@@ -1,4 +1,4 @@
-"""What was refused for lack of rights: counted, told, and written to the audit log."""
+"""Refusals for lack of rights: counted, reported, and written to the audit log."""
 
 import logging
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from callboard.proxies.events import PermissionRefused
 from callboard.support.dataclass import dataclass
 from callboard.support.text import printable
 
-#: Seconds between two events: a peer that asks in vain without end must not fill a log.
+#: Seconds between two events, so that a peer that asks endlessly does not fill a log.
 INTERVAL: Final = 1.0
 
-#: Lines of the audit log in a second, and at once; of the others only the number is told.
+#: Lines of the audit log per second on average, and in a burst; further ones are only counted.
 LINES_PER_SECOND: Final = 10.0
 LINES_AT_ONCE: Final = 100.0
 
-#: Characters of a name that are told; it came from a peer.
+#: Characters of a name in a report, as the name comes from a peer.
 NAME_SHOWN: Final = 200
 
 _log = logging.getLogger("callboard.audit")
@@ -24,15 +24,15 @@ _log = logging.getLogger("callboard.audit")
 
 @dataclass(eq=False, repr=False)
 class Audit:
-    """The refusals of one node. To be used on the runner, with its role."""
+    """The refusals of one node. Call it on the runner, with its role."""
 
-    #: Monotonic seconds.
+    #: Returns monotonic seconds.
     _now: Callable[[], float]
     #: Calls a function after some seconds.
     _call_later: Callable[..., Any]
-    #: Takes the events.
+    #: Receives the events.
     _emit: Callable[[object], object]
-    #: How many there were.
+    #: Number of refusals.
     count: int = 0
     _unwritten: int = 0
     _untold: int = 0
@@ -43,14 +43,14 @@ class Audit:
         self._lines = TokenBucket(LINES_PER_SECOND, LINES_AT_ONCE)
 
     def refused(self, identity: str, node: bytes, right: str, name: str) -> None:
-        """Take note of a refusal."""
+        """Record a refusal."""
         name = printable(name[:NAME_SHOWN])
         self.count += 1
         self._untold += 1
         self._latest = (identity, node, right, name)
         if self._lines.allows(self._now()):
-            before, self._unwritten = self._unwritten, 0
-            more = f" ({before:,} more before, not written)" if before else ""
+            suppressed, self._unwritten = self._unwritten, 0
+            more = f" ({suppressed:,} more before, not written)" if suppressed else ""
             text = "refused: %s of node %s has no right %s for %s%s"
             _log.warning(text, printable(identity), node.hex(), right, name, more)
         else:
@@ -59,7 +59,7 @@ class Audit:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell of the refusals since the last time, if there are any."""
+        """Report the refusals since the last report, if there are any."""
         count, self._untold = self._untold, 0
         self._is_waiting = count > 0
         if count:

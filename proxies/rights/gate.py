@@ -1,14 +1,14 @@
-"""The gate of a leaf: which frames of its link pass. Frames in, frames out, refusals.
+"""The gate of a leaf: filters the frames of its link. Input: frames; output: frames, refusals.
 
-It stands at the member that has the permissions, in front of everything that a leaf's frames
-lead to, and behind everything that is sent to the leaf. What goes out is looked at: the source
-of each message and every ref inside it is *given* to the leaf, which may send there from then
-on, as long as the link lasts. What comes in speaks for the leaf itself, goes to this node or to
-one that it may reach, and holds no refs but the leaf's own and those that it was given: nobody
-can be made to send, in its own name, to whom the leaf may not.
+It runs at the member with the permissions, before any processing of the leaf's frames, and
+after everything that is sent to the leaf. Outgoing frames are inspected: the source of each
+message and every ref inside it is *granted* to the leaf, which may send there as long as the
+link lasts. Incoming frames must name the leaf as their source, go to this node or to one in its
+reach, and hold no refs except the leaf's own and granted ones. Otherwise a leaf could make
+another actor send, under its own identity, to an actor that the leaf itself may not send to.
 
-A refused dispatch keeps its place among the others of its pair: it goes on to an actor number
-that means "not permitted", so order and accounts stay exact. Nothing unknown passes.
+A refused dispatch keeps its place among the others of its pair: it continues to an actor number
+that means "not permitted", so order and accounts stay exact. Unknown frames do not pass.
 """
 
 from collections.abc import Collection
@@ -53,19 +53,19 @@ from callboard.proxies.rights.permissions import Principal
 from callboard.proxies.rights.rights import OWN, NamedRight, may_look_up
 from callboard.support.dataclass import dataclass
 
-#: Actors that one leaf may have been given, and that it may watch: some 300 B each. The oldest
-#: given are forgotten, further ones cannot be watched.
+#: Actors granted to one leaf, and actors that it may watch: some 300 B each. The oldest grants
+#: are forgotten; further actors cannot be watched.
 GIVEN_LIMIT: Final = 100_000
 
-#: Lookups at other nodes whose answers will say what an actor is called.
+#: Pending look-ups at other nodes, whose answers will reveal the name of an actor.
 LOOKUP_LIMIT: Final = 1_024
 
-#: Bytes of short items that are gone through for refs: some milliseconds.
+#: Bytes of short items that are searched for refs: some milliseconds.
 REFS_WITHIN: Final = 256 * 1024
-#: Of messages of our own.
+#: The same for messages of this node.
 OWN_REFS_WITHIN: Final = 16 * 1024 * 1024
 
-#: Whose end, or release, or report it is stands in the frame, and is the leaf's alone.
+#: Frames that name an actor of the leaf itself, so that they need no right.
 _OF_THE_LEAF: Final = frozenset(
     {Operation.DOWN_MESSAGE, Operation.DELIVERY_REPORT, Operation.PATH_END}
     | {Operation.RELEASE_PROXY_INSTANCE, Operation.ROUTING_UPDATE}
@@ -80,36 +80,36 @@ Key = tuple[bytes, int]
 
 
 class GateHost(Protocol):
-    """What a gate has to know of its node."""
+    """The part of its node that a gate uses."""
 
-    #: Questions to the inspector that only look.
+    #: Read-only questions to the inspector.
     inspections: tuple[type, ...]
 
     def names_of(self, number: int) -> Collection[str]:
-        """Return what an actor of this node is called; from any thread. Nothing if it ended."""
+        """Return the names of an actor of this node; from any thread. Empty if it ended."""
 
     def offered_as(self, request: messages.Spawn) -> str:
-        """Return the name under which the class is offered that a request means."""
+        """Return the name under which the class of a spawn request is offered."""
 
     def name_of(self, node: bytes) -> str:
-        """Return what a node is called."""
+        """Return the name of a node."""
 
     def is_behind(self, node: bytes) -> bool:
         """Return whether a node is a member that a path leads to."""
 
     def read(self, payload: bytes) -> object:
-        """Read a message."""
+        """Decode a message."""
 
     def write_error(self, text: str) -> bytes:
-        """Write the answer to an ask that says that it is not permitted."""
+        """Encode the answer to an ask that is not permitted."""
 
 
 class Refusal(NamedTuple):
-    """What a leaf lacks a right for; `said` is what it calls that itself."""
+    """A right that a leaf lacks; `label` is the leaf's own name of the object."""
 
     right: str
     name: str
-    said: str
+    label: str
 
 
 @dataclass(eq=False, repr=False)
@@ -121,30 +121,30 @@ class LeafGate:
     _node: bytes
     _leaf: bytes
     standing: Principal
-    #: What was refused, for the owner to take away.
+    #: Refusals, which the owner removes.
     refusals: list[Refusal] = field(default_factory=list)
-    #: Actors whose end the leaf will not be told, though it has their refs; the same.
+    #: Actors that the leaf may not monitor, though it has their refs; the owner removes them.
     unwatched: list[Key] = field(default_factory=list)
-    #: Frames that were dropped because they are in another node's name, or for another one.
+    #: Frames dropped because they name another source or a node out of reach.
     dropped: int = 0
-    #: What nodes are answered that the leaf may not talk with: the node, and the frame.
+    #: Answers to nodes that the leaf may not talk with: the node, and the frame.
     answers: list[tuple[bytes, bytes]] = field(default_factory=list)
-    #: Actors that the leaf was given, with what they were called then; the latest last.
-    _given: dict[Key, Collection[str]] = field(default_factory=dict)
-    #: Actors whose end it is told.
+    #: Actors granted to the leaf, with their names at that time; the latest last.
+    _granted: dict[Key, Collection[str]] = field(default_factory=dict)
+    #: Actors whose end is reported to the leaf.
     _watched: set[Key] = field(default_factory=set)
-    #: Names that it looks up at other nodes, by node and message id.
+    #: Names that the leaf looks up at other nodes, by node and message id.
     _lookups: dict[Key, str] = field(default_factory=dict)
-    #: Of what such nodes sent: the leaf says nothing to them, so it is counted here.
+    #: Accounts of turned-away nodes, kept here because the leaf sends them no reports.
     _turned_away: Accounts = field(default_factory=Accounts)
     _lock: locks.Lock = field(
         default_factory=lambda: locks.lock("actors that a leaf was given", 705)
     )
 
-    # --- what comes from the leaf ---
+    # --- frames from the leaf ---
 
     def admit(self, frames: list[RawFrame]) -> list[RawFrame]:
-        """Return what goes on of the frames of one read, in their order."""
+        """Return the frames of one read that may pass, in order."""
         admitted = []
         for frame in frames:
             operation, source, destination = frame[0], frame[3], frame[4]
@@ -171,16 +171,17 @@ class LeafGate:
         return self.standing.rights.permit("reach", host.name_of(node)) and host.is_behind(node)
 
     def _drop(self, right: str, name: str) -> None:
-        """Note a frame that goes nowhere."""
+        """Record a dropped frame."""
         self.dropped += 1
         self.refusals.append(Refusal(right, name, name))
 
     def _take_dispatch(self, frame: RawFrame) -> RawFrame:
-        """Return a dispatch as it goes on: as it is, or to nobody."""
+        """Return a dispatch unchanged if it may pass, or else as a refused one."""
         operation, _, data, source, destination, actor, number, _ = frame
-        if data & RESPONSE and not data & MESSAGE_ID_MASK:  # refs in them would pass unseen
-            what = "answers that go together"
-            refusal: Refusal | None = Refusal("send", what, what)
+        # Refs in a batch would pass unchecked.
+        if data & RESPONSE and not data & MESSAGE_ID_MASK:
+            label = "a batch of answers"
+            refusal: Refusal | None = Refusal("send", label, label)
         else:
             refusal = self._refusal_of(frame)
         if refusal is None:
@@ -195,18 +196,21 @@ class LeafGate:
         return (operation, len(payload), data, source, destination, actor, number, payload)
 
     def text_of(self, refusal: Refusal) -> str:
-        """Return what a leaf is told of a refusal."""
-        who, where = self.standing.identity, self._host.name_of(self._node)
-        return f"{who!r} has no right {refusal.right!r} for {refusal.said:.200} at {where}"
+        """Return the text of a refusal for the leaf."""
+        identity, node_name = self.standing.identity, self._host.name_of(self._node)
+        return (
+            f"{identity!r} has no right {refusal.right!r} for {refusal.label:.200} at "
+            f"{node_name}"
+        )
 
     def _refusal_of(self, frame: RawFrame) -> Refusal | None:
-        """Return what a dispatch lacks; None when it may pass."""
+        """Return the right that a dispatch lacks; None if it may pass."""
         _, _, data, _, node, source_actor, number, payload = frame
         if source_actor == DIRECTORY and not data & RESPONSE and node != self._node:
             return Refusal("names", "names of the leaf", "names of its own")
         if not data & RESPONSE and number >= FIRST_ACTOR:
             key = (node, number)
-            if key not in self._given and not self._permits("send", key):
+            if key not in self._granted and not self._permits("send", key):
                 return self._about("send", key)
         foreign = self._foreign_ref(payload)
         if foreign is not None:
@@ -220,15 +224,15 @@ class LeafGate:
         try:
             message: Any = self._host.read(payload)
         except RemoteProtocolError:
-            return None  # nobody else can read it either, and its sender is told why
+            return None  # the receiver refuses it, and reports that to the sender
         except LargePayload:
-            what = f"a message of {len(payload):,} B to part {number} of a node"
-            return Refusal("send", what, what)
+            label = f"a message of {len(payload):,} B to part {number} of a node"
+            return Refusal("send", label, label)
         message = message.message if message.__class__ is Envelope else message
         return self._refusal_at_part(number, message, node, data & MESSAGE_ID_MASK)
 
     def _looks_itself(self, number: int) -> bool:
-        """Return whether a part of this node looks at each topic, log or entity itself."""
+        """Return whether a part of this node checks topics, logs or entities itself."""
         rights = self.standing.rights
         return (
             (number == CORE_ACTOR and rights.has_topics)
@@ -237,14 +241,14 @@ class LeafGate:
         )
 
     def _foreign_ref(self, payload: bytes) -> Refusal | None:
-        """Return the refusal of a ref that the leaf names and was not given."""
+        """Return the refusal of the first ref that was not granted to the leaf."""
         try:
             for first, second in find_references(payload, REFS_WITHIN):
                 if isinstance(first, str) or isinstance(second, str):
                     name = str(first)
                     if not self.standing.rights.permit("entities", name):
                         return Refusal("entities", name, f"entities of {name!r:.200}")
-                elif first != self._leaf and (first, second) not in self._given:
+                elif first != self._leaf and (first, second) not in self._granted:
                     return self._about("send", (first, second))
         except RemoteProtocolError as error:
             return Refusal("send", str(error), str(error))
@@ -253,7 +257,7 @@ class LeafGate:
     def _refusal_at_part(
         self, number: int, message: Any, node: bytes, message_id: int
     ) -> Refusal | None:
-        """Return what a message to a part of a node lacks."""
+        """Return the right that a message to a part of a node lacks."""
         rights, kind = self.standing.rights, type(message)
         if number == NODE_ACTOR and kind in _COMMANDS:
             target = message.number
@@ -263,12 +267,12 @@ class LeafGate:
                 kind is not messages.LinkActors
                 or getattr(message.other, "node_id", b"") == self._leaf
             )
-            is_given = kind is messages.AskCredit and key in self._given
-            if is_given or (is_own and key[1] >= FIRST_ACTOR and self._permits(right, key)):
+            is_granted = kind is messages.AskCredit and key in self._granted
+            if is_granted or (is_own and key[1] >= FIRST_ACTOR and self._permits(right, key)):
                 return None
             return self._about(right, key)
         if (number, kind) in ((DIRECTORY, messages.Describe), (NODE_ACTOR, messages.CancelAsk)):
-            return None  # what it may cancel is its own asks
+            return None  # it can cancel its own asks only
         if number == INSPECTOR and kind in self._host.inspections:
             return None if rights.inspect else Refusal("inspect", "figures", "figures")
         if number == INSPECTOR and kind is messages.DrainNode:
@@ -285,12 +289,12 @@ class LeafGate:
     def _refusal_of_name(
         self, number: int, message: Any, node: bytes, message_id: int
     ) -> Refusal | None:
-        """Return what a question about a name lacks, to a spawn server or a directory."""
+        """Return the right that a question to spawn server or directory about a name lacks."""
         rights, kind = self.standing.rights, type(message)
         is_named = kind in _NAMED.get(number, ()) and type(message.name) is str
         if not is_named:
-            what = f"{kind.__qualname__} to part {number} of a node"
-            return Refusal("send", what, what)
+            label = f"{kind.__qualname__} to part {number} of a node"
+            return Refusal("send", label, label)
         if number == SPAWN_SERVER:
             name = self._host.offered_as(message) if node == self._node else message.name
             is_permitted = rights.permit("spawn", name)
@@ -304,7 +308,7 @@ class LeafGate:
     def _refusal_of_log(
         self, message: Any, node: bytes, right: Literal["logs", "append"]
     ) -> Refusal | None:
-        """Return what a question about a log lacks; only this node tells which there are."""
+        """Return the right that a question about a log lacks; only this node lists its logs."""
         rights, log = self.standing.rights, getattr(message, "log", None)
         if type(log) is str:
             return None if rights.permit(right, log) else Refusal(right, log, repr(log))
@@ -312,7 +316,7 @@ class LeafGate:
         return None if is_here and rights.logs else Refusal(right, "logs", "logs")
 
     def _may_announce(self, key: Key) -> bool:
-        """Return whether a proxy of an actor may be announced; note whether its end is told."""
+        """Return whether a proxy may be announced; record whether its end is reported."""
         is_watched = key in self._watched or (
             len(self._watched) < GIVEN_LIMIT
             and (
@@ -325,8 +329,8 @@ class LeafGate:
             self._watched.add(key)
             return True
         self.unwatched.append(key)
-        if key in self._given:
-            return True  # its number stays taken, see `callboard.proxies.ledger.registry`
+        if key in self._granted:
+            return True  # its number stays reserved, see `callboard.proxies.ledger.registry`
         self.refusals.append(self._about("monitor", key))
         return False
 
@@ -335,26 +339,26 @@ class LeafGate:
         return self._permits("send", (self._node, number))
 
     def _names_of(self, key: Key) -> Collection[str]:
-        """Return what an actor is called, as far as this node knows."""
+        """Return the names of an actor, if this node knows them."""
         names = self._host.names_of(key[1]) if key[0] == self._node else ()
-        return names or self._given.get(key) or ("",)
+        return names or self._granted.get(key) or ("",)
 
     def _permits(self, right: NamedRight, key: Key) -> bool:
         return any(self.standing.rights.permit(right, name) for name in self._names_of(key))
 
     def _about(self, right: str, key: Key) -> Refusal:
-        """Return the refusal of a right for an actor; the leaf reads no name that it lacks."""
-        said = f"actor {key[1]} of node {key[0].hex()[:12]}"
+        """Return the refusal of a right for an actor, without revealing unknown names."""
+        label = f"actor {key[1]} of node {key[0].hex()[:12]}"
         name = ", ".join(self._names_of(key))
-        return Refusal(right, f"{name} ({said})" if name else said, said)
+        return Refusal(right, f"{name} ({label})" if name else label, label)
 
-    # --- what goes to the leaf ---
+    # --- frames to the leaf ---
 
-    def sent(self, frame: bytes) -> bytes:
-        """Return a frame as it goes out to the leaf: as it is, to nobody, or nothing at all.
+    def outgoing(self, frame: bytes) -> bytes:
+        """Return a frame as it is sent to the leaf: unchanged, as a refusal, or empty.
 
-        Topics, groups and callboard's own names are the business of this node with its leaf:
-        others neither tell it theirs, nor are led to it.
+        Topics, groups and callboard's internal names are a matter between this node and its
+        leaf: other nodes do not send theirs to the leaf, and do not use the leaf's.
         """
         operation, _, data, source, _, source_actor, number = HEADER.unpack_from(frame)
         is_open = (
@@ -362,20 +366,20 @@ class LeafGate:
             or operation != _DISPATCH
             or data & RESPONSE
             or number not in {CORE_ACTOR, DIRECTORY}
-            or not self._may_reach(source)  # which is turned away
+            or not self._may_reach(source)  # it is turned away below
             or (number == DIRECTORY and self._may_be_asked(frame[HEADER_SIZE:]))
         )
         if is_open:
             return frame if self.lets_out(frame) else b""
         data &= _POSITION | MESSAGE_ID_MASK
-        text = f"{self.standing.identity!r} has no topics, groups or own names but here"
+        text = f"{self.standing.identity!r} has topics, groups and own names at this node only"
         payload = write_plain([text])
         return pack_frame(
             _DISPATCH, data, source, self._leaf, source_actor, NOT_PERMITTED, payload
         )
 
     def _may_be_asked(self, payload: bytes) -> bool:
-        """Return whether another node may put a question to the directory of the leaf."""
+        """Return whether another node may send a question to the leaf's directory."""
         try:
             message: Any = self._host.read(payload)
         except (RemoteProtocolError, LargePayload):
@@ -386,13 +390,13 @@ class LeafGate:
         )
 
     def give(self, number: int) -> None:
-        """Let the leaf send to an actor of this node that it may look up by its names."""
+        """Grant the leaf an actor of this node that it may look up by its names."""
         key = (self._node, number)
         if self._permits("names", key):
             self._note([key])
 
     def lets_out(self, frame: bytes) -> bool:
-        """Return whether a frame goes out to the leaf, which is given what is in it."""
+        """Return whether a frame may be sent to the leaf, and grant the refs in it."""
         fields = HEADER.unpack_from(frame)
         operation, _, data, source, destination, source_actor, _ = fields
         if destination != self._leaf:
@@ -405,7 +409,7 @@ class LeafGate:
             try:
                 for first, second in find_references(frame[HEADER_SIZE:], OWN_REFS_WITHIN):
                     if isinstance(first, bytes) and isinstance(second, int):
-                        keys.append((first, second))  # refs of entities give nothing
+                        keys.append((first, second))  # refs of entities grant nothing
             except RemoteProtocolError:
                 pass  # the leaf cannot read it either
             name = ""
@@ -419,7 +423,7 @@ class LeafGate:
         return True
 
     def _turn_away(self, fields: Fields) -> None:
-        """Answer a node in the leaf's name that this one cannot answer; on the runner."""
+        """Refuse a node on behalf of the leaf, which cannot answer it; on the runner."""
         operation, _, data, node, _, actor, number = fields
         accounts, leaf, name = self._turned_away, self._leaf, self._host.name_of(node)
         text = self.text_of(Refusal("reach", name, name))
@@ -438,32 +442,32 @@ class LeafGate:
             error, data = self._host.write_error(text), RESPONSE | position | message_id
             answer = pack_frame(_DISPATCH, data, leaf, node, 0, actor, error)
             self.answers.append((node, answer))
-        for told, report in accounts.reports():
-            frame = pack_frame(Operation.DELIVERY_REPORT, 0, leaf, told, 0, 0, report)
-            self.answers.append((told, frame))
+        for peer, report in accounts.reports():
+            frame = pack_frame(Operation.DELIVERY_REPORT, 0, leaf, peer, 0, 0, report)
+            self.answers.append((peer, frame))
 
     def _note(self, keys: list[Key], name: str = "") -> None:
-        """Take note of actors that the leaf is given."""
-        given = self._given
+        """Record actors that are granted to the leaf."""
+        granted = self._granted
         for key in keys:
-            if key[1] < FIRST_ACTOR or key[0] == self._leaf or (key in given and not name):
+            if key[1] < FIRST_ACTOR or key[0] == self._leaf or (key in granted and not name):
                 continue
             names = self._host.names_of(key[1]) if key[0] == self._node else (name,)
             with self._lock:
-                given.pop(key, None)
-                given[key] = names
-                if len(given) > GIVEN_LIMIT:
-                    del given[next(iter(given))]
+                granted.pop(key, None)
+                granted[key] = names
+                if len(granted) > GIVEN_LIMIT:
+                    del granted[next(iter(granted))]
 
 
-#: What nodes themselves are told, and the right that it takes.
+#: Commands to nodes, and the rights that they need.
 _COMMANDS: Final[dict[type, NamedRight]] = {
     messages.StopActor: "stop",
     messages.LinkActors: "link",
     messages.AskCredit: "send",
 }
 
-#: What the parts of a node are asked by name.
+#: Questions to parts of a node that contain a name.
 _NAMED: Final = {
     SPAWN_SERVER: (messages.Spawn,),
     DIRECTORY: (messages.Lookup, messages.WatchName),

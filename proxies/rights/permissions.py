@@ -1,4 +1,4 @@
-"""Who a link belongs to, by what was proven on it, and what that peer may do."""
+"""The identity of a link's peer, by its proof, and the rights of that identity."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -11,13 +11,13 @@ from callboard.proxies.rights.rights import Rights
 from callboard.support.dataclass import dataclass
 
 Secret = str | bytes
-#: One secret, or several while one takes the place of another: the first is proved first.
+#: One secret, or several during a change of secrets: the first is proved first.
 Secrets = Secret | Sequence[Secret]
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """As whom a peer was let in: the name that it has proven, and the rights of that one."""
+    """The authenticated identity of a peer, and its rights."""
 
     identity: str
     rights: Rights
@@ -25,16 +25,16 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The rights of each identity, by patterns of names; the first that matches holds."""
+    """The rights of each identity, by patterns of names; the first match is valid."""
 
     table: tuple[tuple[str, Rights], ...]
 
     def admit(self, secret_name: str, certified: Iterable[str]) -> Principal | None:
-        """Return what is permitted to a peer; None when it is not to be linked with.
+        """Return the identity and rights of a peer; None if it may not be linked.
 
         Args:
-            secret_name: of the secret that it proved; empty without one that has a name.
-            certified: names in its certificate: they count where no secret has a name.
+            secret_name: name of the proven secret; empty for one without a name.
+            certified: names in its certificate, used with a nameless secret.
         """
         names = (secret_name,) if secret_name else (*certified,) or ("",)
         for pattern, rights in self.table:
@@ -46,12 +46,12 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class LinkAccess:
-    """What guards the links of a node, or of one of its ports.
+    """Authentication of the links of a node, or of one of its ports.
 
     Attributes:
-        keys: the secrets that a peer may prove, with their names; one may have none.
-        permissions: what each peer may do; None for everything.
-        has_own_keys: whether the secrets are those of one port, not the node's.
+        keys: the secrets that a peer may prove, with their names, which may be empty.
+        permissions: rights of each peer; None for all rights.
+        has_own_keys: whether the secrets belong to one port, not to the node.
         allow_unsealed: whether peers of release 0.1, which do not seal, may prove a secret.
     """
 
@@ -69,45 +69,47 @@ class LinkAccess:
         *,
         allow_unsealed: bool = False,
     ) -> "LinkAccess":
-        """Check what a user gave; of several secrets in one place the first is proved first.
+        """Check the secrets and permissions of a user.
+
+        Of several secrets in one place the first is proved first.
 
         Raises:
-            TypeError: the maps hold something else than names with secrets, or with rights.
-            ValueError: a secret is empty or there twice, there are too many, or a name is odd.
+            TypeError: a map holds something other than names with secrets, or with rights.
+            ValueError: a secret is empty or repeated, there are too many, or a name is invalid.
         """
-        keys = [("", secret_bytes(each)) for each in _several(secret)]
-        for name, each in _items(secrets, "secrets", '{"sensor": "a secret"}'):
+        keys = [("", secret_bytes(value)) for value in _several(secret)]
+        for name, value in _items(secrets, "secrets", '{"sensor": "a secret"}'):
             if not name or not name.isprintable():
-                msg = f"{name!a} cannot be the name of a secret: give it one that can be read"
+                msg = f"{name!a} cannot be the name of a secret: use a printable name"
                 raise ValueError(msg)
-            several = _several(each)
-            if not several or not all(isinstance(one, str | bytes) for one in several):
-                msg = f"secrets[{name!r}] takes a text or bytes, not {type(each).__name__}"
+            several = _several(value)
+            if not several or not all(isinstance(single, str | bytes) for single in several):
+                msg = f"secrets[{name!r}] takes a text or bytes, not {type(value).__name__}"
                 raise TypeError(msg)
-            keys += [(name, secret_bytes(one)) for one in several]
+            keys += [(name, secret_bytes(single)) for single in several]
         if len(keys) > SECRET_LIMIT:
             msg = f"{len(keys)} secrets are too many: a node tries {SECRET_LIMIT} at most"
             raise ValueError(msg)
-        seen: dict[bytes, str] = {}
+        names: dict[bytes, str] = {}
         for name, key in keys:
-            if key in seen:
+            if key in names:
                 msg = (
-                    f"the secrets {seen[key] or 'without a name'!r} and "
-                    f"{name or 'without a name'!r} are the same: "
-                    "nobody could tell who proves it"
+                    f"the secrets {names[key] or 'without a name'!r} and "
+                    f"{name or 'without a name'!r} are the same, so they identify no peer; "
+                    "use different ones"
                 )
                 raise ValueError(msg)
-            seen[key] = name
+            names[key] = name
         table = None if permissions is None else _permissions(permissions)
         return cls(tuple(keys), table, allow_unsealed)
 
 
-#: Nothing is asked of a peer, and everything is permitted.
+#: No authentication, and all rights.
 OPEN: Final = LinkAccess()
 
 
 def secret_bytes(secret: Secret) -> bytes:
-    """Return a shared secret as it is proved.
+    """Return a shared secret as bytes.
 
     Raises:
         ValueError: it is empty.
@@ -119,17 +121,17 @@ def secret_bytes(secret: Secret) -> bytes:
     return secret.encode() if isinstance(secret, str) else secret
 
 
-def _several(given: Any) -> Sequence[Any]:
-    """Return one secret or several as several."""
-    if given is None:
+def _several(value: Any) -> Sequence[Any]:
+    """Return one secret or several as a sequence."""
+    if value is None:
         return ()
-    return given if isinstance(given, list | tuple) else (given,)
+    return value if isinstance(value, list | tuple) else (value,)
 
 
-def _permissions(given: Mapping[str, Rights]) -> Permissions:
-    """Check the permissions that a user gave."""
+def _permissions(entries: Mapping[str, Rights]) -> Permissions:
+    """Check the permissions of a user."""
     table = []
-    for pattern, rights in _items(given, "permissions", '{"sensor": Rights(names=["till"])}'):
+    for pattern, rights in _items(entries, "permissions", '{"sensor": Rights(names=["till"])}'):
         if not isinstance(rights, Rights):
             msg = f"permissions[{pattern!r}] takes Rights(…), not {rights!r:.80}"
             raise TypeError(msg)
@@ -137,11 +139,11 @@ def _permissions(given: Mapping[str, Rights]) -> Permissions:
     return Permissions(tuple(table))
 
 
-def _items(given: object, what: str, example: str) -> list[tuple[str, object]]:
+def _items(value: object, label: str, example: str) -> list[tuple[str, object]]:
     """Return the entries of a map by names."""
-    if given is None:
+    if value is None:
         return []
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        msg = f"{what} takes a map such as {example}: {what}={given!r:.80}"
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        msg = f"{label} takes a map such as {example}: {label}={value!r:.80}"
         raise TypeError(msg)
-    return list(given.items())
+    return list(value.items())

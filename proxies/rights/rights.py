@@ -1,4 +1,4 @@
-"""What a peer may do: names of rights, patterns of what they are for, and how to ask."""
+"""Rights of a peer: their names, the patterns they apply to, and checks."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, Self
 from callboard.basp.keyed_name import QUEUE_PREFIX
 from callboard.support.dataclass import dataclass
 
-#: The name of the actor of topics and stores; it looks at each value of a leaf itself.
+#: The name of the actor of topics and stores, which checks each value of a leaf itself.
 CORE_NAME: Final = "callboard.core"
-#: What the names of the masters of stores begin with; the name of the store follows in hex.
+#: Prefix of the names of stores' masters; the name of the store follows in hex.
 MASTER_NAME: Final = "callboard.master."
 
 #: Rights whose patterns are matched with names, as file names are (`*`, `?`, `[a-z]`).
@@ -19,11 +19,11 @@ NAMED: Final = (
     *("names", "send", "monitor", "spawn", "stop", "link", "logs", "append", "reach"),
     *("entities", "host", "queues"),
 )
-#: Rights whose entries are the beginnings of topics.
+#: Rights whose entries are prefixes of topics.
 TOPICS: Final = ("publish", "subscribe")
-#: What the names of callboard's own actors begin with: patterns match them that begin so too.
+#: Prefix of the names of callboard's own actors; only patterns with this prefix match them.
 OWN: Final = "callboard."
-#: What may be done with a store, each including those before it.
+#: Levels of access to a store, each including those before it.
 STORE_LEVELS: Final = ("read", "write")
 
 Level = Literal["read", "write"]
@@ -45,33 +45,36 @@ NamedRight = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a peer may do at a node; for `Node(permissions={pattern: Rights(…)})`.
+    """The rights of a peer at a node; for `Node(permissions={pattern: Rights(…)})`.
 
-    Without entries a right is not given. Patterns are matched as file names are (`*`, `?`,
+    A right without entries is not granted. Patterns are matched as file names are (`*`, `?`,
     `[a-z]`), case included; an actor without a name is matched by the name of its class. Names
-    that begin with `callboard.` are callboard's own: only patterns match them that begin so
-    too. Such a peer is a *leaf*: it speaks for itself only, sees no other nodes and carries
-    nothing for them. It may always send to actors that it was given: it looked them up or
-    spawned them, they sent it a message, or a message brought it their ref.
+    with the prefix `callboard.` are callboard's own: only patterns with this prefix match them.
+    A peer with limited rights is a *leaf*: its frames may name only itself as the source, it
+    sees no other nodes and forwards nothing. It may always send to actors that were granted to
+    it: it looked them up or spawned them, they sent it a message, or a message contained their
+    ref.
 
     Attributes:
         names: names that it may look up and watch, groups included.
-        send: actors that it may send to without having been given them.
-        monitor: actors whose end it may be told.
+        send: actors that it may send to without a grant.
+        monitor: actors that it may monitor.
         spawn: offered classes, by the names they are offered under.
         stop: actors that it may stop and kill.
         link: actors that it may link with its own.
-        publish: topics that it may publish to: what begins so.
-        subscribe: topics whose values it may get: what begins so.
+        publish: prefixes of topics that it may publish to.
+        subscribe: prefixes of topics whose values it may get.
         stores: stores that it may `"read"`, or `"write"` as well, by patterns of their names.
         logs: logs that it may read.
         append: logs that it may append to, under the name of any producer.
         inspect: it may ask for the node's figures, actors, links and events.
-        drain: it may have the node drained.
-        reach: names of nodes behind this one that it may talk with, under the same rights.
-        entities: types of entities that it may send to, wherever these run, and whose refs it
-            may put into messages.
-        host: types of entities that it may host, so that what it tells of their owners counts.
+        drain: it may drain the node.
+        reach: names of nodes reached through this one that it may talk with, under the same
+            rights.
+        entities: types of entities that it may send to, on any node, and whose refs it may put
+            into messages.
+        host: types of entities that it may host, so that its claims about their owners are
+            accepted.
         queues: work queues that it may put to and take from.
     """
 
@@ -92,15 +95,15 @@ class Rights:
     entities: Collection[str] = ()
     host: Collection[str] = ()
     queues: Collection[str] = ()
-    #: A full member: no leaf, and nothing is refused.
+    #: Whether it is a full member: not a leaf, with all rights.
     is_member: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Check the values, and keep copies of them.
+        """Check the values, and copy them.
 
         Raises:
             TypeError: a right is of another type than its default, such as one text.
-            ValueError: a store's level is not known.
+            ValueError: a store's level is unknown.
         """
         for right in (*NAMED, *TOPICS):
             value = getattr(self, right)
@@ -116,8 +119,8 @@ class Rights:
             if level not in STORE_LEVELS:
                 from difflib import get_close_matches
 
-                meant = get_close_matches(str(level), STORE_LEVELS, 1)
-                hint = f"; did you mean {meant[0]!r}?" if meant else ""
+                matches = get_close_matches(str(level), STORE_LEVELS, 1)
+                hint = f"; did you mean {matches[0]!r}?" if matches else ""
                 msg = f"a store is for 'read' or 'write', not {level!r} ({name!r}){hint}"
                 raise ValueError(msg)
         object.__setattr__(self, "stores", MappingProxyType(dict(stores)))
@@ -136,33 +139,33 @@ class Rights:
         return bool(self.publish or self.subscribe or self.stores)
 
     def permit(self, right: NamedRight, name: str) -> bool:
-        """Return whether a right is given for a name."""
+        """Return whether a right is granted for a name."""
         if right == "entities" and name.startswith(QUEUE_PREFIX):
             right, name = "queues", name.removeprefix(QUEUE_PREFIX)
         own = OWN if name.startswith(OWN) else ""
         patterns: tuple[str, ...] = getattr(self, right)
         return self.is_member or any(
-            fnmatchcase(name, each) for each in patterns if each.startswith(own)
+            fnmatchcase(name, pattern) for pattern in patterns if pattern.startswith(own)
         )
 
     def permit_topic(self, right: Literal["publish", "subscribe"], topic: str) -> bool:
-        """Return whether a right is given for a topic, and for all topics that begin so."""
+        """Return whether a right is granted for a topic and all topics with this prefix."""
         return topic.startswith(tuple(getattr(self, right)))
 
     def permit_store(self, name: str, level: Level) -> bool:
         """Return whether a store may be read, or written."""
         needed = STORE_LEVELS.index(level)
         return any(
-            fnmatchcase(name, pattern) and STORE_LEVELS.index(given) >= needed
-            for pattern, given in self.stores.items()
+            fnmatchcase(name, pattern) and STORE_LEVELS.index(granted) >= needed
+            for pattern, granted in self.stores.items()
         )
 
 
 def may_look_up(rights: Rights, name: str, *, is_here: bool = True) -> bool:
-    """Return whether a leaf may look up or watch a name, at its member or one behind that.
+    """Return whether a leaf may look up or watch a name, at its member or a node beyond.
 
-    The endpoints of both sides find each other where a topic or store is open. Masters are
-    found through the topics of their stores.
+    The endpoints of both sides find each other if a topic or store is open. Masters are found
+    through the topics of their stores.
     """
     if name == CORE_NAME:
         return is_here and rights.has_topics

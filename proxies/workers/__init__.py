@@ -1,1 +1,1 @@
-"""Worker processes: nodes in child processes, one for each core."""
+"""Worker processes: nodes in child processes, to use all cores."""

@@ -1,4 +1,4 @@
-"""Where a class comes from, so that another process can load it: never by pickle."""
+"""The source of a class, so that another process can load it, without pickle."""
 
 import importlib
 import importlib.util
@@ -14,12 +14,12 @@ from callboard.actors.reference import current_cell
 from callboard.proxies.errors import WorkerFailed
 from callboard.support.text import describe
 
-#: What a program lacks whose classes are loaded in workers.
+#: Advice for a program whose classes are loaded by workers.
 MAIN_GUARD: Final = 'put what the program does under if __name__ == "__main__":'
 
 
 class ClassSource(NamedTuple):
-    """A class by its module, the file of that, and its qualified name there."""
+    """A class, identified by its module, the module's file, and its qualified name."""
 
     module: str
     path: str
@@ -27,42 +27,46 @@ class ClassSource(NamedTuple):
 
     @property
     def key(self) -> str:
-        """A name that no other class of the program has."""
+        """A name that is unique among the classes of the program."""
         return f"{self.module}:{self.name}"
 
 
 def source_of(actor_class: type) -> ClassSource:
-    """Return where a class is defined.
+    """Return the source of a class.
 
     Raises:
-        NotSpawnable: it is local to a function, or was typed in without a file.
+        NotSpawnable: it is local to a function, or was defined without a file.
     """
     name = actor_class.__qualname__
     if "<locals>" in name:
-        msg = f"{name} is local to a function; define it at its file's top for other processes"
+        msg = (
+            f"{name} is local to a function; define it at the top level of its file "
+            "for other processes"
+        )
         raise NotSpawnable(msg)
     try:
         path = inspect.getfile(actor_class)
     except (OSError, TypeError) as error:
-        msg = f"{name} comes from no file, so another process cannot load it ({error})"
+        msg = f"{name} lacks a source file, so another process cannot load it ({error})"
         raise NotSpawnable(msg) from None
     module = actor_class.__module__
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if module == "__main__" and main is not None:  # python -m: other processes import it
+    # Started by python -m: other processes import it.
+    if module == "__main__" and main is not None:
         module = main.name
     return ClassSource(module, str(Path(path).absolute()), name)
 
 
 def load_class(source: ClassSource) -> Any:
-    """Load a class from its module, or from its file where that is not the module's.
+    """Load a class from its module, or from its file if that is not the module's.
 
-    A program's main file is executed under another name than `__main__`, once.
+    The main file of a program is executed once, under another name than `__main__`.
     """
     return attrgetter(source.name)(_imported(source) or _executed(source.path))
 
 
 def _imported(source: ClassSource) -> ModuleType | None:
-    """Import the module by its name; None when that name means another file here."""
+    """Import the module by its name; None if that name is another file here."""
     if source.module in ("", "__main__"):
         return None
     try:
@@ -83,7 +87,7 @@ def _executed(path: str) -> ModuleType:
     """Execute a file as a module, once.
 
     Raises:
-        NotSpawnable: it raised; it may do what only the program itself should.
+        NotSpawnable: it raised an error; it may do work that only the program itself should.
     """
     module = _EXECUTED.get(path)
     if module is None:
@@ -108,9 +112,9 @@ def _executed(path: str) -> ModuleType:
 
 
 def refuse_while_loading() -> None:
-    """Refuse workers of a program that a worker only reads its classes from.
+    """Refuse to start workers while a worker executes a program's file for its classes.
 
-    Actors that live here may have workers at any time.
+    Actors in this process may start workers at any time.
 
     Raises:
         WorkerFailed: the program's file is being executed, and starts workers each time.

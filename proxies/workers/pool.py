@@ -37,7 +37,7 @@ P = ParamSpec("P")
 
 MODULE: Final = "callboard.proxies.worker_process"
 
-#: Seconds that a worker may take to end; then it is killed.
+#: Seconds for a worker to end before it is killed.
 EXIT_TIME: Final = 3.0
 
 
@@ -45,20 +45,20 @@ EXIT_TIME: Final = 3.0
 class Worker:
     """A node in a child process; `on=worker` spawns there."""
 
-    #: Of the node that it is linked to.
+    #: Broker of the node that it is linked to.
     _broker: Broker
-    #: The class of its own node, as `module:name`.
+    #: Class of the worker's node, as `module:name`.
     _node_class: str
-    #: Of its node, for people.
+    #: Name of its node, for people.
     name: str
-    #: The classes that it offers from the beginning; what it is to offer later is added.
+    #: Classes that it offers at its start; classes loaded later are added.
     _offers: dict[str, ClassSource]
-    #: Called with the reason on a thread of its own when the process has ended.
+    #: Called with the reason, on a separate thread, when the process has ended.
     _ended: Callable[["Worker", str], object]
 
     def __post_init__(self) -> None:
-        """Start the process, in the background."""
-        #: Done when its node is linked and offers the classes, or with `WorkerFailed`.
+        """Start the process in the background."""
+        #: Done when its node is linked and offers the classes; fails with `WorkerFailed`.
         self.ready: Future[Worker] = Future(f"worker {self.name}")
         self.node_id = b""
         self.pid = 0
@@ -96,13 +96,13 @@ class Worker:
 
     @property
     def is_running(self) -> bool:
-        """True from when it is ready until its process or link ends."""
+        """Whether it is ready and neither its process nor its link has ended."""
         return self.ready.done() and self.ready.exception() is None and not self._is_over
 
     # --- for its pool ---
 
     def close(self) -> None:
-        """Let the process end; `join` waits for it."""
+        """Ask the process to end; `join` waits for it."""
         self._is_closing = True
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
@@ -114,19 +114,19 @@ class Worker:
             self._process.kill()
 
     def join(self, timeout: float = EXIT_TIME) -> None:
-        """Wait until the process has ended; kill it when it takes too long."""
+        """Wait until the process has ended; kill it after the timeout."""
         self._thread.join(min(timeout, EXIT_TIME))
         if self._thread.is_alive():
             self.kill()
             self._thread.join(EXIT_TIME)
 
     def linked(self) -> None:
-        """The link to some node is established: perhaps it is ours."""
+        """Complete `ready` if a new link is the one to this worker."""
         if self.node_id and self.node_id in self._broker.routes.router.next_hops:
             self.ready.set_result(self)
 
     def _offer(self, source: ClassSource) -> Future[None]:
-        """Let the worker load a class, once."""
+        """Load a class in the worker, once."""
         with self._lock:
             offered = self._offered.get(source.key)
             if offered is None:
@@ -144,7 +144,7 @@ class Worker:
         self._offered[key] = offered
         return offered
 
-    # --- the thread that attends to the process ---
+    # --- the thread that follows the process ---
 
     def _attend(self) -> None:
         """Start the process and follow it to its end."""
@@ -152,7 +152,7 @@ class Worker:
         try:
             self._start()
             with (
-                contextlib.suppress(OSError),  # reset: it ended
+                contextlib.suppress(OSError),  # a reset means that it ended
                 self._control.makefile("r", encoding="utf-8") as lines,
             ):
                 self._listen(lines)
@@ -188,7 +188,8 @@ class Worker:
             theirs.close()
             self._their_control.close()
         self.pid = self._process.pid
-        # Its handshake begins when the interpreter is up, on a busy machine after a while.
+        # The handshake starts when the interpreter is running, which takes a while on a busy
+        # machine.
         runtime.post(partial(connector.adopt, ours, dialer=False, patience=START_TIME))
         with self._lock:
             offers = dict(self._offers)
@@ -204,15 +205,16 @@ class Worker:
         }
         self._say(about)
 
-    def _say(self, what: object) -> None:
+    def _say(self, data: object) -> None:
         """Write one line to the process."""
         import json
 
-        with contextlib.suppress(OSError):  # it ended: whoever waits is told
-            self._control.sendall(json.dumps(what).encode() + b"\n")
+        # If the process ended, the waiting callers fail elsewhere.
+        with contextlib.suppress(OSError):
+            self._control.sendall(json.dumps(data).encode() + b"\n")
 
     def _listen(self, lines: IO[str]) -> None:
-        """Take what the process says, line by line."""
+        """Handle the lines that the process writes."""
         import json
 
         for line in lines:
@@ -220,7 +222,7 @@ class Worker:
             if "node" in report:
                 self.node_id = bytes.fromhex(report["node"])
                 for offered in self._offered.values():
-                    offered.set_result(None)  # it links when it has loaded them
+                    offered.set_result(None)  # its node links only after loading them
                 self._broker.runtime.post(self.linked)
             elif "offered" in report:
                 self._offered[report["offered"]].set_result(None)
@@ -228,14 +230,15 @@ class Worker:
                 key = report["refused"]
                 text = f"{key} cannot be loaded in worker {self.name}: {report['why']}"
                 self._offered[key].set_exception(NotSpawnable(text))
-                self.ready.set_exception(NotSpawnable(text))  # unless it is ready already
+                # Without effect if the worker is ready already.
+                self.ready.set_exception(NotSpawnable(text))
 
     def _reap(self) -> str:
-        """Wait for the process; returns how it ended."""
+        """Wait for the process; return how it ended."""
         assert self._process is not None
         try:
             code = self._process.wait(EXIT_TIME)
-        except subprocess.TimeoutExpired:  # it closed the socket and did not end
+        except subprocess.TimeoutExpired:  # it closed its socket without ending
             self._process.kill()
             code = self._process.wait()
         if self._is_closing:
@@ -246,16 +249,16 @@ class Worker:
 FIRST_PAUSE: Final = 0.1
 LAST_PAUSE: Final = 5.0
 
-#: Seconds that a worker runs before its end no longer counts as one of a series.
+#: Seconds of running after which the end of a worker does not count as one of a series.
 STEADY: Final = 10.0
 
-#: Seconds that a worker may take until it is linked: ten processes may share a processor.
+#: Seconds for a worker to start and link: ten processes may share a processor.
 START_TIME: Final = 120.0
 
-#: Seconds that the report of a worker's drain may take beyond the drain itself.
+#: Seconds for the report of a worker's drain beyond the drain itself.
 REPORT_TIME: Final = 1.0
 
-#: Seconds that a spawn waits while no worker runs.
+#: Seconds that a spawn waits while no worker is running.
 REFILL_TIME: Final = 5.0
 
 
@@ -263,8 +266,8 @@ REFILL_TIME: Final = 5.0
 class WorkerPool:
     """Worker processes of one node; `node.workers(n)` makes it.
 
-    A process that ends is replaced, after a pause that grows while that happens again and
-    again. Its actors are gone: who monitors them is told `unreachable`.
+    A process that ends is replaced after a pause, which grows if it happens repeatedly.
+    Monitors of its actors report `unreachable`.
     """
 
     _broker: Broker
@@ -275,7 +278,7 @@ class WorkerPool:
     _wait: Callable[[Coroutine[Any, Any, Any]], Any]
 
     def __post_init__(self) -> None:
-        """Start the processes; only nodes make pools.
+        """Start the processes; only nodes create pools.
 
         Raises:
             ValueError: fewer than one.
@@ -291,10 +294,10 @@ class WorkerPool:
         self._stop_listening = self._runtime.listen(self._note)
         self._workers = [self._start(index) for index in range(self._count)]
 
-    # --- who works ---
+    # --- running workers ---
 
     def workers(self) -> list[Worker]:
-        """Return the workers that run."""
+        """Return the running workers."""
         return [worker for worker in self._workers if worker.is_running]
 
     def __len__(self) -> int:
@@ -314,11 +317,11 @@ class WorkerPool:
     def spawn(
         self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
     ) -> ActorRef[A]:
-        """Spawn an actor on the worker whose turn it is.
+        """Spawn an actor on the next worker in turn.
 
         Raises:
             NotSpawnable: the class is local to a function, or cannot be loaded there.
-            WorkerFailed: no worker runs.
+            WorkerFailed: no worker is running.
             RemoteError: the actor's `__init__` raised there.
         """
         return self._wait(self.aspawn(actor_class, *args, **kwargs))  # type: ignore[no-any-return]
@@ -333,7 +336,7 @@ class WorkerPool:
     def spawn_each(
         self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
     ) -> list[ActorRef[A]]:
-        """Spawn an actor on each worker that runs; raises what `spawn` does."""
+        """Spawn an actor on each running worker; raises the errors of `spawn`."""
         return self._wait(self.aspawn_each(actor_class, *args, **kwargs))  # type: ignore[no-any-return]
 
     async def aspawn_each(
@@ -344,20 +347,20 @@ class WorkerPool:
         return list(await asyncio.gather(*starts))
 
     async def _pick(self) -> Worker:
-        """Return the worker whose turn it is; wait for one if none runs."""
+        """Return the next worker in turn; wait for one if none is running."""
         if self._is_closed:
             msg = f"the workers of {self._runtime.name} were closed; start others"
             raise NodeClosed(msg)
         ready = self.workers()
         if ready:
             return ready[next(self._turns) % len(ready)]
-        found: Future[Worker] = Future("a worker")
-        self._waiting.append(found)
+        next_ready: Future[Worker] = Future("a worker")
+        self._waiting.append(next_ready)
         late = f"no worker of {self._runtime.name} runs; see its events for why"
-        return await self._runtime.in_time(found, REFILL_TIME, WorkerFailed(late))
+        return await self._runtime.in_time(next_ready, REFILL_TIME, WorkerFailed(late))
 
     async def started(self) -> None:
-        """Wait until all workers run.
+        """Wait until all workers are running.
 
         Raises:
             WorkerFailed: one ended instead, or took too long.
@@ -369,9 +372,9 @@ class WorkerPool:
     # --- the end ---
 
     async def adrain(self, timeout: float) -> Drained:
-        """Let all workers finish what is under way and end; for the node's own drain.
+        """Drain all workers, as part of the node's own drain.
 
-        Returns the sum of their reports; a worker that gives none counts as one left.
+        Returns the sum of their reports; a worker without a report counts as one left.
         """
         self._stop_refilling()
         refs = [self._runtime.ref_of(worker.node_id, INSPECTOR) for worker in self]
@@ -401,25 +404,25 @@ class WorkerPool:
         await on_a_thread(self.join)
 
     def begin_close(self) -> None:
-        """Let all workers end, and start none."""
+        """End all workers, and stop replacing them."""
         self._stop_refilling()
         self._stop_listening()
         for worker in self._workers:
             worker.close()
 
     def _stop_refilling(self) -> None:
-        """Start no more workers, and fail those who wait for one."""
+        """Stop replacing workers, and fail the spawns that wait for one."""
         self._is_closed = True
-        for found in self._waiting:
-            found.set_exception(NodeClosed("the workers were closed"))
+        for waiter in self._waiting:
+            waiter.set_exception(NodeClosed("the workers were closed"))
 
     def join(self, timeout: float = EXIT_TIME) -> None:
-        """Wait for the processes, so many seconds at most for all; the rest are killed."""
+        """Wait for all processes within one timeout in seconds; the rest are killed."""
         end = time.monotonic() + min(timeout, EXIT_TIME)
         for worker in self._workers:
             worker.join(max(0.0, end - time.monotonic()))
 
-    # --- what happens ---
+    # --- events ---
 
     def _start(self, index: int) -> Worker:
         name = f"{self._runtime.name}-worker-{index + 1}"
@@ -434,26 +437,26 @@ class WorkerPool:
         return worker
 
     def _started(self, ready: Future[Worker]) -> None:
-        """Report a worker that is ready, and hand it to those who wait."""
+        """Report a worker that is ready, and pass it to the spawns that wait."""
         if ready.exception() is None:
             worker = ready.result()
             self._runtime.report(WorkerStarted(worker.name, worker.node_id, worker.pid))
             waiting_for_one, self._waiting = self._waiting, []
-            for found in waiting_for_one:
-                found.set_result(worker)
+            for waiter in waiting_for_one:
+                waiter.set_result(worker)
 
     def _note(self, event: object) -> None:
-        """Look at links and nodes: a link may make a worker ready, a frozen one is lost."""
+        """Check new links for ready workers, and lost nodes for frozen ones."""
         if isinstance(event, LinkUp):
             for worker in self._workers:
                 self._runtime.post(worker.linked)
         elif isinstance(event, NodeDown):
             for worker in self._workers:
                 if worker.node_id == event.node_id:
-                    worker.kill()  # it is of no use without its link, also if it is only frozen
+                    worker.kill()  # without its link it is useless, even if it is only frozen
 
     def _ended(self, index: int, worker: Worker, reason: str) -> None:
-        """Report a worker that ended, and plan its replacement."""
+        """Report a worker that ended, and schedule its replacement."""
         if self._is_closed:
             return
         self._runtime.report(WorkerEnded(worker.name, worker.node_id, worker.pid, reason))
