@@ -1,8 +1,8 @@
-"""Traces of actors: which messages one of them takes, for as long as somebody looks.
+"""Traces of actors: the messages that one actor handles, while a viewer asks for them.
 
-While an actor is traced, its cell looks handlers up in a table that notes the class of each
-message; all others keep theirs. So a trace costs nothing to any other actor, and nothing to its
-own one once it is over.
+While an actor is traced, its cell looks up handlers in a table that records the class of each
+message; other cells keep their tables. So a trace costs other actors nothing, and its own actor
+nothing once it is over.
 """
 
 from collections import deque
@@ -17,17 +17,17 @@ from callboard.actors.runtime import Runtime
 from callboard.proxies.messages import frozen_message
 from callboard.support.dataclass import dataclass
 
-#: Messages of one actor that are kept, the latest; seconds that a trace lasts at most.
+#: Latest messages kept for one actor; longest duration of a trace in seconds.
 KEPT: Final = 500
 LONGEST: Final = 60.0
 
-#: Actors that are traced at a time.
+#: Actors that are traced at the same time.
 MOST: Final = 16
 
 
 @frozen_message("callboard.TracedMessage")
 class TracedMessage:
-    """A message that a traced actor took: its number, age in seconds, type, and its sender."""
+    """A message that a traced actor handled: number, age in seconds, type and sender."""
 
     number: int
     age: float
@@ -37,12 +37,12 @@ class TracedMessage:
 
 @frozen_message("callboard.ActorTracePage")
 class ActorTracePage:
-    """What a trace has taken note of.
+    """The messages recorded by a trace.
 
     Attributes:
-        messages: behind the number that was asked for, at most 500.
-        last: the number to go on behind.
-        left: seconds that the trace goes on; 0 once it is over.
+        messages: those after the requested number, at most 500.
+        last: the number to request next.
+        left: seconds until the trace ends; 0 once it is over.
     """
 
     messages: list[TracedMessage]
@@ -52,12 +52,12 @@ class ActorTracePage:
 
 @frozen_message("callboard.TraceActor")
 class TraceActor(Query[ActorTracePage]):
-    """To an inspector: which messages does an actor take?
+    """Ask an inspector for the messages that an actor handles.
 
     Attributes:
         which: the text of its ref, its number or its name.
-        after: the number of the latest message that is known already.
-        seconds: for which the trace goes on from now; 0 only looks, less than 0 ends it.
+        after: the number of the latest known message.
+        seconds: duration of the trace from now on; 0 only reads, less than 0 ends it.
     """
 
     which: str
@@ -66,14 +66,14 @@ class TraceActor(Query[ActorTracePage]):
 
 
 class _NotingTable(DispatchTable):
-    """A table of handlers that tells each message class that is looked up."""
+    """A table of handlers that reports each message class that is looked up."""
 
     def __init__(self, table: DispatchTable, note: Callable[[type], None]) -> None:
         self.table, self.note = table, note
         self.declared, self.opened = table.declared, table.opened
 
     def __getitem__(self, message_type: type) -> HandlerEntry | None:
-        if message_type is not Envelope:  # what is in it is looked up next
+        if message_type is not Envelope:  # its message is looked up next
             self.note(message_type)
         return self.table[message_type]
 
@@ -91,18 +91,18 @@ class _Trace:
 
 @dataclass(eq=False, repr=False)
 class ActorTraces:
-    """The traces of one node. To be used on its thread."""
+    """The traces of one node. Call it on the node's thread."""
 
     _runtime: Runtime
-    #: Says who sent a message.
+    #: Returns the sender of a message as text.
     _origin: Callable[[Any], str]
 
     def __post_init__(self) -> None:
-        """Begin without any."""
+        """Start without traces."""
         self._traces: dict[int, _Trace] = {}
 
     def look(self, cell: Cell, order: TraceActor) -> ActorTracePage:
-        """Begin, go on with or end the trace of an actor; returns what it has."""
+        """Start, extend or end the trace of an actor; return its messages."""
         now = self._runtime.now()
         trace = self._traces.get(cell.number)
         if order.seconds > 0.0 and (trace is None or cell.table is not trace.table):
@@ -113,17 +113,17 @@ class ActorTraces:
             trace.until = now + min(order.seconds, LONGEST)
         elif order.seconds < 0.0:
             self._end(trace)
-        told = [
-            TracedMessage(number, now - at, message, sender)
-            for number, at, message, sender in list(trace.messages)
+        rows = [
+            TracedMessage(number, now - timestamp, message, sender)
+            for number, timestamp, message, sender in list(trace.messages)
             if number > order.after
         ]
-        return ActorTracePage(told, trace.count, max(0.0, trace.until - now))
+        return ActorTracePage(rows, trace.count, max(0.0, trace.until - now))
 
     def _begin(self, cell: Cell) -> _Trace | None:
-        """Begin a trace; too many end the one that is over first."""
+        """Start a trace; if there are too many, end the one that would end first."""
         if len(self._traces) >= MOST and cell.number not in self._traces:
-            oldest = min(self._traces.values(), key=lambda each: each.until)
+            oldest = min(self._traces.values(), key=lambda trace_of_actor: trace_of_actor.until)
             self._end(oldest)
             self._traces.pop(oldest.cell.number, None)
         now = self._runtime.now
@@ -140,7 +140,7 @@ class ActorTraces:
         return trace
 
     def _look_around(self) -> None:
-        """End traces whose time is over; what they have is kept a minute longer."""
+        """End traces whose time is over; their messages are kept a minute longer."""
         now = self._runtime.now()
         for number, trace in list(self._traces.items()):
             if trace.until <= now:
@@ -151,7 +151,7 @@ class ActorTraces:
             self._runtime.call_later(LONGEST / 6, self._look_around)
 
     def _end(self, trace: _Trace) -> None:
-        """Give the actor its own table back, unless it took another one meanwhile."""
+        """Restore the actor's own table, unless its table was replaced since."""
         trace.until = min(trace.until, self._runtime.now())
         if trace.cell.table is trace.table:
             trace.cell.table = trace.table.table

@@ -2,19 +2,19 @@
 
     basp://HOST:PORT              a node
     basp://HOST:PORT/NAME         an actor by its registered name
-    basp://HOST:PORT/ID@NODE      an actor by number and node id, with where to find it
+    basp://HOST:PORT/ID@NODE      an actor by number and node id, with the node's address
     basp:///ID@NODE               the same without a known address
     basp+unix:/PATH               a node at a Unix socket; also unix:/PATH
     basp+unix:/PATH:/NAME         an actor there; /ID@NODE as above
 
-Where nodes are looked for, again and again (`NodeSource`):
+Sources of node addresses, which are looked up repeatedly (`NodeSource`):
 
-    dns://NAME:PORT               all addresses that the name has, such as a headless service
+    dns://NAME:PORT               all addresses of the name, such as a headless service
     srv://NAME                    the targets and ports of its SRV records
     file:PATH                     a file with one address of a node in each line
 
-Before HOST:PORT, `basp://` may be left out. HOST is a name, an IPv4 address, or an IPv6 address
-in brackets. NODE has 36 hexadecimal digits. PATH has no colons or spaces.
+Before HOST:PORT, `basp://` is optional. HOST is a name, an IPv4 address, or an IPv6 address in
+brackets. NODE has 36 hexadecimal digits. PATH has no colons or spaces.
 """
 
 import re
@@ -32,28 +32,28 @@ _ADDRESS: Final = re.compile(
 )
 _NAME: Final = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 
-#: What the addresses of Unix sockets begin with.
+#: Prefixes of the addresses of Unix sockets.
 UNIX: Final = ("unix:", "basp+unix:")
 
 #: Host and port; or the path of a Unix socket, and 0.
 Endpoint = tuple[str, int]
 
 
-#: Bytes of a path: systems take 103 or 107, and a moment's name for the file is longer.
+#: Bytes of a path: systems allow 103 or 107, and a temporary name of the file is longer.
 MOST_PATH: Final = 96
 
 
 def checked_endpoint(host: str, port: int) -> Endpoint:
-    """Return where something listens, from a host and a port.
+    """Return host and port as an endpoint.
 
     Raises:
-        WrongArgument: they are no text and no number.
-        InvalidAddress: the host is an address with a port, or no port has that number.
+        WrongArgument: the host is not text, or the port is not a number.
+        InvalidAddress: the host is an address with a port, or the number is out of range.
     """
     require(isinstance(host, str), "a host is a text, such as '127.0.0.1'", host)
     require(type(port) is int, "a port is a number, such as 9999", port)
     if "://" in host or not 0 < port < 65536:
-        msg = f"({host!r:.80}, {port}) is no host and port, such as ('127.0.0.1', 9999)"
+        msg = f"({host!r:.80}, {port}) is not host and port, such as ('127.0.0.1', 9999)"
         raise InvalidAddress(msg)
     return host, port
 
@@ -65,7 +65,7 @@ def is_path(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed address; what the text does not say is None."""
+    """A parsed address; parts that the text does not have are None."""
 
     endpoint: Endpoint | None
     name: str | None = None
@@ -74,18 +74,18 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Read an address.
+    """Parse an address.
 
     Raises:
-        InvalidAddress: the text has another form.
+        InvalidAddress: the text is malformed.
     """
     needed = "an address is a text, such as 'basp://HOST:PORT', node.address or str(ref)"
     require(isinstance(text, str), needed, text)
     match = _ADDRESS.fullmatch(text)
     if match is None:
         msg = (
-            f"{text!r} is no address; write basp://HOST:PORT, basp://HOST:PORT/NAME, "
-            "basp://HOST:PORT/ID@NODE or basp+unix:/PATH"
+            f"{text!r} is not an address; write basp://HOST:PORT, "
+            "basp://HOST:PORT/NAME, basp://HOST:PORT/ID@NODE or basp+unix:/PATH"
         )
         raise InvalidAddress(msg)
     endpoint = _endpoint(text, match)
@@ -99,12 +99,13 @@ def parse_address(text: str) -> Address:
 
 
 def _endpoint(text: str, match: re.Match[str]) -> Endpoint | None:
-    """Return the endpoint of a match; None where it has none."""
+    """Return the endpoint of a match; None if it has none."""
     path = match["path"]
     if path is not None:
         if len(path) > MOST_PATH:
             msg = (
-                f"{text!r}: the path has {len(path)} bytes, a socket's has {MOST_PATH} at most"
+                f"{text!r}: the path has {len(path)} bytes; a socket's path has at most "
+                f"{MOST_PATH}"
             )
             raise InvalidAddress(msg)
         return path, 0
@@ -118,7 +119,7 @@ def _endpoint(text: str, match: re.Match[str]) -> Endpoint | None:
 
 
 def parse_node_address(text: str) -> Endpoint:
-    """Read the address of a node; a path behind it is refused.
+    """Parse the address of a node, and refuse an actor's address.
 
     Raises:
         InvalidAddress: the text is not a node's address.
@@ -132,7 +133,7 @@ def parse_node_address(text: str) -> Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class NodeSource:
-    """Where the addresses of nodes are found.
+    """A source of node addresses.
 
     Attributes:
         text: as it was written.
@@ -156,17 +157,20 @@ _SOURCE: Final = re.compile(
 
 
 def parse_seed(text: str) -> Endpoint | NodeSource:
-    """Read the address of a node, or where such addresses are found.
+    """Parse the address of a node, or a source of such addresses.
 
     Raises:
         InvalidAddress: the text is neither.
     """
-    given: object = text
-    if not isinstance(given, str) or not text.startswith(("dns:", "srv:", "file:")):
+    value: object = text
+    if not isinstance(value, str) or not text.startswith(("dns:", "srv:", "file:")):
         return parse_node_address(text)
     match = _SOURCE.fullmatch(text)
     if match is None:
-        msg = f"{text!r} says not where nodes are; write dns://NAME:PORT, srv://NAME, file:PATH"
+        msg = (
+            f"{text!r} is not a source of node addresses; write dns://NAME:PORT, "
+            "srv://NAME, file:PATH"
+        )
         raise InvalidAddress(msg)
     if match["file"]:
         return NodeSource(text, "file", match["path"])
@@ -181,11 +185,11 @@ def check_node_id(node: bytes, call: str) -> bytes:
     """Return the id of a node.
 
     Raises:
-        WrongArgument: it is none.
+        WrongArgument: it is not a node id.
     """
     needed = f"{call} takes the {NODE_ID_SIZE} bytes of a node's id, as connect() returns them"
-    given: object = node
-    is_id = isinstance(given, bytes) and len(given) == NODE_ID_SIZE
+    value: object = node
+    is_id = isinstance(value, bytes) and len(value) == NODE_ID_SIZE
     require(is_id, f"{needed} and node.node_id has them", node)
     return node
 
@@ -194,7 +198,7 @@ def check_name(name: str) -> str:
     """Return a name that an actor may be registered under.
 
     Raises:
-        InvalidAddress: the name could not stand in an address.
+        InvalidAddress: the name is not valid in an address.
     """
     require(isinstance(name, str), "the name of an actor or group is a text", name)
     if _NAME.fullmatch(name) is None:
@@ -206,15 +210,15 @@ def check_name(name: str) -> str:
 
 
 def endpoint_text(endpoint: Endpoint) -> str:
-    """Write a node's address."""
+    """Return a node's address as text."""
     host, port = endpoint
     if is_path(host):
-        return f"basp+unix:{host}:"  # the colon, so that a name can be put behind it
+        return f"basp+unix:{host}:"  # the colon allows a name to follow
     return f"basp://[{host}]:{port}" if ":" in host else f"basp://{host}:{port}"
 
 
 def place_text(endpoint: Endpoint) -> str:
-    """Write where something else than a node is: host and port, or a path."""
+    """Return the address of another program as text: host and port, or a path."""
     host, port = endpoint
     if is_path(host):
         return host
@@ -222,6 +226,6 @@ def place_text(endpoint: Endpoint) -> str:
 
 
 def actor_text(endpoint: Endpoint | None, node: bytes, number: int) -> str:
-    """Write an actor's address."""
-    where = "basp://" if endpoint is None else endpoint_text(endpoint)
-    return f"{where}/{number}@{node.hex()}"
+    """Return an actor's address as text."""
+    prefix = "basp://" if endpoint is None else endpoint_text(endpoint)
+    return f"{prefix}/{number}@{node.hex()}"

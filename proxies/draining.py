@@ -1,21 +1,22 @@
-"""Draining: how a node comes to its end without cutting anything short.
+"""Draining: the end of a node after its work in progress is finished.
 
 serving -> draining -> refusing -> quiet or out of time -> closed
 
-One deadline holds for all of it: for what other parts hand over (`Shutdown.add_drain_step`,
-such as the slots of entities), for the workers, and for the close that follows.
+One deadline applies to all of it: to the steps that other parts register
+(`Shutdown.add_drain_step`, such as moving the slots of entities), to the workers, and to the
+close that follows.
 
-- draining: other nodes no longer find its names and spawn nothing here, and its takers of
-  jobs end with `NodeClosed`. Whatever arrives is still handled: it may have been under way, or
-  belong to a conversation that has to end.
-- refusing: asks of other nodes fail at once with `NodeClosed`, so that a caller who goes on can
-  turn elsewhere. It begins a moment later, and not while something here waits for another
-  node, which may have to call back before it can answer. It lasts for a moment at least, so
-  that asks which are under way are refused as well and not cut off.
-- the workers: when this node is quiet, its worker processes are drained as well, and what they
-  send meanwhile is handled here.
-- quiet: no mailbox holds a message, no handler runs or awaits, no answer is owed or awaited,
-  and all bytes are written.
+- draining: other nodes no longer find its names and spawn nothing here, and its consumers of
+  jobs end with `NodeClosed`. Arriving messages are still handled: they may have been under way,
+  or belong to a conversation that has to end.
+- refusing: asks of other nodes fail at once with `NodeClosed`, so that the caller can ask
+  another node. This state begins a moment later, and not while this node waits for another one,
+  which may have to call back before it can answer. It lasts for a moment at least, so that asks
+  under way are refused too instead of being cut off.
+- the workers: when this node is quiet, its worker processes are drained, and messages that they
+  send until their end are handled here.
+- quiet: no mailbox holds a message, no handler runs or awaits, no answer is pending in either
+  direction, and all bytes are written.
 """
 
 import asyncio
@@ -31,17 +32,17 @@ from callboard.proxies.names.directory import Names
 from callboard.proxies.workers.pool import WorkerPool
 from callboard.support.dataclass import dataclass
 
-#: Seconds in which asks of other nodes are still taken: callers that had just found a name.
-#: For as long they are refused at least.
+#: Seconds in which asks of other nodes are still accepted, for callers that had just found a
+#: name. They are refused for at least as long.
 SETTLE: Final = 0.2
 
-#: Seconds between two looks whether the node is quiet.
+#: Seconds between two checks whether the node is quiet.
 LOOK_INTERVAL: Final = 0.01
 
 
 @dataclass(eq=False, repr=False)
 class Drain:
-    """One drain of one node, up to the moment when it can be closed."""
+    """One drain of one node, until it can be closed."""
 
     _runtime: Runtime
     _broker: Broker
@@ -60,18 +61,21 @@ class Drain:
             table.withdraw_all()
         await runtime.shutdown.drain(deadline)
         left, unsent = await self._quiet(begun, deadline)
-        finished = behind = 0
+        finished = left_at_workers = 0
         for pool in list(self._pools):
             theirs = await pool.adrain(deadline.left())
-            finished, behind = finished + theirs.finished, behind + theirs.left
+            finished, left_at_workers = (
+                finished + theirs.finished,
+                left_at_workers + theirs.left,
+            )
             left, unsent = await self._quiet(begun, deadline)
         finished += runtime.handled - handled
-        report = Drained(finished, left + behind, runtime.now() - begun, unsent)
+        report = Drained(finished, left + left_at_workers, runtime.now() - begun, unsent)
         runtime.report(report)
         return report
 
     async def _quiet(self, begun: float, deadline: Deadline) -> tuple[int, int]:
-        """Wait until this node is quiet; returns what is left, and bytes unsent."""
+        """Wait until this node is quiet; return the unfinished work, and unsent bytes."""
         broker, now, own = self._broker, self._runtime.now, current_cell.get()
         refusing_since = now()
         while True:
@@ -88,6 +92,6 @@ class Drain:
             await asyncio.sleep(LOOK_INTERVAL)
 
     def _left(self, own: object) -> int:
-        """Count what is unfinished on this node, without the actor that drains it."""
+        """Count the unfinished work of this node, without the actor that drains it."""
         cells = list(self._runtime.contexts.values())
         return self._broker.awaited + sum(cell.unfinished for cell in cells if cell is not own)

@@ -1,7 +1,7 @@
-"""What a node stands on: its runner, its network, its identity.
+"""The environment of a node: its runner, its network, its identity.
 
-Real nodes stand on threads, TCP and this machine. The simulation puts others in their place,
-and the same code runs on them.
+Real nodes use threads, TCP and this machine. The simulation replaces these, and the same code
+runs on them.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from callboard.support.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class NodeEnvironment:
-    """Where a node gets its runner, its sockets, its id, and the types that may travel."""
+    """Factories of a node's runner, sockets and id, and the types that may travel."""
 
     make_runner: Callable[[str], Runner]
     network: Network
@@ -31,7 +31,7 @@ class NodeEnvironment:
 
 
 def real_surroundings() -> NodeEnvironment:
-    """Return what nodes stand on outside of simulations; their process is made fit for it."""
+    """Return the environment outside of simulations, and prepare the process for it."""
     relax()
     return NodeEnvironment(Runner, MachineNetwork(), new_node_id)
 
@@ -48,21 +48,22 @@ def new_node_id() -> NodeId:
 def _machine_facts() -> bytes:
     """Return bytes that differ from machine to machine."""
     facts = [*_network_addresses(), *_root_file_system()]
-    # A sandbox may hide both; chance does as well: a restarted process has another id.
+    # A sandbox may hide both. Random bytes serve as well, as a restarted process has another
+    # id.
     return b"|".join(facts) if facts else os.urandom(16)
 
 
 def _network_addresses() -> list[bytes]:
     """Return the hardware addresses of the network interfaces."""
-    found = []
+    addresses = []
     for entry in sorted(Path("/sys/class/net").glob("*/address")):
         try:
             address = entry.read_bytes().strip()
         except OSError:
             continue
         if address.strip(b"0:"):
-            found.append(address)
-    return found
+            addresses.append(address)
+    return addresses
 
 
 def _root_file_system() -> list[bytes]:

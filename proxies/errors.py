@@ -6,14 +6,14 @@ CallboardError
 ├── NotSerializable               a message cannot travel to another node      (TypeError)
 ├── DuplicateMessageType          a message name belongs to another class      (TypeError)
 ├── MessageVersion                a message of another release cannot be read  (TypeError)
-├── UnknownMessageType            a message of a type that is not known there  (TypeError)
+├── UnknownMessageType            a message of a type unknown to the receiver  (TypeError)
 ├── MessageTooLarge               a message is larger than a frame may be      (ValueError)
-├── NotPermitted                  a peer's rights do not include what it asked (PermissionError)
-├── LinkFull                      more waits to be sent to a node than may     (BufferError)
+├── NotPermitted                  a peer's rights do not include a request     (PermissionError)
+├── LinkFull                      too many bytes wait to be sent to a node     (BufferError)
 ├── NoMembers                     a group has no members in reach              (LookupError)
-├── PublicAddress                 listening to the world without a secret      (ValueError)
+├── PublicAddress                 a public port without a secret or TLS        (ValueError)
 ├── PortUnavailable               the address or port cannot be listened at    (OSError)
-├── TlsError                      a certificate, key or authority is of no use (ValueError)
+├── TlsError                      a certificate, key or authority is invalid   (ValueError)
 └── WorkerFailed                  a worker process did not start, or ended
 """
 
@@ -21,7 +21,7 @@ from callboard.actors.errors import CallboardError, NodeUnreachable
 
 
 class LinkError(NodeUnreachable):
-    """A node answers, and is not to be linked with; `__cause__` is the protocol's own error."""
+    """A node answers but refuses a link; `__cause__` is the protocol's own error."""
 
 
 class NotSerializable(CallboardError, TypeError):
@@ -45,7 +45,7 @@ class MessageTooLarge(CallboardError, ValueError):
 
 
 class NotPermitted(CallboardError, PermissionError):
-    """The rights of this node at a peer do not include that; the text names the right."""
+    """The rights of this node at a peer do not include a request; the text names the right."""
 
 
 class LinkFull(CallboardError, BufferError):
@@ -53,11 +53,11 @@ class LinkFull(CallboardError, BufferError):
 
 
 class NoMembers(CallboardError, LookupError):
-    """The group has no members that this node knows."""
+    """The group has no members known to this node."""
 
 
 class PublicAddress(CallboardError, ValueError):
-    """Anybody could reach this port; set a secret or TLS, or say `insecure=True`."""
+    """Any machine could reach this port; set a secret or TLS, or pass `insecure=True`."""
 
 
 class PortUnavailable(CallboardError, OSError):
@@ -69,4 +69,4 @@ class TlsError(CallboardError, ValueError):
 
 
 class WorkerFailed(CallboardError):
-    """A worker process did not start in time, or ended; the text says how."""
+    """A worker process did not start in time, or ended; the text has the reason."""

@@ -1,8 +1,8 @@
-"""What happened lately on a node, kept for people who ask later: events, losses, restarts.
+"""The recent history of a node, for people who ask later: events, losses, restarts.
 
-All of it is bounded, and holds no message of a user: of those that were lost it tells the type
-and how many. Losses of one kind, receiver, type and sender are one row; as events they are told
-at most once a second.
+All tables are bounded, and hold no message of a user: for lost messages they record the type
+and a count. Losses of one kind, receiver, type and sender are one row; as events they are
+reported at most once a second.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ ROWS: Final = 500
 #: Seconds between two events about losses of one row.
 LOSS_INTERVAL: Final = 1.0
 
-#: Seconds for which starts and ends of actors are kept after a reader came: each is an event.
+#: Seconds for which starts and ends of actors are recorded after a read, as each is an event.
 FOLLOWED: Final = 10.0
 
 #: Characters of one text in an event.
@@ -49,7 +49,7 @@ TEXT: Final = 500
 class EventInfo:
     """An event of a node: number, age in seconds, class, and its fields as texts.
 
-    One that belongs to a message with a trace context has the id of its trace as `trace`.
+    If it belongs to a message with a trace context, `trace` is the id of the trace.
     """
 
     number: int
@@ -60,11 +60,11 @@ class EventInfo:
 
 @frozen_message("callboard.EventPage")
 class EventPage:
-    """Events of a node, in their order.
+    """Events of a node, in order.
 
     Attributes:
-        last: the number to go on behind.
-        missed: those behind the number that was asked for and are not kept any more.
+        last: the number to request next.
+        missed: events after the requested number that have been dropped.
     """
 
     events: list[EventInfo]
@@ -74,14 +74,14 @@ class EventPage:
 
 @frozen_message("callboard.LossInfo")
 class LossInfo:
-    """Messages that nobody handled.
+    """Messages that were not handled.
 
     Attributes:
-        kind: `dead letter`, `overflow`, `expired` (an ask that was too late before its turn),
-            `no handler`, `lost or unconfirmed` (on the way to another node).
+        kind: `dead letter`, `overflow`, `expired` (an ask that timed out in the mailbox), `no
+            handler`, `lost or unconfirmed` (on the way to another node).
         address: the text of the receiver's ref, or the name of its node.
-        actor_class: of the receiver, or `an actor of NODE`, or "" where that is not known.
-        name: what the receiver is or was registered as, or "".
+        actor_class: of the receiver, or `an actor of NODE`, or "" if unknown.
+        name: registered name of the receiver, or "".
         message: the type of the messages, or "".
         sender: the class of the actor that sent them, or its node, or "".
         count: messages.
@@ -102,7 +102,7 @@ class LossInfo:
 
 @frozen_message("callboard.FailureInfo")
 class FailureInfo:
-    """An actor that failed, `age` seconds ago; `text` is that of the error."""
+    """An actor that failed, `age` seconds ago, with the text of its error."""
 
     address: str
     actor_class: str
@@ -113,13 +113,13 @@ class FailureInfo:
 
 @frozen_message("callboard.RestartInfo")
 class RestartInfo:
-    """A child that its supervisor started again.
+    """A child that its supervisor restarted.
 
     Attributes:
-        child: what its supervisor calls it.
+        child: its name at the supervisor.
         address: of its latest incarnation, or "".
         supervisor: the text of its ref.
-        restarts: how often, as far as it is kept.
+        restarts: how often, as long as it is recorded.
         reason: why it ended the last time.
         age: seconds since then.
         gave_up: whether the supervisor has given up.
@@ -136,14 +136,14 @@ class RestartInfo:
 
 @dataclass(slots=True)
 class _Loss:
-    """A row of losses; `untold` of them are not told as an event yet."""
+    """A row of losses; `unreported` of them are not reported as an event yet."""
 
     row: LossInfo
     count: int = 0
-    at: float = 0.0
-    told_at: float = float("-inf")
-    untold: int = 0
-    #: Of the latest message.
+    latest_at: float = 0.0
+    reported_at: float = float("-inf")
+    unreported: int = 0
+    #: Trace of the latest message.
     trace: str = ""
 
 
@@ -152,25 +152,25 @@ _KINDS: Final[dict[type, str]] = {Unexpected: "no handler", Expired: "expired"}
 
 @dataclass(eq=False, repr=False)
 class EventHistory:
-    """What is kept of one node. From any thread."""
+    """The recent history of one node. Callable from any thread."""
 
     _runtime: Runtime
-    #: What other nodes are called.
+    #: Names of other nodes.
     _node_names: Mapping[bytes, str]
-    #: Returns what an actor is registered as.
+    #: Returns the registered names of an actor.
     _names_of: Callable[[ActorRef[Any]], Collection[str]]
 
     def __post_init__(self) -> None:
-        """Begin to take note."""
+        """Start to record."""
         runtime = self._runtime
-        # A finalizer may lose a message in the midst.
+        # Reentrant, as a finalizer may lose a message at any point.
         self._lock = locks.lock("recent events of a node", 990, reentrant=True)
         self._events: deque[tuple[int, float, str, dict[str, str]]] = deque(maxlen=EVENTS)
         self._number = 0
         self._losses: dict[tuple[Any, ...], _Loss] = {}
         self._failures: deque[tuple[float, FailureInfo]] = deque(maxlen=ROWS)
         self._restarts: dict[tuple[Any, str], tuple[float, RestartInfo]] = {}
-        #: Number, class, name and end of actors that have ended.
+        #: Number, class, name and exit reason of actors that have ended.
         self._ended: deque[tuple[int, str, Collection[str], str]] = deque(maxlen=ROWS)
         self._followed_until = 0.0
         self._stop_following: Callable[[], None] = lambda: None
@@ -178,11 +178,11 @@ class EventHistory:
         runtime.on_dead_letter.append(self._dead_letter)
         runtime.on_end.append(self._note_end)
 
-    # --- taking note ---
+    # --- recording ---
 
     def note(self, event: object) -> None:
-        """Keep an event."""
-        if isinstance(event, DeadLetter):  # it was kept before it was told
+        """Record an event."""
+        if isinstance(event, DeadLetter):  # recorded by `_dead_letter` already
             return
         if isinstance(event, ActorStarted | ActorStopped):
             if self._runtime.now() > self._followed_until:
@@ -194,8 +194,8 @@ class EventHistory:
             self._lose("overflow", event.ref, None, None, event.count)
             return
         elif isinstance(event, ActorFailed):
-            found = self._describe(event.ref)
-            failure = FailureInfo(*found[:3], event.detail[:TEXT], 0.0)
+            facts = self._describe(event.ref)
+            failure = FailureInfo(*facts[:3], event.detail[:TEXT], 0.0)
             self._failures.append((self._runtime.now(), failure))
         elif isinstance(event, ActorRestarted | RestartsExhausted):
             self._note_restart(event)
@@ -203,7 +203,10 @@ class EventHistory:
             self._lose_on_the_way(event.node_id, event.count)
         elif isinstance(event, NodeDown) and event.lost:
             self._lose_on_the_way(event.node_id, event.lost)
-        values = {each.name: self._text(getattr(event, each.name)) for each in _fields(event)}
+        values = {
+            event_field.name: self._text(getattr(event, event_field.name))
+            for event_field in _fields(event)
+        }
         self._keep(type(event).__name__, values | _traced(trace_id()))
 
     def _keep(self, kind: str, values: dict[str, str]) -> None:
@@ -222,7 +225,7 @@ class EventHistory:
         return "" if value is None else class_name(value)
 
     def _note_end(self, cell: Any, down: Down) -> None:
-        """Take note of what an actor was that has ended: messages may come to it yet."""
+        """Record class and names of an actor that has ended, as messages to it may follow."""
         if cell.actor is not None:
             names = self._names_of(down.ref)
             self._ended.append((cell.number, type(cell.actor).__qualname__, names, down.reason))
@@ -238,16 +241,16 @@ class EventHistory:
         sender: Sender | None,
         count: int = 1,
     ) -> None:
-        """Take note of messages that nobody handled."""
+        """Record messages that were not handled."""
         lost = message.message if type(message) is Envelope else message
-        what = "" if message is None else class_name(lost)
+        type_name = "" if message is None else class_name(lost)
         origin = self.origin_of(sender)
-        key = (kind, ref.node_id, ref.actor_id, what, origin)
+        key = (kind, ref.node_id, ref.actor_id, type_name, origin)
         with self._lock:
             loss = self._losses.get(key)
             if loss is None:
-                found = self._describe(ref)
-                row = LossInfo(kind, *found[:3], what, origin, 0, 0.0, found[3])
+                facts = self._describe(ref)
+                row = LossInfo(kind, *facts[:3], type_name, origin, 0, 0.0, facts[3])
                 loss = self._add(key, _Loss(row))
             self._count(loss, count)
 
@@ -257,7 +260,7 @@ class EventHistory:
             row = LossInfo("lost or unconfirmed", name or node.hex(), "", name, "", "", 0, 0.0)
             loss = self._losses.get((node,)) or self._add((node,), _Loss(row))
             loss.count += count
-            loss.at = self._runtime.now()
+            loss.latest_at = self._runtime.now()
 
     def _add(self, key: tuple[Any, ...], loss: _Loss) -> _Loss:
         if len(self._losses) >= ROWS:
@@ -266,25 +269,25 @@ class EventHistory:
         return loss
 
     def _count(self, loss: _Loss, count: int) -> None:
-        """Count messages of a row, and tell it unless that was done a moment ago."""
+        """Count messages of a row, and report it unless that was done a moment ago."""
         loss.count += count
-        loss.untold += count
-        loss.at, loss.trace = self._runtime.now(), trace_id()
-        if loss.at - loss.told_at >= LOSS_INTERVAL:
+        loss.unreported += count
+        loss.latest_at, loss.trace = self._runtime.now(), trace_id()
+        if loss.latest_at - loss.reported_at >= LOSS_INTERVAL:
             self._tell(loss)
 
     def _tell(self, loss: _Loss) -> None:
-        loss.told_at = loss.at
-        count, loss.untold = loss.untold, 0
-        told = ("address", "actor_class", "name", "message", "sender", "end")
-        values = {name: getattr(loss.row, name) for name in told if getattr(loss.row, name)}
+        loss.reported_at = loss.latest_at
+        count, loss.unreported = loss.unreported, 0
+        names = ("address", "actor_class", "name", "message", "sender", "end")
+        values = {name: getattr(loss.row, name) for name in names if getattr(loss.row, name)}
         values |= _traced(loss.trace)
         kinds = {"dead letter": "DeadLetter", "overflow": "MailboxOverflow"}
         kinds |= {name: kind.__name__ for kind, name in _KINDS.items()}
         self._keep(kinds[loss.row.kind], values | {"count": str(count)})
 
     def origin_of(self, sender: Any) -> str:
-        """Return who sent a message: the class of an actor here, or another node."""
+        """Return the sender of a message: the class of an actor here, or another node."""
         if isinstance(sender, Cell):
             return "" if sender.actor is None else type(sender.actor).__qualname__
         node: bytes = b"" if sender is None else sender.node
@@ -293,7 +296,7 @@ class EventHistory:
         return f"node {self._node_names.get(node) or node.hex()}"
 
     def _describe(self, ref: ActorRef[Any]) -> tuple[str, str, str, str]:
-        """Return what is known of an actor: address, class, name, and why it has ended."""
+        """Return the known facts of an actor: address, class, name, and why it has ended."""
         actor = getattr(ref.target, "actor", None)
         if actor is not None:
             return str(ref), type(actor).__qualname__, ", ".join(self._names_of(ref)), ""
@@ -306,11 +309,11 @@ class EventHistory:
         return str(ref), "", "", ""
 
     def _note_restart(self, event: ActorRestarted | RestartsExhausted) -> None:
-        """Take note of a restart, or that there will be none any more."""
+        """Record a restart, or that its supervisor has given up."""
         key = (event.supervisor, event.child)
         with self._lock:
-            before = self._restarts.pop(key, None)
-            row = None if before is None else before[1]
+            former = self._restarts.pop(key, None)
+            row = None if former is None else former[1]
             supervisor = "" if event.supervisor is None else str(event.supervisor)
             if isinstance(event, RestartsExhausted):
                 reason = "" if row is None else row.reason
@@ -326,10 +329,10 @@ class EventHistory:
                 del self._restarts[next(iter(self._restarts))]
             self._restarts[key] = (self._runtime.now(), new)
 
-    # --- telling ---
+    # --- reading ---
 
     def follow(self) -> None:
-        """Keep starts and ends of actors, too, for a while."""
+        """Record starts and ends of actors too, for a while."""
         runtime = self._runtime
         is_new = self._followed_until == 0.0
         self._followed_until = runtime.now() + FOLLOWED
@@ -346,44 +349,46 @@ class EventHistory:
             self._stop_following()
 
     def events(self, after: int, limit: int) -> EventPage:
-        """Return the events behind a number, the latest ones if there are more."""
+        """Return the events after a number, the latest ones if there are too many."""
         now = self._runtime.now()
         with self._lock:
             for loss in self._losses.values():
-                if loss.untold:
+                if loss.unreported:
                     self._tell(loss)
-            kept = [event for event in self._events if event[0] > after]
-            first = kept[0][0] if kept else self._number + 1
+            matching = [event for event in self._events if event[0] > after]
+            first = matching[0][0] if matching else self._number + 1
             missed = max(0, first - 1 - max(after, 0)) if after >= 0 else 0
-            chosen = kept[len(kept) - min(limit, len(kept)) :]
-            missed += len(kept) - len(chosen) if after >= 0 else 0
-        told = [
-            EventInfo(number, now - at, kind, values) for number, at, kind, values in chosen
+            chosen = matching[len(matching) - min(limit, len(matching)) :]
+            missed += len(matching) - len(chosen) if after >= 0 else 0
+        infos = [
+            EventInfo(number, now - time, kind, values) for number, time, kind, values in chosen
         ]
-        return EventPage(told, self._number, missed)
+        return EventPage(infos, self._number, missed)
 
     def losses(self) -> list[LossInfo]:
-        """Return what was lost, the latest first."""
+        """Return the losses, the latest first."""
         now = self._runtime.now()
         with self._lock:
-            rows = sorted(self._losses.values(), key=lambda loss: -loss.at)
-            return [replace(loss.row, count=loss.count, age=now - loss.at) for loss in rows]
+            rows = sorted(self._losses.values(), key=lambda loss: -loss.latest_at)
+            return [
+                replace(loss.row, count=loss.count, age=now - loss.latest_at) for loss in rows
+            ]
 
     def failures(self) -> list[FailureInfo]:
         """Return the actors that failed, the latest first."""
         now, rows = self._runtime.now(), list(self._failures)
-        return [replace(each, age=now - at) for at, each in reversed(rows)]
+        return [replace(failure, age=now - time) for time, failure in reversed(rows)]
 
     def restarts(self) -> list[RestartInfo]:
-        """Return the children that were started again, the latest first."""
+        """Return the children that were restarted, the latest first."""
         now = self._runtime.now()
         with self._lock:
             rows = list(self._restarts.values())
-        return [replace(each, age=now - at) for at, each in reversed(rows)]
+        return [replace(restart, age=now - time) for time, restart in reversed(rows)]
 
 
 def _traced(trace: str) -> dict[str, str]:
-    """Return what an event says of its trace."""
+    """Return the fields of an event about its trace."""
     return {"trace": trace} if trace else {}
 
 

@@ -1,4 +1,4 @@
-"""What a node tells about links and other nodes, as it happens."""
+"""Events of a node about links and other nodes."""
 
 from dataclasses import field
 
@@ -7,7 +7,7 @@ from callboard.support.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A link to a neighbor is established; `node.events()` tells nothing of tools."""
+    """A link to a neighbor is established; `node.events()` skips tools."""
 
     peer: bytes
     name: str
@@ -36,7 +36,7 @@ class NodeUp:
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """No path leads to a node any more; `lost` messages to it are lost or unconfirmed."""
+    """No path leads to a node any longer; `lost` messages to it are lost or unconfirmed."""
 
     node_id: bytes
     name: str
@@ -72,11 +72,11 @@ class Undeliverable:
 
 @dataclass(frozen=True, slots=True)
 class FramesRefused:
-    """Frames came over a link of no path to the node that they name; told once a second.
+    """Frames were received on a link without a path from their source; once a second.
 
     Attributes:
-        node_id: the node that the latest of them named as its source.
-        peer: the neighbor that brought it.
+        node_id: the source that the latest of them names.
+        peer: the neighbor that sent it.
         count: how many since the last such event.
     """
 
@@ -90,10 +90,10 @@ class PermissionRefused:
     """A peer requested something without the right; reported at most once a second.
 
     Attributes:
-        identity: what the peer has proven to be.
+        identity: the proven identity of the peer.
         node_id: the peer.
         right: the right that it lacks, as in `Rights(…)`.
-        name: what it wanted it for.
+        name: the object of the request.
         count: refusals since the last such event, of all peers; this is the latest.
     """
 
@@ -109,10 +109,10 @@ class ForeignLinkUp:
     """A peer on a foreign wire was admitted, by its first connection.
 
     Attributes:
-        wire: what the wire is called, as `websocket`.
-        name: what the peer calls itself.
-        address: what was dialed, or where the connection came from.
-        endpoint: the id of its endpoint, where its wire has such.
+        wire: name of the wire, such as `websocket`.
+        name: the peer's own name.
+        address: the dialed address, or the source of the connection.
+        endpoint: the id of its endpoint, if its wire has such ids.
     """
 
     wire: str
@@ -127,7 +127,7 @@ class ForeignLinkDown:
 
     Attributes:
         reason: why.
-        is_wanted: whether nobody dials it any more.
+        is_wanted: whether its dial was stopped.
     """
 
     wire: str
@@ -149,11 +149,11 @@ class ForeignDialFailed:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionsRefused:
-    """Event: a limit closed connections at once; told at most once a second.
+    """A limit closed connections at once; reported at most once a second.
 
     Attributes:
         count: how many since the last such event.
-        reason: which limit the latest of them met.
+        reason: the limit that refused the latest of them.
     """
 
     count: int
@@ -162,13 +162,13 @@ class ConnectionsRefused:
 
 @dataclass(frozen=True, slots=True)
 class LinkRefused:
-    """A node may not be linked with this one: secret, version or application differ.
+    """A node cannot be linked with this one: the secret, version or application differs.
 
-    Told at most once a second.
+    Reported at most once a second.
 
     Attributes:
         address: the other end of the connection, as `basp://HOST:PORT`.
-        reason: what differs, and what to do.
+        reason: the difference, and what to do.
     """
 
     address: str
@@ -177,12 +177,12 @@ class LinkRefused:
 
 @dataclass(frozen=True, slots=True)
 class AddressesChanged:
-    """Event: a name or a file has other addresses of nodes than before.
+    """The node addresses of a name or a file have changed.
 
     Attributes:
         source: as it was given to `join` or `connect`, such as `dns://NAME:PORT`.
         added: addresses that are dialed from now on.
-        removed: addresses that are dialed no more; a link that stands stays.
+        removed: addresses that are no longer dialed; an established link stays.
     """
 
     source: str
@@ -192,9 +192,9 @@ class AddressesChanged:
 
 @dataclass(frozen=True, slots=True)
 class LookUpFailed:
-    """Event: a name or a file does not say where nodes are; what it said last holds.
+    """The look-up of a name or a file failed; its last result stays valid.
 
-    Told once until it works again.
+    Reported once until it succeeds again.
     """
 
     source: str
@@ -205,7 +205,7 @@ class LookUpFailed:
 class CertificatesReplaced:
     """Files of certificates, keys or revocation lists have changed, and were read again.
 
-    New connections use them; those that stand keep the certificates that they began with.
+    New connections use them; established ones keep their certificates.
     """
 
     files: tuple[str, ...]
@@ -213,9 +213,9 @@ class CertificatesReplaced:
 
 @dataclass(frozen=True, slots=True)
 class CertificatesRefused:
-    """A file of certificates, keys or revocation lists is of no use; the last good ones hold.
+    """A file of certificates, keys or revocation lists is invalid; the old ones stay in use.
 
-    Told once until they change, also of a revocation list that has run out.
+    Reported once until the files change; also for an expired revocation list.
     """
 
     reason: str

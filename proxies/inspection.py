@@ -1,9 +1,8 @@
-"""What a node tells about itself when it is asked over the wire, and the actor that answers.
+"""Inspection: questions to a node about itself, and the actor that answers them.
 
-Every node that is linked may ask, unless it has limited rights without `inspect`: a link takes
-the same secret or certificate as anything else. `callboard node ps`, `top`, `events`,
-`dead-letters` and `drain`, and `callboard cluster …` do. One node asks all others on behalf of
-who looks at the cluster, so that one link is enough.
+Every linked node may ask, unless its rights are limited and exclude `inspect`. These commands
+use it: `callboard node ps`, `top`, `events`, `dead-letters` and `drain`, and `callboard cluster
+…`. One node asks all others on behalf of a viewer of the cluster, so that one link is enough.
 """
 
 import functools
@@ -52,13 +51,13 @@ from callboard.support.inspection_tables import (
 from callboard.support.release import RELEASE, build_id
 from callboard.support.text import sendable
 
-#: Actors in one answer at most, about a megabyte: those with most to do.
+#: Actors in one answer at most, about a megabyte: those with the highest sort value.
 ROWS: Final = 10_000
 
-#: Actors that are put in order for each question anew; of more, one order serves for a while.
+#: Actors that are sorted for each question; for more, one order is reused for a while.
 ORDERED_AT_ONCE: Final = 2_000
 
-#: Rows of parts that are made in a second where they are many.
+#: Rows of inspection tables that are computed per second if there are many.
 ROWS_A_SECOND: Final = 5_000
 
 _PLAIN: Final = (str, int, float, bool)
@@ -66,27 +65,27 @@ _PLAIN: Final = (str, int, float, bool)
 
 @frozen_message("callboard.ActorInfo")
 class ActorInfo:
-    """One actor, as others see it.
+    """One actor, as reported to other nodes.
 
     Attributes:
         address: the text of its ref.
         actor_class: the name of its class.
-        name: what it is registered as, or "".
+        name: its registered name, or "".
         state: `idle`, `ready` (messages wait), `running` (in a handler), `awaiting` (its
-            handler awaits something), `blocked` (the mailbox that it sent to is full).
+            handler awaits something), `blocked` (the mailbox that it sends to is full).
         depth: messages in its mailbox.
         handled: messages that its handlers were called for.
-        age: seconds since it was spawned; 0 where that is not known.
-        waited: seconds that its oldest message has waited at least.
-        parent: the text of the ref of the actor that spawned it, or "": its supervisor, if
-            it has one.
-        restarts: how often that one started it again.
-        busy: seconds that it has been in its handler at least; 0 while it is in none.
-        handler: the function that it is in, with its class; of several the oldest.
-        place: file and line where that stands.
-        message: the type of the message that it handles, where that is known.
-        awaits: what the handler waits for.
-        rate: messages a second that it handles; only with `rates`.
+        age: seconds since it was spawned; 0 if unknown.
+        waited: seconds that its oldest message has waited, at least.
+        parent: the text of the ref of the actor that spawned it, or "": its supervisor, if it
+            has one.
+        restarts: how often its parent restarted it.
+        busy: seconds that it has been in its handler, at least; 0 if it is in none.
+        handler: the function that it runs, with its class; of several the oldest.
+        place: file and line of that function.
+        message: the type of the message that it handles, if known.
+        awaits: description of what the handler awaits.
+        rate: messages per second that it handles; only with `rates`.
     """
 
     address: str
@@ -109,11 +108,11 @@ class ActorInfo:
 
 @frozen_message("callboard.AccountRow")
 class AccountRow:
-    """What a node sent to another one, and what became of it: see `AccountInfo`.
+    """Messages from a node to another one, and their outcomes: see `AccountInfo`.
 
     Attributes:
         node: the other node's id in hex.
-        name: of the other node, where it is known.
+        name: of the other node, if known.
     """
 
     node: str
@@ -128,35 +127,35 @@ class AccountRow:
 
 @frozen_message("callboard.Inspection")
 class Inspection:
-    """What a node tells about itself.
+    """The report of a node about itself.
 
     Attributes:
         name: of the node.
         uptime: seconds since it was made.
-        actors: those with the deepest mailboxes first, then those that handled most.
-        actor_count: how many there are; `actors` may hold fewer.
+        actors: sorted by depth of the mailbox, then by handled messages, highest first.
+        actor_count: number of actors; `actors` may hold fewer.
         handled: messages handled since the start.
         dead_letters: messages to actors that had ended.
         links: to neighbors.
         nodes: in reach.
         is_draining: whether it is about to close.
         overflows: messages that full mailboxes dropped or refused.
-        expired: asks whose time was over before their turn.
+        expired: asks that timed out in a mailbox.
         slow_handlers: handlers that held their thread for more than a second.
         waiting: messages in all mailboxes.
         handler_seconds: time in handlers since the start by class, sampled.
         neighbours: the links; only with `system` or `accounts`.
         routes: the nodes in reach, and the neighbor that leads there; only with `system`.
-        restarts: children that supervisors started again.
+        restarts: children that supervisors restarted.
         exhausted: supervisors that gave up.
-        losses: what nobody handled; this and the next two only with `history`.
+        losses: messages that were not handled; this and the next two only with `history`.
         failures: actors that failed.
-        restarted: children that were started again.
-        accounts: what was sent to each other node; only with `accounts`.
-        keys: by what the wanted actors are sorted, in their order; only with `keys`.
+        restarted: children that were restarted.
+        accounts: messages sent to each other node; only with `accounts`.
+        keys: sort values of the matching actors, in their order; only with `keys`.
         failures_count: handlers that raised.
-        release: of the node; `0.1` where it tells none.
-        build: of the node, where it tells one.
+        release: of the node; `0.1` if it states none.
+        build: of the node, if it states one.
         allows_unsealed: whether nodes of release 0.1 may be linked, whose links are not sealed.
     """
 
@@ -191,22 +190,22 @@ class Inspection:
 
 @frozen_message("callboard.Inspect")
 class Inspect(Query[Inspection]):
-    """To an inspector: what is going on?
+    """Ask an inspector for the state of its node.
 
     Attributes:
         limit: actors at most.
-        system: tell of the node's own parts, its links and routes, too.
-        sort: what of the actors counts: the first ones have most of it.
-        match: a pattern (`*`, `?`) of the class, name or number of the actors that count.
-        state: theirs; "" for any.
-        busy: seconds for which they have been in their handlers at least.
-        history: tell what was lost, failed and was started again.
-        search: a text that the class, name, number or state of the actors holds, in any case.
-        rising: those that have least come first.
-        skip: actors before the first one that is told.
-        keys: tell by what all wanted ones are sorted, at most `ROWS`.
-        rates: tell how many messages a second they handle, since the last such question.
-        accounts: tell of the links, and what was sent to each other node.
+        system: include the node's own parts, its links and routes.
+        sort: field that the actors are sorted by, highest first.
+        match: a pattern (`*`, `?`) of the class, name or number of matching actors.
+        state: their state; "" for any.
+        busy: seconds that they have been in their handlers, at least.
+        history: include losses, failures and restarts.
+        search: a text in class, name, number or state of the actors, in any case.
+        rising: sort the lowest first.
+        skip: actors before the first one in the answer.
+        keys: include the sort values of all matching actors, at most `ROWS`.
+        rates: include messages per second, since the last such question.
+        accounts: include the links, and the accounts of other nodes.
     """
 
     limit: int = ROWS
@@ -226,14 +225,14 @@ class Inspect(Query[Inspection]):
 
 @frozen_message("callboard.ActorPage")
 class ActorPage:
-    """All that a node tells of one actor.
+    """The full report of a node about one actor.
 
     Attributes:
         mailbox: its bounds, or "".
-        watchers: how many monitors and links others have on it.
+        watchers: number of monitors and links that other actors have on it.
         monitors: the refs of the actors that it monitors, as texts; at most `SHOWN`.
-        links: of those that it is linked with.
-        children: of those that it spawned.
+        links: of the actors that it is linked with.
+        children: of the actors that it spawned.
         failures: of actors of its class or name.
         losses: messages to it.
     """
@@ -250,24 +249,24 @@ class ActorPage:
 
 @frozen_message("callboard.ActorPages")
 class ActorPages:
-    """The pages of the actors that a node was asked for."""
+    """The pages of the actors that match a question."""
 
     pages: list[ActorPage]
 
 
 @frozen_message("callboard.InspectActor")
 class InspectActor(Query[ActorPages]):
-    """To an inspector: tell all of an actor: its name, number, or the text of its ref."""
+    """Ask an inspector about an actor: its name, number, or the text of its ref."""
 
     which: str
 
 
 @frozen_message("callboard.ReadEvents")
 class ReadEvents(Query[EventPage]):
-    """To an inspector: what happened behind an event of that number? -1 for the latest.
+    """Ask an inspector for the events after an event's number; -1 for the latest.
 
     Attributes:
-        starts: keep starts and ends of actors, too, for a while from now on.
+        starts: record starts and ends of actors too, for a while from now on.
     """
 
     after: int = -1
@@ -277,7 +276,7 @@ class ReadEvents(Query[EventPage]):
 
 @frozen_message("callboard.PartRows")
 class PartRows:
-    """Rows of a part of a node within a window, their number, and by what all are sorted."""
+    """Rows of an inspection table, their total number, and the sort values of all."""
 
     rows: list[dict[str, Any]]
     count: int = 0
@@ -286,13 +285,14 @@ class PartRows:
 
 @frozen_message("callboard.ReadPart")
 class ReadPart(Query[PartRows]):
-    """To an inspector: rows of a part of the node, such as its topics or stores.
+    """Ask an inspector for rows of an inspection table, such as topics or stores.
 
     Attributes:
-        part: its name; a node that has no such part has no rows.
-        which: of which one, such as the name of a store.
-        search: as of `callboard.support.inspection_tables.RowWindow`; so are those that follow.
-        keys: tell by what all rows are sorted.
+        part: name of the table; an unknown table is empty.
+        which: selects one instance, such as the name of a store.
+        search: as of `callboard.support.inspection_tables.RowWindow`, like the following
+            fields.
+        keys: include the sort values of all rows.
     """
 
     part: str
@@ -307,10 +307,10 @@ class ReadPart(Query[PartRows]):
 
 @frozen_message("callboard.NodeAnswer")
 class NodeAnswer:
-    """What one node of a cluster answered: an answer, or why there is none.
+    """The answer of one node of a cluster, or why it gave none.
 
     Attributes:
-        name: of the node, as the one that asked it knows it.
+        name: of the node, as the asking node knows it.
         node: its id in hex.
         error: why there is no answer, or "".
         answer: an `Inspection`, `ActorPages` or `PartRows`; None without one.
@@ -324,31 +324,31 @@ class NodeAnswer:
 
 @frozen_message("callboard.ClusterInspection")
 class ClusterInspection:
-    """What all nodes in reach answered, the one that asked them first."""
+    """The answers of all nodes in reach, starting with the asking node."""
 
     nodes: list[NodeAnswer]
 
 
 @frozen_message("callboard.InspectCluster")
 class InspectCluster(Query[ClusterInspection]):
-    """To an inspector: ask all nodes in reach, and yourself.
+    """Have an inspector ask all nodes in reach, itself included.
 
     Attributes:
         question: an `Inspect`, `InspectActor` or `ReadPart`.
-        timeout: seconds after which a node counts as one that does not answer.
+        timeout: seconds until a node counts as one that does not answer.
     """
 
     question: Any
     timeout: float = 3.0
 
 
-#: All questions that only look; they take the right `inspect`.
+#: All read-only questions; they need the right `inspect`.
 QUESTIONS: Final = (Inspect, InspectActor, InspectCluster, ReadEvents, ReadPart, TraceActor)
 
 #: Refs of one kind, and pages, in an answer at most.
 SHOWN: Final = 20
 
-#: Seconds that nodes of a cluster have to answer at most.
+#: Seconds for the nodes of a cluster to answer, at most.
 LONGEST_WAIT: Final = 60.0
 
 
@@ -359,7 +359,7 @@ message("callboard.ReachableNode")(ReachableNode)
 class Inspector(SystemActor):
     """Answers questions about the node and the cluster, and carries out `DrainNode`.
 
-    What it is asked came from another node: no field may be of a kind that ends it.
+    Questions come from other nodes, so no field of a wrong type may crash the actor.
     """
 
     def __init__(
@@ -394,16 +394,16 @@ class Inspector(SystemActor):
         if question.rates is True or question.sort == "rate":
             self._looks.count(actors, now)
         until = max(skip + limit, ROWS if question.keys is True else 0)
-        first, wanted = self._in_order(actors, question, until, now)
-        shown = first[skip : skip + limit]
-        rows = [self._row(cell, now) for cell in shown if cell.alive]
+        first, match_count = self._in_order(actors, question, until, now)
+        visible = first[skip : skip + limit]
+        rows = [self._row(cell, now) for cell in visible if cell.alive]
         if question.system is True:
             rows += self._parts_of_the_node(cells, now, limit)
         return Inspection(
             name=self.node.name,
             uptime=now - self._since,
             actors=rows,
-            actor_count=wanted,
+            actor_count=match_count,
             handled=runtime.handled,
             dead_letters=runtime.counters.dead_letters,
             links=len(broker.routes.wires),
@@ -424,7 +424,7 @@ class Inspector(SystemActor):
         )
 
     def _more(self, question: Inspect, first: list[Cell], now: float) -> dict[str, Any]:
-        """Return what is told only where a question asks for it."""
+        """Return the fields that are sent only if a question requests them."""
         more: dict[str, Any] = {}
         if question.system is True:
             more["routes"] = self._broker.routes.nodes()[:ROWS]
@@ -444,31 +444,31 @@ class Inspector(SystemActor):
     def _in_order(
         self, cells: list[Cell], question: Inspect, until: int, now: float
     ) -> tuple[list[Cell], int]:
-        """Return the first of the wanted actors in their order, and how many are wanted.
+        """Return the first of the matching actors in order, and the number of matching ones.
 
-        Where there are many, one order serves for a while.
+        If there are many, one order is reused for a while.
         """
         if not until and not any(_narrows(question)):
             return [], len(cells)
-        asked = ("actors", question.sort, question.rising, *_narrows(question))
-        is_large = len(cells) >= ORDERED_AT_ONCE and all(type(each) in _PLAIN for each in asked)
-        if is_large and (kept := self._orders.take(asked)) is not None:
-            first, wanted = kept
-            return first, wanted if any(_narrows(question)) else len(cells)
-        found = self._wanted(cells, question, now)
-        first = self._first(found, question, len(found) if is_large else until)
+        key = ("actors", question.sort, question.rising, *_narrows(question))
+        is_large = len(cells) >= ORDERED_AT_ONCE and all(type(part) in _PLAIN for part in key)
+        if is_large and (cached := self._orders.take(key)) is not None:
+            first, match_count = cached
+            return first, match_count if any(_narrows(question)) else len(cells)
+        matches = self._matching(cells, question, now)
+        first = self._first(matches, question, len(matches) if is_large else until)
         if is_large:
-            self._orders.put(asked, (first, len(found)), len(cells))
-        return first, len(found)
+            self._orders.put(key, (first, len(matches)), len(cells))
+        return first, len(matches)
 
-    def _wanted(self, cells: list[Cell], question: Inspect, now: float) -> list[Cell]:
-        """Return the actors that a question is about."""
+    def _matching(self, cells: list[Cell], question: Inspect, now: float) -> list[Cell]:
+        """Return the actors that match a question."""
         if not any(_narrows(question)):
             return cells
         return [cell for cell in cells if self._is_wanted(cell, question, now)]
 
     def _first(self, cells: list[Cell], question: Inspect, count: int) -> list[Cell]:
-        """Return the first of some actors, in the order that a question wants."""
+        """Return the first of some actors, in the order of a question."""
         if not count:
             return []
         now, by_text = self.now(), question.sort in _TEXTS
@@ -482,13 +482,13 @@ class Inspector(SystemActor):
         return choose(count, cells, key=key)
 
     def _sort_value(self, cell: Cell, question: Inspect, now: float) -> float | str:
-        """Return the first of what an actor is sorted by."""
+        """Return the sort value of an actor."""
         if question.sort in _TEXTS:
             return self._text(cell, question.sort)
         return _SORTS.get(str(question.sort), _SORTS["depth"])(self._looks, cell, now)[0]
 
     def _text(self, cell: Cell, sort: str) -> str:
-        """Return the text by which an actor is sorted."""
+        """Return the text that an actor is sorted by."""
         if sort == "state":
             return cell.activity
         if sort == "name":
@@ -496,7 +496,7 @@ class Inspector(SystemActor):
         return type(cell.actor).__qualname__.casefold()
 
     def _is_wanted(self, cell: Cell, question: Inspect, now: float) -> bool:
-        """Return whether a question is about an actor."""
+        """Return whether an actor matches a question."""
         pattern, state, busy = question.match, question.state, question.busy
         search = question.search
         if type(state) is str and state not in ("", cell.activity):
@@ -508,8 +508,8 @@ class Inspector(SystemActor):
             return True
         texts = (type(cell.actor).__qualname__, str(cell.number), *self._names_of(cell))
         if is_search:
-            found = search[:PATTERN].casefold()
-            if not any(found in text.casefold() for text in (*texts, cell.activity)):
+            needle = search[:PATTERN].casefold()
+            if not any(needle in text.casefold() for text in (*texts, cell.activity)):
                 return False
             if not is_pattern:
                 return True
@@ -528,7 +528,7 @@ class Inspector(SystemActor):
         return ActorPages([self._page(cell, now) for cell in cells[:SHOWN]])
 
     def _called(self, cell: Cell) -> tuple[str, ...]:
-        """Return by what an actor can be named in a question."""
+        """Return the texts that identify an actor in a question."""
         text, number = str(cell.ref), str(cell.number)
         node = cell.ref.node_id.hex()
         short = (f"{number}@{node}", f"{number}@{node[:6]}")
@@ -548,20 +548,20 @@ class Inspector(SystemActor):
             [str(ref) for ref in cell.linked[:SHOWN]],
             [str(child.ref) for child in list(cell.children or ())[:SHOWN]],
             [
-                each
-                for each in history.failures()
-                if each.actor_class == row.actor_class and each.name in ("", row.name)
+                record
+                for record in history.failures()
+                if record.actor_class == row.actor_class and record.name in ("", row.name)
             ][:SHOWN],
             [
-                each
-                for each in history.losses()
-                if each.address == row.address or (row.name and each.name == row.name)
+                record
+                for record in history.losses()
+                if record.address == row.address or (row.name and record.name == row.name)
             ][:SHOWN],
         )
 
     @handler
     def trace_actor(self, order: TraceActor) -> ActorTracePage:
-        """Begin, go on with or end the trace of an actor, and tell what it has."""
+        """Start, extend or end the trace of an actor, and return its messages."""
         if type(order.after) is not int or not isinstance(order.seconds, int | float):
             return ActorTracePage([])
         which = str(order.which)[:PATTERN]
@@ -572,7 +572,7 @@ class Inspector(SystemActor):
 
     @handler(concurrent=True)
     async def read_part(self, question: ReadPart) -> PartRows:
-        """Tell rows of a part of the node: what the rooms above have registered."""
+        """Return rows of an inspection table that a package above has registered."""
         overlay, part = self.node.overlay, str(question.part)
         permits = overlay.rights(self.context.sender_node)
         window = RowWindow(
@@ -582,21 +582,21 @@ class Inspector(SystemActor):
             _natural(question.skip, sys.maxsize),
             _natural(question.limit, ROWS),
         )
-        asked = part, str(question.which), window.search, window.sort, window.rising
-        if permits is None and (kept := self._parts.take(asked)) is not None:
-            return _part_rows(kept, window, question)
+        key = part, str(question.which), window.search, window.sort, window.rising
+        if permits is None and (cached := self._parts.take(key)) is not None:
+            return _part_rows(cached, window, question)
         rows: list[Row] = []
         for source in (*overlay.parts.get(part, ()), *PROCESS_TABLES.get(part, ())):
-            made = source(str(question.which), permits)
-            rows += await made if isinstance(made, Awaitable) else made
+            result = source(str(question.which), permits)
+            rows += await result if isinstance(result, Awaitable) else result
         ordered = in_order(rows, window)
         if permits is None:
-            self._parts.put(asked, ordered, len(rows))
+            self._parts.put(key, ordered, len(rows))
         return _part_rows(ordered, window, question)
 
     @handler
     def read_events(self, question: ReadEvents) -> EventPage:
-        """Tell what happened."""
+        """Return recent events."""
         if question.starts is not False:
             self._history.follow()
         after = question.after if type(question.after) is int else -1
@@ -604,7 +604,7 @@ class Inspector(SystemActor):
 
     @handler(concurrent=True)
     async def inspect_cluster(self, order: InspectCluster) -> ClusterInspection:
-        """Ask all nodes in reach; for a leaf only those that it may reach."""
+        """Ask all nodes in reach; for a leaf only those in its reach."""
         question: Any = order.question
         own = NodeAnswer(self.node.name, self.me.node_id.hex())
         if type(question) is Inspect:
@@ -614,27 +614,29 @@ class Inspector(SystemActor):
         elif type(question) is ReadPart:
             own = replace(own, answer=await self.read_part(question))
         else:
-            return ClusterInspection([replace(own, error="the cluster is not asked that")])
+            return ClusterInspection(
+                [replace(own, error=("this question cannot be sent to a cluster"))]
+            )
         try:
             timeout = min(seconds(order.timeout), LONGEST_WAIT)
         except InvalidSeconds as error:
             return ClusterInspection([replace(own, error=str(error))])
         rights = self.node.overlay.rights(self.context.sender_node)
-        asked = [
+        pending = [
             (other, self.runtime.ref_of(other.node_id, INSPECTOR).ask(question, timeout))
             for other in self.node.nodes()
             if rights is None or rights.permit("reach", other.name)
         ]
         answers = [own]
-        for other, future in asked:
-            answer, why = None, ""
+        for other, future in pending:
+            answer, reason = None, ""
             try:
                 answer = await future
             except CallboardError as failure:
-                why = str(failure)[:PATTERN]
-            if not why and not _is_sound(answer, type(own.answer)):
-                answer, why = None, "it answered something else"
-            answers.append(NodeAnswer(other.name, other.node_id.hex(), why, answer))
+                reason = str(failure)[:PATTERN]
+            if not reason and not _is_sound(answer, type(own.answer)):
+                answer, reason = None, "its answer is malformed"
+            answers.append(NodeAnswer(other.name, other.node_id.hex(), reason, answer))
         return ClusterInspection(answers)
 
     def _parts_of_the_node(
@@ -677,7 +679,7 @@ class Inspector(SystemActor):
         promise = self.promise()
         try:
             limit = seconds(request.timeout)
-        except InvalidSeconds as error:  # it came from another node
+        except InvalidSeconds as error:  # the value is from another node
             promise.set_exception(error)
             return
         report = await self._drain.adrain(limit)
@@ -690,41 +692,44 @@ def _account_rows(accounts: Mapping[bytes, AccountInfo]) -> list[AccountRow]:
     return [
         AccountRow(
             node.hex(),
-            each.name,
-            each.sent,
-            each.confirmed,
-            each.dead_letters,
-            each.lost,
-            each.in_flight,
-            each.waiting,
+            account.name,
+            account.sent,
+            account.confirmed,
+            account.dead_letters,
+            account.lost,
+            account.in_flight,
+            account.waiting,
         )
-        for node, each in list(accounts.items())[:ROWS]
+        for node, account in list(accounts.items())[:ROWS]
     ]
 
 
 def _restarts_of(cell: Cell) -> int:
-    """Return how often a supervisor started an actor again."""
+    """Return how often a supervisor restarted an actor."""
     above = None if cell.parent is None else cell.parent.actor
     return above.restarts_of(cell.ref) if isinstance(above, Supervisor) else 0
 
 
 def _part_rows(ordered: list[Row], window: RowWindow, question: ReadPart) -> PartRows:
-    """Return the answer to a question for rows that are in its order."""
-    found = cut_sorted(ordered, window, keys=question.keys is True)
+    """Return the answer to a question from sorted rows."""
+    page = cut_sorted(ordered, window, keys=question.keys is True)
     rows = [
-        {name: sendable(held) if isinstance(held, str) else held for name, held in row.items()}
-        for row in found.rows
+        {
+            name: sendable(value) if isinstance(value, str) else value
+            for name, value in row.items()
+        }
+        for row in page.rows
     ]
-    return PartRows(rows, found.count, found.keys)
+    return PartRows(rows, page.count, page.keys)
 
 
 def _narrows(question: Inspect) -> tuple[object, ...]:
-    """Return what of a question says which actors are wanted."""
+    """Return the fields of a question that select actors."""
     return question.match, question.state, question.busy, question.search
 
 
 def _natural(value: object, most: int) -> int:
-    """Return a number of rows that another node asked for, within bounds."""
+    """Return a number of rows that another node requested, within bounds."""
     return max(0, min(value, most)) if type(value) is int else most
 
 
@@ -733,7 +738,7 @@ PATTERN: Final = 500
 
 _Sort = Callable[[ActorSampler, Cell, float], tuple[float, ...]]
 
-#: What actors can be sorted by.
+#: Fields that actors can be sorted by.
 _SORTS: Final[dict[str, _Sort]] = {
     "depth": lambda _, cell, __: (cell.depth, cell.handled),
     "handled": lambda _, cell, __: (cell.handled,),
@@ -743,13 +748,13 @@ _SORTS: Final[dict[str, _Sort]] = {
     "restarts": lambda _, cell, __: (_restarts_of(cell),),
     "rate": lambda looks, cell, __: (looks.rate(cell), cell.handled),
 }
-#: Texts by which actors can be sorted, too.
+#: Text fields that actors can be sorted by.
 _TEXTS: Final = ("class", "name", "state")
 SORTS: Final = tuple(_SORTS)
 
 
 def _is_sound(value: object, kind: Any) -> bool:
-    """Return whether a value that came from another node is what its class declares."""
+    """Return whether a value of another node has the type that its class declares."""
     if kind is Any:
         return True
     if is_dataclass(kind):
@@ -762,14 +767,14 @@ def _is_sound(value: object, kind: Any) -> bool:
         return outer is float and type(value) is int
     if outer is dict and isinstance(value, dict):
         return all(_is_sound(k, inner[0]) and _is_sound(v, inner[1]) for k, v in value.items())
-    return not isinstance(value, list) or all(_is_sound(each, inner[0]) for each in value)
+    return not isinstance(value, list) or all(_is_sound(item, inner[0]) for item in value)
 
 
 @functools.cache
 def _declared(kind: type) -> dict[str, Any]:
     """Return the types of the fields of a class."""
     hints = get_type_hints(kind)
-    return {each.name: hints[each.name] for each in fields(kind)}
+    return {declared_field.name: hints[declared_field.name] for declared_field in fields(kind)}
 
 
 def _proxy_row(proxy: Proxy, routes: RouteTable) -> ActorInfo:

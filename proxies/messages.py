@@ -1,4 +1,4 @@
-"""Messages between the nodes' own actors, and the form in which an error answers an ask."""
+"""Messages between the nodes' own actors, and the form of an error as an answer."""
 
 from collections.abc import Callable
 from dataclasses import field
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=type)
 
 
 def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T], T]:
-    """Register a message type under the name that it has on the wire and in states.
+    """Register a message type under its name on the wire and in states.
 
     The class is a dataclass, an enum or a named tuple. Fields that a later release adds need a
     default, so that messages of earlier releases can still be read.
@@ -47,7 +47,7 @@ def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T]
     Args:
         name: of the type, the same in every program.
         was: the former name of the type, if it was renamed.
-        switched: whether values are sent under `name`, where there is a former one.
+        switched: whether values are sent under `name` if there is a former one.
 
     Raises:
         DuplicateMessageType: another class has that name.
@@ -55,9 +55,9 @@ def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T]
         WrongArgument: the name is missing.
         WrongValue: a name is empty, too long or not printable.
     """
-    given: object = name
-    if not isinstance(given, str):
-        called = getattr(given, "__name__", "Message")
+    value: object = name
+    if not isinstance(value, str):
+        called = getattr(value, "__name__", "Message")
         msg = f'@message takes a name, the same in every program: @message("shop.{called}")'
         raise WrongArgument(msg)
     former: object = was
@@ -67,9 +67,9 @@ def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T]
         )
         raise WrongArgument(msg)
     names = (name, was) if switched or not was else (was, name)
-    for each in filter(None, (name or "\0", was)):
-        if not len(each) <= NAME_LIMIT or not each.isprintable():
-            msg = f"@message({each[:80]!r}): a name has 1 to {NAME_LIMIT} printable characters"
+    for label in filter(None, (name or "\0", was)):
+        if not len(label) <= NAME_LIMIT or not label.isprintable():
+            msg = f"@message({label[:80]!r}): a name has 1 to {NAME_LIMIT} printable characters"
             raise WrongValue(msg)
 
     def register(cls: T) -> T:
@@ -93,9 +93,10 @@ def frozen_message(name: str) -> Callable[[T], T]:
 
 @frozen_message("callboard.Spawn")
 class Spawn:
-    """To the spawn server: make an actor of an offered class; answered by its ref.
+    """Ask the spawn server for an actor of an offered class; the answer is its ref.
 
-    `by_class` says that `name` is that of the class and not the one that it is offered under.
+    `by_class` means that `name` is the name of the class itself, not the name it is offered
+    under.
     """
 
     name: str
@@ -106,16 +107,17 @@ class Spawn:
 
 @frozen_message("callboard.Lookup")
 class Lookup:
-    """To a directory: who is registered under this name? Answered by a ref, or None."""
+    """Ask a directory for the actor with a name. The answer is a ref, or None."""
 
     name: str
 
 
 @frozen_message("callboard.WatchName")
 class WatchName:
-    """To a directory: tell me who has a name, or is in a group, from now on until I end.
+    """Subscribe to a directory's holders of a name, or members of a group.
 
-    Answered by a `HoldersChanged` message, unless `version` is that of the last one.
+    The subscription lasts until its sender ends. The answer is a `HoldersChanged` message,
+    unless `version` is current.
     """
 
     name: str
@@ -125,7 +127,7 @@ class WatchName:
 
 @frozen_message("callboard.HoldersChanged")
 class HoldersChanged:
-    """From a directory: who has a name there; with `is_all`, nobody but the added ones."""
+    """A directory's report: the holders of a name changed; with `is_all`, they are `added`."""
 
     version: int
     added: tuple[ActorRef[Any], ...] = ()
@@ -135,7 +137,7 @@ class HoldersChanged:
 
     @property
     def is_sound(self) -> bool:
-        """False when a field has a type of its own: it came from another node."""
+        """Whether all fields have their declared types, as the value is from another node."""
         return (
             type(self.version) is int
             and type(self.reason) is str
@@ -147,41 +149,40 @@ class HoldersChanged:
 
 @frozen_message("callboard.Describe")
 class Describe:
-    """To a directory: what is your node called? Answered by a text.
+    """Ask a directory for the name of its node. The answer is a text.
 
-    With `abilities`, by a tuple of that text and the abilities of the node, of which an
-    earlier release knows nothing.
+    With `abilities`, it is a tuple of that text and the abilities of the node; an earlier
+    release ignores the field.
     """
 
     abilities: bool = False
 
 
-#: What nodes of this release can do that those of earlier ones cannot: keep answers by key,
-#: give up the work of an asker that has gone, wait for credit, and take what others doubt.
+#: Abilities of this release that earlier ones lack: keep answers by key, cancel the work of a
+#: given-up ask, wait for credit, and accept copies of unverified dispatches.
 ABILITIES: Final = ("keys", "cancel", "credit", "doubts")
 
-#: What a node says to neighbors alone that may send to all of it: it takes what carries many
-#: messages. Gates look into each message of a leaf, and see none of those that are carried.
+#: Ability that a node states only to a neighbor that may send to all of it: it accepts batches.
+#: The gate of a leaf checks each message, and cannot see into a batch.
 CARRIERS: Final = "carriers"
 
 
-#: Seconds that a drain lasts at most by default.
+#: Default limit of a drain in seconds.
 DRAIN_TIMEOUT: Final = 30.0
 
 
 @frozen_message("callboard.Drained")
 class Drained:
-    """A drain is over; what it returns, and an event.
+    """The result of a drain; also an event.
 
     Attributes:
         finished: messages handled from its beginning to its end.
-        left: messages in mailboxes, handlers under way, and asks without an answer at its
-            deadline. They end with the node: their askers get an error, the rest are dead
-            letters.
-        seconds: how long it took.
-        unsent: bytes that no other node had taken at the deadline.
+        left: messages in mailboxes, unfinished handlers, and unanswered asks at its deadline.
+            They end with the node: their askers get an error, the rest are dead letters.
+        seconds: its duration.
+        unsent: bytes that were not sent to other nodes at the deadline.
 
-    What the node's workers report is added; one that reports nothing counts as one `left`.
+    The reports of the node's workers are added; a worker without a report counts as one `left`.
     """
 
     finished: int
@@ -191,24 +192,24 @@ class Drained:
 
     @property
     def is_clean(self) -> bool:
-        """True when nothing was cut short."""
+        """Whether nothing was cut short."""
         return not self.left and not self.unsent
 
 
-#: How the error of an ask ends that a draining node refuses.
+#: End of the error text with which a draining node refuses an ask.
 TAKES_NO_MORE: Final = "is draining and takes no more asks; ask another node"
 
 
 @frozen_message("callboard.DrainNode")
 class DrainNode(Query[Drained]):
-    """To an inspector: drain the node and close it."""
+    """Have an inspector drain its node and close it."""
 
     timeout: float = DRAIN_TIMEOUT
 
 
 @frozen_message("callboard.Stop")
 class StopActor:
-    """To the node itself: end an actor; `kill` does not wait for its mailbox."""
+    """Have a node end an actor; `kill` does not wait for its mailbox."""
 
     number: int
     kill: bool = False
@@ -216,7 +217,7 @@ class StopActor:
 
 @frozen_message("callboard.Link")
 class LinkActors:
-    """To the node itself: link its actor `number` to `other`; with `undo`, unlink."""
+    """Have a node link its actor `number` to `other`, or with `undo` unlink it."""
 
     number: int
     other: ActorRef[Any]
@@ -225,7 +226,7 @@ class LinkActors:
 
 @frozen_message("callboard.CancelAsk")
 class CancelAsk:
-    """To the node itself: nobody waits for the answer to an ask of its sender's any more."""
+    """Cancel the work of an ask that the sender's node has given up."""
 
     number: int
     message_id: int
@@ -233,9 +234,9 @@ class CancelAsk:
 
 @frozen_message("callboard.AskCredit")
 class AskCredit:
-    """To the node itself: all messages to its actor `number` up to `position` went before this.
+    """Report the position of a sender, after all messages to actor `number` up to it.
 
-    And more may wait for credit.
+    More messages may wait for credit.
     """
 
     number: int
@@ -243,28 +244,28 @@ class AskCredit:
 
     @property
     def is_sound(self) -> bool:
-        """False when the position is none that a node comes to: it is from another one."""
+        """Whether the position is a possible one, as it is from another node."""
         return type(self.position) is int and 0 <= self.position < 1 << 62
 
 
-#: Bytes of an answer or a message that is carried with others, and of all that are.
+#: Bytes of one answer or message in a batch, and of the whole batch.
 CARRIED_LIMIT: Final = 4_096
 CARRIER_LIMIT: Final = 32_768
 
-#: Bytes that no node lets come together: the last message may reach beyond the limit.
+#: Bytes that no node batches: the last message may exceed the limit.
 CARRIER_BOUND: Final = 2 * CARRIER_LIMIT
 
 ANSWER_HEAD: Final = Struct(">II")
 
 
 def check_carrier(size: int) -> None:
-    """Refuse what carries more than any node lets come together: each part takes memory.
+    """Refuse a batch larger than any node sends, as each part takes memory.
 
     Raises:
-        MalformedPayload: it does.
+        MalformedPayload: it is too large.
     """
     if size > CARRIER_BOUND:
-        msg = f"{size:,} B are carried together; the limit is {CARRIER_BOUND:,} B"
+        msg = f"a batch has {size:,} B; the limit is {CARRIER_BOUND:,} B"
         raise MalformedPayload(msg)
 
 
@@ -273,8 +274,8 @@ class CarriedAnswers:
     """Answers of one turn to asks of one node, each with the id of its ask.
 
     Attributes:
-        heads: for each answer the id of its ask and how many bytes it has, four bytes each.
-        bodies: the answers, one behind the other, each as the payload that it would have alone.
+        heads: for each answer the id of its ask and its number of bytes, four bytes each.
+        bodies: the answers one after the other, each as the payload that it would have alone.
     """
 
     heads: bytes
@@ -284,8 +285,7 @@ class CarriedAnswers:
         """Return the answers, each with the id of its ask.
 
         Raises:
-            MalformedPayload: the columns do not fit together, an answer is too large, or all
-                of them are.
+            MalformedPayload: the columns do not match, or an answer or the batch is too large.
         """
         heads, bodies = self.heads, self.bodies
         if (
@@ -293,25 +293,25 @@ class CarriedAnswers:
             or type(bodies) is not bytes
             or len(heads) % ANSWER_HEAD.size
         ):
-            msg = "what carries answers has columns of another form"
+            msg = "the columns of a batch of answers have a wrong type or length"
             raise MalformedPayload(msg)
         check_carrier(len(heads) + len(bodies))
-        found, at = [], 0
+        answers, offset = [], 0
         for message_id, size in ANSWER_HEAD.iter_unpack(heads):
-            found.append((message_id, bodies[at : at + size]))
-            at += size
+            answers.append((message_id, bodies[offset : offset + size]))
+            offset += size
             if size > CARRIED_LIMIT:
-                msg = f"an answer of {size:,} B is carried; the limit is {CARRIED_LIMIT:,} B"
+                msg = f"an answer in a batch has {size:,} B; the limit is {CARRIED_LIMIT:,} B"
                 raise MalformedPayload(msg)
-        if at != len(bodies):
-            msg = f"{len(found):,} answers of {at:,} B are carried in {len(bodies):,} B"
+        if offset != len(bodies):
+            msg = f"{len(answers):,} answers of {offset:,} B do not fill {len(bodies):,} B"
             raise MalformedPayload(msg)
-        return found
+        return answers
 
 
 @frozen_message("callboard.Doubtful")
 class UnverifiedFrame:
-    """To the node itself: a dispatch for it that its sender does not know to be true."""
+    """Send the destination a copy of a dispatch that could not be verified on its path."""
 
     frame: bytes
 
@@ -320,7 +320,7 @@ class UnverifiedFrame:
 class Failure:
     """An error as the answer to an ask.
 
-    To a node itself: it will not be told when an actor ends; `detail` is the actor's ref.
+    Sent to a node itself, it refuses a monitor; `detail` is the actor's ref.
     """
 
     kind: str
@@ -351,12 +351,12 @@ _KINDS: dict[str, type[CallboardError]] = {
 
 
 def errors_travel(*kinds: type[CallboardError]) -> None:
-    """Let errors of a room above, made of a text alone, reach askers as what they are."""
+    """Register errors of a package above, made of a text alone, as types of answers."""
     _KINDS.update((kind.__name__, kind) for kind in kinds)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Turn an error into its form for the wire."""
+    """Convert an error to its form on the wire."""
     if isinstance(error, RemoteError):
         return Failure(
             "RemoteError", _clean(error.text), _clean(error.type_name), _clean(error.traceback)
@@ -373,15 +373,15 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _clean(text: str) -> str:
-    """Cut a text, and replace what UTF-8 cannot express: an error must always get through."""
+    """Shorten a text, and replace what UTF-8 cannot encode, so that an error always arrives."""
     return text[:TEXT_LIMIT].encode(errors="replace").decode()
 
 
 def error_of(failure: Failure) -> CallboardError:
-    """Turn an error from the wire into the exception that the asker gets."""
+    """Convert an error from the wire to the exception for the asker."""
     fields = (failure.kind, failure.text, failure.detail, failure.trace)
     if not all(type(field) is str for field in fields):
-        return RemoteError("Failure", "the other node answered with an error of another form")
+        return RemoteError("Failure", "the other node answered with a malformed error")
     if failure.kind == "ActorDown":
         return ActorDown(failure.text, failure.detail, failure.trace)
     kind = _KINDS.get(failure.kind)

@@ -1,4 +1,4 @@
-"""A node: local actors, links to other nodes, and everything a user calls to work with both."""
+"""A node: local actors, links to other nodes, and the interface for both."""
 
 import asyncio
 import contextlib
@@ -87,16 +87,16 @@ A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Where an actor can be spawned: an address, a node id, a worker, a pool of workers.
+#: Place to spawn an actor: an address, a node id, a worker, a pool of workers.
 Place = str | bytes | Worker | WorkerPool
 
 
 class Node(Closing):
     """A container for actors that can be linked to others.
 
-    It runs in the background from the moment it is made; no port is open until `listen`. Use
-    it as a context manager, or call `close`. All methods may be called from any thread.
-    Blocking methods have an awaitable twin with an `a` in front.
+    It runs in the background as soon as it is created; no port is open until `listen`. Use it
+    as a context manager, or call `close`. All methods may be called from any thread. Blocking
+    methods have an awaitable twin with an `a` in front.
     """
 
     #: The class of the nodes in worker processes, as `module:name`.
@@ -119,41 +119,42 @@ class Node(Closing):
         serve_logs: Mapping[str, Any] | None = None,
         surroundings: NodeEnvironment | None = None,
     ) -> None:
-        """Make a node.
+        """Create a node.
 
         Args:
             name: for people: logs, displays, errors.
             spawnable: the classes that other nodes may spawn here, by name.
-            join: addresses to be linked with; tried again until they answer, and when lost. Or
-                where such addresses are found, again and again: `dns://NAME:PORT`,
-                `srv://NAME` (needs dnspython) or `file:PATH`, with one in each line.
-            secret: shared secret of the cluster, proved on every link before anything else. A
-                list while one takes the place of another, see `change_secrets`: all are
-                accepted, and the first is proved first.
-            secrets: secrets with names: who proves one is known by its name. What this node
-                dials it tries them on, in turn.
-            permissions: what peers may do, by patterns of their names: those of `secrets`, else
-                those in certificates. The first pattern that matches holds; whom none matches
-                is refused. Without it all may do everything.
+            join: addresses to link with; dialed until they answer, and again after a loss. A
+                source of addresses is looked up repeatedly: `dns://NAME:PORT`, `srv://NAME`
+                (needs dnspython) or `file:PATH`, with one address per line.
+            secret: shared secret of the cluster, proved on every link before anything else.
+                During a change of secrets, a list, see `change_secrets`: all are accepted, and
+                the first is proved first.
+            secrets: secrets with names: a peer is identified by the name of the one it proves.
+                Dials of this node try them in turn.
+            permissions: rights of peers, by patterns of their names, which come from `secrets`
+                or else from certificates. The first matching pattern is valid; a peer without a
+                match is refused. Without permissions, all peers have all rights.
             allow_unsealed: link also with nodes of release 0.1, which prove a secret but do not
-                seal the link with it: for the days of an upgrade.
-            tls: encrypts the links that this node makes, and those of its ports unless
-                `listen` says otherwise; peers have to use TLS as well.
+                seal the link with it; for the time of an upgrade.
+            tls: encrypts the links that this node makes, and the links of its ports unless
+                `listen` sets another one; peers must use TLS as well.
             encrypt: encrypts the same links without certificates, by TLS with the secret as its
-                key; peers have to do so as well. Needs Python 3.13.
-            limits: what the node takes from others.
-            is_tool: this node looks and asks, as commands do: others do not count it as a
-                member, and tell nobody that it comes and goes.
-            serve_logs: logs that others may read, by the names in their addresses, such as
+                key; peers must do so as well. Needs Python 3.13.
+            limits: limits of the node for its peers.
+            is_tool: whether this node only inspects and asks, like a command: other nodes do
+                not count it as a member, and do not report it.
+            serve_logs: logs that other nodes may read, by the names in their addresses, such as
                 `basp://HOST:PORT/cpu`: folders, which may be made later, or a `CommitLog`.
-            surroundings: what the node stands on; simulations pass their own.
+            surroundings: runner, network and other dependencies of the node; simulations pass
+                their own.
 
         Raises:
             InvalidAddress: an address in `join` has another form than `basp://HOST:PORT`.
             TlsError: a file of `tls` is missing or unusable, or this Python cannot `encrypt`.
             TypeError: `join` is a string, or `secrets` or `permissions` are not such maps.
-            ValueError: a secret is empty or there twice, or the name has characters that
-                cannot be printed; or `encrypt` goes without a secret, or beside `tls`.
+            ValueError: a secret is empty or repeated, or the name has unprintable characters;
+                or `encrypt` is used without a secret, or together with `tls`.
         """
         _check_arguments(name, join, spawnable or {}, limits)
         seeds = [parse_seed(address) for address in join]
@@ -163,11 +164,11 @@ class Node(Closing):
         node_id = around.make_node_id()
         name = name or f"node-{node_id.hex()[:6]}"
         self.name = name
-        #: What runs the node: its threads, sockets and timers; a simulation brings its own.
+        #: Runs the node's threads, sockets and timers; a simulation replaces it.
         self.runner = around.make_runner(name)
         self.runtime = Runtime(name, node_id, self.runner)
         self.runtime.plain = PlainActors({})
-        #: The same as packages that build on nodes see it.
+        #: The runtime as packages above see it.
         self.context: NodeContext = self.runtime
         options = replace(
             _link_options(name, node_id, is_tool=is_tool),
@@ -178,30 +179,30 @@ class Node(Closing):
         self._closed = False
         #: Whether `close` was called.
         self._is_closing = False
-        #: What `_start` runs for callers: the future, the coroutine, the one around it.
+        #: Coroutines that `_start` runs for callers, with their wrappers, by future.
         self._started: dict[Future[Any], tuple[Coroutine[Any, Any, Any], ...]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()  # asyncio itself has only weak references
         self._broker = broker = Broker(self.runtime, self.runner, around, options)
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
-        #: Serializes messages as they travel; `encode` raises `NotSerializable` and
-        #: `MessageTooLarge` for what cannot.
+        #: Serializes messages for the wire; `encode` raises `NotSerializable` or
+        #: `MessageTooLarge` for a message that cannot travel.
         self.codec, self.encode = broker.outgoing.codec, broker.outgoing.encode
         self._routes, self._connector = broker.routes, broker.connector
-        #: Links and paths, for rooms that build on nodes.
+        #: Links and paths, for packages above.
         self.overlay = Topology(self.runtime, self._routes, self._connector, broker.foreign)
         self._ports = Ports(
             self.runner, around.network, self._connector, self._routes.listens_at
         )
-        #: Who is registered on this node, and who joined a group here.
+        #: Names registered on this node, and members of groups that joined here.
         self._names, self._groups = Names(), Names()
-        #: The groups that this node has looked at.
+        #: Groups that this node has used.
         self._members: dict[str, Members] = {}
         self._reach = Reach(
             self.runtime, self._routes, self._names, self._connector.dialer, self._ports
         )
         self._pools: list[WorkerPool] = []
         self._drain = Drain(self.runtime, broker, (self._names, self._groups), self._pools)
-        #: The classes that other nodes may spawn here, by name.
+        #: Classes that other nodes may spawn here, by name.
         self._offered = dict(spawnable or {})
         self._start_parts(limits or Limits(), serve_logs)
         self._discovery = self._discover(around, seeds)
@@ -210,7 +211,7 @@ class Node(Closing):
     def _encryption_of(
         self, tls: TlsSource | ssl.SSLContext | None, access: LinkAccess, *, encrypt: bool
     ) -> Encryption | None:
-        """Return what encrypts the links that this node makes, and those of its ports."""
+        """Return the encryption of links that this node makes, and the default of its ports."""
         if not encrypt:
             return Certificates.of_dials(tls)
         return self._secret_tls(tls, access)
@@ -232,7 +233,7 @@ class Node(Closing):
     def _discover(
         self, around: NodeEnvironment, seeds: Sequence[Endpoint | NodeSource]
     ) -> Discovery:
-        """Dial the addresses of `join`, and those that its sources have."""
+        """Dial the addresses of `join`, and of its sources."""
         parts = self.runner, around.network, self._connector.dialer
         discovery = Discovery(*parts, self._ports.is_own, self.runtime.report)
         for seed in seeds:
@@ -243,7 +244,7 @@ class Node(Closing):
         return discovery
 
     def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
-        """Start the actors that every node has; who serves logs is for the public `Node`."""
+        """Start the actors that every node has; the public `Node` adds a server of logs."""
         start_actor, names = self.runtime.start_actor, self._names
         start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         start_actor(Directory, (names, self._groups, self.name), number=DIRECTORY)
@@ -253,22 +254,23 @@ class Node(Closing):
         start_actor(Inspector, parts, number=INSPECTOR)
         contexts = self.runtime.contexts.values()
         self._broker.on_tend = lambda now: looks.pass_by(contexts, now, self.runner.sampler)
-        gates = self._broker.gates
-        gates.registered, gates.offered = names.names_of, self._offered
-        gates.inspections = QUESTIONS
+        authorizer = self._broker.authorizer
+        authorizer.registered, authorizer.offered = names.names_of, self._offered
+        authorizer.inspections = QUESTIONS
 
-    # --- who and where ---
+    # --- identity and address ---
 
     @property
     def node_id(self) -> bytes:
-        """The 18 bytes that name this node: a 120-bit hash and the process id."""
+        """The 18 bytes that identify this node: a 120-bit hash and the process id."""
         return self.runtime.node_id
 
     @property
     def address(self) -> str:
-        """Where this node listens, as `basp://HOST:PORT`; `+ "/NAME"` names an actor.
+        """Address of this node, as `basp://HOST:PORT`; `+ "/NAME"` addresses an actor.
 
-        A Unix socket's is `basp+unix:/PATH:`; a port, if there is one as well, goes before it.
+        A Unix socket has the address `basp+unix:/PATH:`; a TCP port, if there is one, takes
+        precedence.
 
         Raises:
             InvalidAddress: it does not listen.
@@ -288,7 +290,7 @@ class Node(Closing):
     # --- actors ---
 
     def ref(self, text: str) -> ActorRef[Any]:
-        """Return the ref that a text stands for. Never blocks or dials.
+        """Return the ref for its text. Never blocks or dials.
 
         Raises:
             InvalidAddress: the text is not `basp://HOST:PORT/ID@NODE` or `basp:///ID@NODE`.
@@ -296,7 +298,8 @@ class Node(Closing):
         address = parse_address(text)
         if address.number is None or address.node is None:
             msg = (
-                f"{text!r} is no actor's address; use remote_actor() for basp://HOST:PORT/NAME"
+                f"{text!r} is not the text of a ref; use remote_actor() for "
+                "basp://HOST:PORT/NAME"
             )
             raise errors.InvalidAddress(msg)
         ref = self.runtime.ref_of(address.node, address.number)
@@ -322,13 +325,13 @@ class Node(Closing):
         Args:
             actor_class: a subclass of `Actor`, or of Thespian's.
             args: for its `__init__`.
-            on: where instead of here: the address or id of a node that offers the class, a
-                worker, or a pool of workers.
+            on: another place: the address or id of a node that offers the class, a worker, or a
+                pool of workers.
             kwargs: for its `__init__`.
 
         Raises:
-            NotSpawnable: the other node does not offer the class, or options were given
-                with it, which do not travel.
+            NotSpawnable: the other node does not offer the class, or options were given with
+                it, which do not travel.
             NodeUnreachable: no node answers there.
             RemoteError: the actor's `__init__` raised there.
         """
@@ -390,7 +393,7 @@ class Node(Closing):
             return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
 
     def offer(self, name: str, actor_class: type[Actor]) -> None:
-        """Let other nodes spawn a class here from now on, as `spawnable` does."""
+        """Offer a class to other nodes from now on, as `spawnable` does."""
         self._refuse_closed()
         _check_offer(name, actor_class)
         self._offered[name] = actor_class
@@ -398,14 +401,14 @@ class Node(Closing):
     def workers(self, count: int | None = None) -> WorkerPool:
         """Start child processes with a node each, so that actors use more cores.
 
-        They are linked to this node over socket pairs and offer what it offers; classes that
-        are spawned on them are loaded from their modules or files.
+        They are linked to this node over socket pairs and offer the same classes; other classes
+        that are spawned on them are loaded from their modules or files.
 
         Args:
-            count: how many; one for each core that this process may use by default.
+            count: how many; by default one for each core that this process may use.
 
         Raises:
-            NotSpawnable: a class that this node offers cannot be loaded elsewhere.
+            NotSpawnable: a class that this node offers cannot be loaded in another process.
             ValueError: the count is less than one, or the node is simulated.
             WorkerFailed: a process ended, or was not linked in time; or a worker reads this
                 program's file, which lacks `if __name__ == "__main__":`.
@@ -425,11 +428,14 @@ class Node(Closing):
         is_number = count is None or type(count) is int
         errors.require(is_number, "workers() takes a number of processes", count)
         if type(self.runner) is not Runner:
-            msg = f"{self.name} is simulated and has no processes; give it more nodes instead"
+            msg = (
+                f"{self.name} is simulated and cannot start processes; simulate more "
+                "nodes instead"
+            )
             raise ValueError(msg)
         offers = {name: source_of(offered) for name, offered in self._offered.items()}
-        wanted = len(os.sched_getaffinity(0)) if count is None else count
-        pool = WorkerPool(self._broker, self.worker_class, wanted, offers, self._wait)
+        process_count = len(os.sched_getaffinity(0)) if count is None else count
+        pool = WorkerPool(self._broker, self.worker_class, process_count, offers, self._wait)
         self._pools.append(pool)
         try:
             await pool.started()
@@ -446,19 +452,19 @@ class Node(Closing):
         intensity: tuple[int, float] = (3, 5.0),
         backoff: tuple[float, float] = BACKOFF,
     ) -> ActorRef[Supervisor]:
-        """Start children under a supervisor, which starts them again when they end.
+        """Start children under a supervisor, which restarts them when they end.
 
         Args:
-            children: what to start, in this order.
-            strategy: who is started again when a child ends: `one_for_one` only that child,
+            children: the children, in order of their start.
+            strategy: children to restart when one ends: `one_for_one` only that child,
                 `one_for_all` all, `rest_for_one` that child and those started after it.
             intensity: more than this many restarts within this many seconds end the supervisor.
-            backoff: seconds of the shortest and the longest pause before a restart that soon
-                follows another one of the same child.
+            backoff: shortest and longest pause, in seconds, before a restart that soon follows
+                another one of the same child.
 
         Raises:
-            ValueError: the strategy is not known, or a number is negative.
-            Exception: whatever the `__init__` of a child raised.
+            ValueError: the strategy is unknown, or a number is negative.
+            Exception: any error from the `__init__` of a child.
         """
         check_children(children)
         return self.runtime.start_actor(
@@ -468,16 +474,16 @@ class Node(Closing):
     # --- names ---
 
     def register(self, name: str, ref: ActorRef[Any]) -> None:
-        """Let other nodes find an actor under a name, until it ends or `unregister`.
+        """Register an actor under a name for other nodes, until it ends or `unregister`.
 
         Raises:
-            InvalidAddress: the name could not stand in an address.
+            InvalidAddress: the name is not valid in an address.
         """
         self._refuse_closed()
         self._names.register(name, ref)
         cell = self.runtime.contexts.get(ref.actor_id)
         if ref.is_local and cell is None:
-            text = f"register({name!r}, …): the actor has ended, so nobody will find it"
+            text = f"register({name!r}, …): the actor has ended, so the name was not registered"
             self.runtime.warn_once(("register", name), text)
 
     def unregister(self, name: str) -> bool:
@@ -500,19 +506,19 @@ class Node(Closing):
     def watch(self, name: str) -> Feed[NameChange]:
         """Iterate over the reachable holders of a name: the present ones, then each change.
 
-        `NameAdded` and `NameRemoved` come in the order in which this node learns of them; a
+        `NameAdded` and `NameRemoved` are in the order in which this node learns of them; a
         holder whose node is lost is removed with reason `unreachable`. The iteration ends when
         the node is closed, or with `aclose`; a cancelled wait for the next change loses none.
 
         Raises:
-            InvalidAddress: no actor can have such a name.
+            InvalidAddress: the name is not valid for an actor.
         """
         check_name(name)
         return Feed(partial(self._begin_watching, name))
 
     def _begin_watching(self, name: str, source: Source[NameChange]) -> Callable[[], object]:
-        """Put the changes of a name into a feed; returns what ends that."""
-        watcher = watch_name(self.runtime, name, is_group=False, told=source.put)
+        """Put the changes of a name into a feed; return the function that ends it."""
+        watcher = watch_name(self.runtime, name, is_group=False, on_change=source.put)
         self.runtime.monitor(watcher).on_done(lambda _: source.end())
         return watcher.kill
 
@@ -527,20 +533,21 @@ class Node(Closing):
 
         Args:
             name: as for `register`; names of groups and names of actors are separate.
-            routing: who gets a message: `round_robin`, `random`, `least_busy` (by the asks of
-                this node that are outstanding) or `hash` (by a key, consistently).
+            routing: choice of the member for a message: `round_robin`, `random`, `least_busy`
+                (by the asks of this node that are outstanding) or `hash` (by a key,
+                consistently).
             key: for `hash`: an attribute of the message, or a function of it.
 
         Raises:
-            InvalidAddress: the name could not stand in an address.
-            ValueError: the routing is not known, or `key` does not go with it.
+            InvalidAddress: the name is not valid in an address.
+            ValueError: the routing is unknown, or `key` does not fit it.
         """
         members = self._members.get(check_name(name))
         if members is None:
-            made = Members(self.runtime, name)
-            members = self._members.setdefault(name, made)
-            if members is not made:
-                made.close()
+            new_members = Members(self.runtime, name)
+            members = self._members.setdefault(name, new_members)
+            if members is not new_members:
+                new_members.close()
         return Group(self.runtime, self._groups, members, name, routing, key)
 
     # --- other nodes ---
@@ -559,19 +566,19 @@ class Node(Closing):
         encrypt: bool | None = None,
         insecure: bool = False,
     ) -> int:
-        """Accept links on a port; returns the port (0 picks a free one).
+        """Accept links on a port; return the port (0 picks a free one).
 
         Args:
             address: local address; a public one needs `tls`, a secret, or `insecure=True`.
-                `unix:/PATH` is a Unix socket, which its owner alone can use.
+                `unix:/PATH` is a Unix socket, which only its owner can use.
             port: TCP port; none for a Unix socket.
             publish: the actor that `remote_actor("basp://HOST:PORT")` returns.
             tls: encrypts the links of this port; default is the node's. Unix sockets have none.
-            secret: shared secret that every peer has to prove; default is the node's.
-            secrets: secrets with names, one of which each peer has to prove; default, where
+            secret: shared secret that every peer must prove; default is the node's.
+            secrets: secrets with names; each peer must prove one of them. The default, if
                 `secret` is not given either, is the node's.
-            permissions: what peers of this port may do; default is the node's.
-            allow_unsealed: let nodes of release 0.1 in, whose links are not sealed; default is
+            permissions: rights of the peers of this port; default is the node's.
+            allow_unsealed: accept nodes of release 0.1, whose links are not sealed; default is
                 the node's.
             encrypt: encrypts the links of this port with the secret as the key of TLS; default
                 is the node's, unless `tls` is given.
@@ -580,19 +587,19 @@ class Node(Closing):
         Raises:
             PublicAddress: other machines can reach the port, and nothing guards it.
             TlsError: a file of `tls` is missing or unusable, or this Python cannot `encrypt`.
-            ValueError: the port number is invalid; or `encrypt` goes without a secret, or
-                beside `tls`.
-            PortUnavailable: the address is not ours or the port is taken.
+            ValueError: the port number is invalid; or `encrypt` is used without a secret, or
+                together with `tls`.
+            PortUnavailable: the address is not on this machine, or the port is taken.
         """
         self._refuse_closed()
         if publish is not None:
             checked_ref(publish, "listen(publish=…)")
         access = self._connector.options.access
-        given = LinkAccess.of(secret, secrets, permissions)
-        if given.keys:
-            access = replace(access, keys=given.keys, has_own_keys=True)
-        if given.permissions is not None:
-            access = replace(access, permissions=given.permissions)
+        own_access = LinkAccess.of(secret, secrets, permissions)
+        if own_access.keys:
+            access = replace(access, keys=own_access.keys, has_own_keys=True)
+        if own_access.permissions is not None:
+            access = replace(access, permissions=own_access.permissions)
         if allow_unsealed is not None:
             access = replace(access, allow_unsealed=allow_unsealed)
         chosen = self._port_encryption(tls, access, encrypt=encrypt)
@@ -607,7 +614,7 @@ class Node(Closing):
         *,
         encrypt: bool | None,
     ) -> Encryption | None:
-        """Return what encrypts the links of a port."""
+        """Return the encryption of a port's links."""
         of_node = self._encryption
         is_by_secret = isinstance(of_node, SecretTls) and tls is None
         if is_by_secret if encrypt is None else encrypt:
@@ -619,20 +626,20 @@ class Node(Closing):
     def change_secrets(
         self, secret: Secrets | None = None, secrets: Mapping[str, Secrets] | None = None
     ) -> int:
-        """Take other secrets than before while the node runs; return how many links end.
+        """Replace the secrets of the running node; return the number of links that end.
 
-        A link ends whose secret is not accepted any more. Who dialed it dials again, and proves
-        another one. Ports that were opened with secrets of their own keep these. To replace
-        a secret without a gap, call it three times on each node, each time on all of them
-        before the next: with `[old, new]`, with `[new, old]`, and with `new`.
+        A link ends if its secret is no longer accepted. The side that dialed it dials again,
+        and proves another secret. Ports that were opened with other secrets keep these. To
+        replace a secret without a gap, call this three times on each node, each time on all of
+        them before the next: with `[old, new]`, with `[new, old]`, and with `new`.
 
         Args:
             secret: as of the node.
-            secrets: as of the node; the names are those that `permissions` speak of.
+            secrets: as of the node; `permissions` refer to these names.
 
         Raises:
-            TypeError: `secrets` is no such map.
-            ValueError: no secret is given, one is empty or there twice.
+            TypeError: `secrets` is not such a map.
+            ValueError: no secret is given, one is empty or repeated.
         """
         return self._wait(self.achange_secrets(secret, secrets))
 
@@ -651,46 +658,46 @@ class Node(Closing):
         return await self.runtime.shutdown.guard(changed)
 
     def connect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
-        """Link with the node at an address and stay linked; returns its id.
+        """Link with the node at an address and stay linked; return its id.
 
-        This side restores a lost link until the node is closed. Of a
-        source (`dns://NAME:PORT`, `srv://NAME`, `file:PATH`) all addresses are dialed, also
-        those that it has later; the id is that of the first node that answers.
+        This side restores a lost link until the node is closed. If the address is a source
+        (`dns://NAME:PORT`, `srv://NAME`, `file:PATH`), all its addresses are dialed, also later
+        ones; the result is the id of the first node that answers.
 
         Raises:
-            NodeUnreachable: no node answers there (this call gives up, and dials no more).
+            NodeUnreachable: no node answers there; the address is not dialed again.
         """
         return self._wait(self.aconnect(address, timeout))
 
     async def aconnect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
         """Awaitable twin of `connect`."""
         self._refuse_closed()
-        where, limit = parse_seed(address), checked(timeout)
+        target, limit = parse_seed(address), checked(timeout)
         with self.runtime.shutdown.ending():
-            if isinstance(where, NodeSource):
-                return await self._connect_source(where, limit)
-            peer, _ = await self._reach.linked(where, limit, keep=True)
+            if isinstance(target, NodeSource):
+                return await self._connect_source(target, limit)
+            peer, _ = await self._reach.linked(target, limit, keep=True)
         return peer
 
     async def _connect_source(self, source: NodeSource, timeout: float) -> bytes:
         """Follow a source, and return the id of the first node that it leads to."""
         first: Future[bytes] = Future()
-        found: Future[KnownSource] = Future()
+        followed: Future[KnownSource] = Future()
         discovery = self._discovery
-        self.runtime.post(lambda: found.set_result(discovery.add(source, first)))
-        watched = await found
+        self.runtime.post(lambda: followed.set_result(discovery.add(source, first)))
+        watched = await followed
         try:
             return await self.runtime.in_time(first, timeout, TimeoutError())
         except BaseException as error:
-            why = discovery.why(watched, timeout)
+            refusal = discovery.error_of(watched, timeout)
             self.runtime.post(discovery.remove, watched)
             if isinstance(error, TimeoutError):
-                raise why from None
+                raise refusal from None
             raise
 
     @property
     def is_alone(self) -> bool:
-        """Whether the node looks for others by name or file, and these name no other node."""
+        """Whether the node has sources of addresses, and these name no other node."""
         return self._discovery.is_alone
 
     def remote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef[Any]:
@@ -700,7 +707,7 @@ class Node(Closing):
 
         Raises:
             NodeUnreachable: no node answers there.
-            NotRegistered: nobody has that name there.
+            NotRegistered: the name is not registered there.
         """
         return self._wait(self.aremote_actor(address, timeout))
 
@@ -715,7 +722,7 @@ class Node(Closing):
             return await self._reach.actor_at(address, checked(timeout))
 
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
-        """Return a future that is done when no path leads to a node any more."""
+        """Return a future that is done when no path leads to a node any longer."""
         self._refuse_closed()
         check_node_id(node_id, "monitor_node()")
         future: Future[NodeDown] = Future()
@@ -723,17 +730,17 @@ class Node(Closing):
         return self.runtime.shutdown.guard(future)
 
     def adopt(self, sock: socket.socket, *, dialer: bool) -> None:
-        """Link over a connection that is there already, such as one end of a socket pair.
+        """Link over an existing connection, such as one end of a socket pair.
 
         Args:
-            sock: a connected stream socket; it belongs to the node from now on.
+            sock: a connected stream socket; the node owns it from now on.
             dialer: True on exactly one of its two ends.
         """
         self._refuse_closed()
         self.runtime.post(partial(self._connector.adopt, sock, dialer=dialer))
 
     def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
-        """Cut the link with a neighbor and refuse it for some seconds, to see what happens."""
+        """Cut the link with a neighbor and refuse it for some seconds, to test failures."""
         self._refuse_closed()
         check_node_id(node_id, "disconnect()")
         self.runtime.post(self._connector.bar, node_id, checked(seconds, "seconds"))
@@ -787,7 +794,7 @@ class Node(Closing):
     def stats(self) -> NodeStats:
         """Return the node's counters."""
         runtime, broker = self.runtime, self._broker
-        counters = asdict(runtime.counters)  # the same names, and two that are not shown
+        counters = asdict(runtime.counters)  # the same names, and two more
         counted = {name: counters[name] for name in counters.keys() & _FIGURES}
         depths = [
             cell.depth for cell in list(runtime.contexts.values()) if cell.number >= FIRST_ACTOR
@@ -808,16 +815,16 @@ class Node(Closing):
             mailbox_messages=sum(depths),
             mailbox_depth_max=max(depths, default=0),
             refused_frames=broker.routes.refused,
-            not_permitted=broker.gates.audit.count,
+            not_permitted=broker.authorizer.audit.count,
             ask_seconds=self.runner.sampler.asks,
             waiting_seconds=self.runner.sampler.waits,
             **counted,
         )
 
     def subscribed(self, subscriber: Callable[[object], None]) -> AbstractContextManager[None]:
-        """Call `subscriber(event)` for each event while the block runs; it has to be quick.
+        """Call `subscriber(event)` for each event while the block runs; it must be quick.
 
-        Nothing is told of the links and paths of tools, such as commands.
+        Events about links and paths of tools, such as commands, are skipped.
         """
         needed = "subscribed() takes a function of one event"
         errors.require(callable(subscriber), needed, subscriber)
@@ -837,28 +844,28 @@ class Node(Closing):
         return Feed(self._begin_reporting)
 
     def _begin_reporting(self, source: Source[object]) -> Callable[[], object]:
-        """Put the events of this node into a feed; returns what ends that."""
+        """Put the events of this node into a feed; return the function that ends it."""
         parts = contextlib.ExitStack()
         parts.enter_context(self.subscribed(source.put))
         parts.callback(self.runtime.shutdown.on(Phase.ENDED, source.end))
         return parts.close
 
-    # --- the end ---
+    # --- draining and closing ---
 
     @property
     def is_draining(self) -> bool:
-        """True from the beginning of a drain on."""
+        """Whether a drain has begun."""
         return self._names.are_withdrawn
 
     def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
-        """Finish what is under way, take nothing new, then close; returns what was left.
+        """Finish the work in progress, accept no new work, then close; return the report.
 
-        Names are withdrawn, spawns refused and takers of jobs ended at once; entities move to
-        other nodes; asks under way get their answers and mailboxes are emptied, at last those
-        of its workers. The report is told as an event too.
+        Names are withdrawn, spawns refused and consumers of jobs ended at once. Entities move
+        to other nodes, unfinished asks get their answers, and mailboxes are emptied, last those
+        of its workers. The report is also an event.
 
         Args:
-            timeout: seconds after which the node is closed in any case, in half a second.
+            timeout: seconds after which the node is closed in any case, within half a second.
 
         Raises:
             NodeClosed: it is closed already.
@@ -875,10 +882,10 @@ class Node(Closing):
         return report
 
     def close(self) -> None:
-        """End all actors, tell the neighbors, close all links and stop. Idempotent.
+        """End all actors, notify the neighbors, close all links and stop. Idempotent.
 
-        In a handler of this node it returns at once; the node ends when the handler has.
-        Whatever still waits for something of this node fails with `NodeClosed`.
+        In a handler of this node it returns at once; the node ends when the handler has ended.
+        Any call that still waits for this node fails with `NodeClosed`.
 
         Raises:
             WouldBlock: called on the thread of a running event loop; nothing was closed.
@@ -893,7 +900,7 @@ class Node(Closing):
         self.runtime.shutdown.close()
 
     def _register_end(self) -> None:
-        """Register the steps by which this node closes."""
+        """Register the steps of closing this node."""
         add = self.runtime.shutdown.add_close_step
         add(CloseStep.ACTORS, self._end_actors)
         add(CloseStep.LINKS, self._close_links)
@@ -901,7 +908,7 @@ class Node(Closing):
         add(CloseStep.PROCESSES, self._join_workers)
 
     def _end_actors(self, deadline: Deadline) -> None:
-        """End all actors; a handler may hold its own up, and then the node goes on closing."""
+        """End all actors, without waiting beyond the deadline for a handler that blocks."""
         self._closed = True
         self.runtime.post(self._discovery.close)
         for pool in self._pools:
@@ -912,22 +919,22 @@ class Node(Closing):
         """Close all links and ports."""
         done: Future[None] = Future()
         self.runtime.post(self._shut, done)
-        # A handler may hold the node up: stop anyway.
+        # A blocked handler may hold up the runner; closing continues after the deadline.
         with contextlib.suppress(errors.ResultTimeout):
             done.result(deadline.left(STEP_SECONDS))
 
     def _stop_runner(self, deadline: Deadline) -> None:
-        """Fail what waits for this node, and stop its threads."""
+        """Fail all calls that wait for this node, and stop its threads."""
         self.runtime.close(deadline.left(STEP_SECONDS, SHUTDOWN_TIMEOUT))
         self._connector.linger()
         for future, coroutines in list(self._started.items()):
             future.set_exception(errors.NodeClosed(f"{self.name} was closed"))
-            for each in coroutines:  # the loop ended before their first step
-                if inspect.getcoroutinestate(each) == inspect.CORO_CREATED:
-                    each.close()
+            for coroutine in coroutines:  # the loop ended before their first step
+                if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                    coroutine.close()
 
     def _join_workers(self, deadline: Deadline) -> None:
-        """Wait for the processes of workers; what takes too long is killed."""
+        """Wait for the worker processes; kill the ones that take too long."""
         for pool in self._pools:
             pool.join(deadline.left(STEP_SECONDS))
 
@@ -941,14 +948,15 @@ class Node(Closing):
     # --- blocking calls ---
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a twin to its end for a thread that may block; twins have limits of their own."""
+        """Run a twin to its end for a thread that may block; the twin has a time limit."""
         twin = getattr(coroutine, "__name__", "")
         cell = current_cell.get()
         try:
             if cell is not None and self.runtime.is_runner_thread():
                 msg = f"this call would hold up {cell.ref}; await node.{twin}(…) instead"
                 raise errors.WouldDeadlock(msg)
-            if cell is None or not cell.may_block_here():  # a detached one's thread is its own
+            # A detached actor may block its thread.
+            if cell is None or not cell.may_block_here():
                 refuse_loop("this call", f"node.{twin}(…)")
         except errors.CallboardError:
             coroutine.close()
@@ -956,7 +964,7 @@ class Node(Closing):
         return self._start(coroutine).result()
 
     def _start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the runner's loop; its outcome comes as a future of ours."""
+        """Run a coroutine on the runner's loop; return a future of its outcome."""
         future: Future[T] = Future()
 
         async def run() -> None:
@@ -988,7 +996,7 @@ class Node(Closing):
     def _keep_task(
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]
     ) -> None:
-        """Start a task and keep it from being collected before its node."""
+        """Start a task, and keep it from being collected."""
         task = loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -1002,23 +1010,23 @@ class Node(Closing):
     def _spawn_elsewhere(
         self, actor_class: type[A], args: tuple[Any, ...], kwargs: dict[str, Any], on: Any
     ) -> Future[ActorRef[A]]:
-        """Begin to spawn a supervisor's child on another node."""
+        """Start to spawn a supervisor's child on another node."""
         return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
 
 
-_FIGURES: Final = {each.name for each in fields(NodeStats)}
+_FIGURES: Final = {figure.name for figure in fields(NodeStats)}
 
 
 def _check_arguments(name: str, join: object, spawnable: Any, limits: object) -> None:
-    """Look whether a node can be made of its arguments.
+    """Check the arguments of a node.
 
     Raises:
-        WrongArgument: one is of another kind.
-        WrongValue: the name cannot be printed.
+        WrongArgument: one has a wrong type.
+        WrongValue: the name is not printable.
     """
     errors.require(isinstance(name, str), "the name of a node is a text", name)
     if not name.isprintable():
-        msg = f"{name!a} cannot be the name of a node: it has characters without a form"
+        msg = f"{name!a} cannot be the name of a node: use printable characters"
         raise errors.WrongValue(msg)
     if isinstance(join, str):
         msg = f"join takes a list of addresses: join=[{join!r}]"
@@ -1031,10 +1039,10 @@ def _check_arguments(name: str, join: object, spawnable: Any, limits: object) ->
 
 
 def _check_offer(name: object, actor_class: object) -> None:
-    """Look whether it is a class that others can spawn by a name.
+    """Check that a class can be spawned by other nodes under a name.
 
     Raises:
-        WrongArgument: it is not.
+        WrongArgument: it cannot.
     """
     needed = (
         f"a class is offered by its name, as in offer('till', Till), not {safe_repr(name):.80}"
@@ -1044,7 +1052,7 @@ def _check_offer(name: object, actor_class: object) -> None:
 
 
 def _link_options(name: str, node_id: NodeId, *, is_tool: bool) -> LinkOptions:
-    """Return what the links of a node tell of it, before anything guards them."""
+    """Return the description of a node for its links, without authentication."""
     return LinkOptions(
         node_id,
         state=describe_node(name, is_tool=is_tool),
@@ -1054,7 +1062,7 @@ def _link_options(name: str, node_id: NodeId, *, is_tool: bool) -> LinkOptions:
 
 
 def _told_of(wire: Wire) -> tuple[str, str, str]:
-    """Return release and build of the node at the other end, and what guards the link."""
+    """Return release and build of a link's peer, and the guard of the link."""
     peer = wire.link.peer
     assert peer is not None, "a link that is not established is not listed"
     return peer.release, peer.build, peer.guard.value
@@ -1062,8 +1070,9 @@ def _told_of(wire: Wire) -> tuple[str, str, str]:
 
 def _account_info(account: Account, waiting: int, name: str) -> AccountInfo:
     """Return the figures of an account."""
-    # What was sent is read last: other threads send meanwhile, and nothing is in flight twice.
+    # `sent` is read last: other threads send at the same time, and in_flight must not be
+    # negative.
     confirmed, dead_letters, lost = account.confirmed, account.dead_letters, account.lost
-    sent = account.sent
-    in_flight = sent - confirmed - lost
-    return AccountInfo(sent, confirmed, dead_letters, lost, in_flight, waiting, name)
+    sent_count = account.sent
+    in_flight = sent_count - confirmed - lost
+    return AccountInfo(sent_count, confirmed, dead_letters, lost, in_flight, waiting, name)

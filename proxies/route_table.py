@@ -1,8 +1,8 @@
 """The nodes in reach of one node, and the wires that lead to them.
 
-What arrives and what leaves is looked up and counted here. Positions, counts and writes of one
-dispatch happen under the table's lock, and routes change under it too, so the order on the wire
-is the order of the positions.
+All sends and receipts use and update this table. Position, count and write of one dispatch
+happen under the table's lock, and routes change under it too, so the order on the wire is the
+order of the positions.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,10 +22,9 @@ from callboard.proxies.stats import ReachableNode
 ABILITIES_LIMIT: Final = 64
 ABILITY_LENGTH: Final = 64
 
-#: Seconds after which nothing comes over a path that traffic has left.
+#: Seconds after which no frame arrives over an abandoned path.
 #:
-#: By then each of its links has delivered what it held, or was found dead after three
-#: heartbeats.
+#: By then each of its links has delivered its frames, or was found dead after three heartbeats.
 OLD_PATH_LIMIT: Final = 5.0
 
 
@@ -37,57 +36,60 @@ class RouteTable:
         self.router = Router(node_id, PORTION)
         self.accounts = Accounts()
         self.lock = locks.lock("routes", 700)
-        #: What other nodes call themselves, and which of them are tools.
+        #: Names of other nodes, and the nodes that are tools.
         self.names, self.tools = self.router.names, self.router.tools
-        #: What they said that they can do, see `callboard.proxies.messages`.
+        #: Abilities that nodes have stated, see `callboard.proxies.messages`.
         self.abilities: dict[bytes, frozenset[str]] = {}
         #: The established links, by neighbor.
         self.wires: dict[bytes, Wire] = {}
-        #: What leaves may do, by node id; a full member is not in it. One that has gone stays
-        #: a while: what it sent may still be on its way to an actor here.
+        #: Rights of leaves, by node id; a full member is not listed. The entry of a leaf that
+        #: left is kept for a while, because its messages may still be on their way to an actor
+        #: here.
         self.rights: dict[bytes, Rights] = {}
-        #: Told what a leaf was refused: its node, the right, the name of what it wanted.
+        #: Called with a refusal: the leaf's node, the right, and the object's name.
         self.on_refused: Callable[[bytes, str, str], object] = lambda *_: None
-        #: Where this node listens, for the text of its refs.
+        #: Address of this node, for the text of its refs.
         self.endpoint: Endpoint | None = None
-        #: Where other nodes listen, as far as links and texts told.
+        #: Known addresses of other nodes, from links and texts of refs.
         self.endpoints: dict[bytes, Endpoint] = {}
         #: Nodes out of reach that are not forgotten yet.
         self.departed = NodeTombstones()
-        #: Frames that no path was there for.
+        #: Frames without a path.
         self.undeliverable = 0
-        #: Frames that came over a link of no path to their source.
+        #: Frames received on a link without a path from their source.
         self.refused = 0
-        #: Neighbors that carried for nodes a moment ago, and until when frames may come.
+        #: Former next hops of nodes, and until when their frames are accepted.
         self._former: dict[tuple[bytes, bytes], float] = {}
-        #: When any route changed for the last time.
+        #: Time of the last change of any route.
         self.changed_at = 0.0
 
     def listens_at(self, endpoint: Endpoint) -> None:
-        """Take note of a port of this node; the first one of TCP stands in the text of refs."""
+        """Record a port of this node; the first TCP port is used in the text of refs."""
         if self.endpoint is None or is_path(self.endpoint[0]):
             self.endpoint = endpoint
 
-    def is_able(self, node: bytes, said: object) -> None:
-        """Take note of the abilities that a node has named, of a bounded number."""
-        named = said[:ABILITIES_LIMIT] if isinstance(said, list | tuple) else ()
+    def is_able(self, node: bytes, abilities: object) -> None:
+        """Record the abilities that a node states, up to a limit."""
+        named = abilities[:ABILITIES_LIMIT] if isinstance(abilities, list | tuple) else ()
         self.abilities[node] = frozenset(
-            each for each in named if type(each) is str and len(each) <= ABILITY_LENGTH
+            ability
+            for ability in named
+            if type(ability) is str and len(ability) <= ABILITY_LENGTH
         )
 
     def has_path(self, node: bytes) -> bool:
-        """Return whether a path leads to a node, or one that was lost is being replaced."""
+        """Return whether a path leads to a node, or a replacement for its path is sought."""
         return node in self.router.next_hops or node in self.router.active
 
     def brings(self, neighbor: bytes | None, node: bytes, now: float) -> bool:
-        """Return whether a neighbor carries for a node, or did a moment ago."""
+        """Return whether a neighbor forwards for a node, or did a moment ago."""
         return (
             neighbor in self.router.carriers.get(node, ())
             or self._former.get((neighbor or b"", node), now) > now
         )
 
     def changed(self, left: Iterable[tuple[bytes, bytes]], now: float) -> None:
-        """Take note of a change of routes, and who carries for which node no more."""
+        """Record a change of routes, and the neighbors that stopped forwarding for a node."""
         self.changed_at, former = now, self._former
         for pair in left:
             former.pop(pair, None)  # the latest last
@@ -105,12 +107,12 @@ class RouteTable:
     def nodes(self) -> list[ReachableNode]:
         """List all nodes in reach, tools included, nearest first."""
         router, names = self.router, self.names
-        found = [
+        nodes = [
             ReachableNode(node, names.get(node, ""), len(path), path[0])
             for node in router.reachable
             if (path := router.path(node))
         ]
-        return sorted(found, key=lambda node: (node.hops, node.name, node.node_id))
+        return sorted(nodes, key=lambda node: (node.hops, node.name, node.node_id))
 
     def send_to(self, node: bytes, frame: bytes) -> None:
         """Send a control frame; without a path it is dropped."""
@@ -119,7 +121,7 @@ class RouteTable:
             wire.write(frame)
 
     def ref_text(self, node: bytes, number: int) -> str:
-        """Return a ref's text, with an address where the node is known to listen."""
+        """Return a ref's text, with an address if the node is known to listen at one."""
         endpoint = self.endpoint if node == self.node_id else self.endpoints.get(node)
         return actor_text(endpoint, node, number)
 

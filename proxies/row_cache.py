@@ -1,17 +1,17 @@
-"""What was made of many rows serves all who ask the same, for as long as their number says."""
+"""A cache of answers that are expensive because they are made of many rows."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-#: Answers that are kept at a time.
+#: Answers that are kept at the same time.
 KEPT: Final = 16
 
 
 class RowCache:
-    """Answers by question. What is made of few rows is never kept.
+    """Answers by question. An answer made of few rows is never kept.
 
-    So the rows that are looked at in a second are bounded, however many there are and whoever
-    asks, and with few rows each answer is a fresh one.
+    So the rows processed per second are bounded, for any number of rows and askers, and with
+    few rows each answer is current.
     """
 
     def __init__(self, call_later: Callable[..., object], rows_a_second: int) -> None:
@@ -21,16 +21,16 @@ class RowCache:
 
     def take(self, question: Hashable) -> Any:
         """Return the answer to a question, or None."""
-        kept = self._kept.get(question)
-        return None if kept is None else kept[0]
+        entry = self._kept.get(question)
+        return None if entry is None else entry[0]
 
     def put(self, question: Hashable, answer: Any, rows: int) -> None:
-        """Keep an answer that was made of so many rows, unless they are few."""
+        """Keep an answer made of many rows, for a time that grows with their number."""
         if rows < self._rows_a_second / 10 or len(self._kept) >= KEPT:
             return
-        kept = self._kept[question] = (answer,)
-        self._call_later(rows / self._rows_a_second, self._drop, question, kept)
+        entry = self._kept[question] = (answer,)
+        self._call_later(rows / self._rows_a_second, self._drop, question, entry)
 
-    def _drop(self, question: Hashable, kept: tuple[Any]) -> None:
-        if self._kept.get(question) is kept:
+    def _drop(self, question: Hashable, entry: tuple[Any]) -> None:
+        if self._kept.get(question) is entry:
             del self._kept[question]

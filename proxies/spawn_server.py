@@ -1,4 +1,4 @@
-"""The spawn server that every node has: it makes actors of offered classes for other nodes."""
+"""The spawn server of a node: creates actors of offered classes for other nodes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from callboard.proxies.messages import Spawn
 
 
 class SpawnServer(SystemActor):
-    """Makes actors of the offered classes for other nodes; nothing else can be made."""
+    """Creates actors of the offered classes for other nodes, and of no other class."""
 
     def __init__(self, offered: Mapping[str, type[Actor]]) -> None:
         self._offered = offered
@@ -20,28 +20,30 @@ class SpawnServer(SystemActor):
     @handler
     def make(self, request: Spawn) -> None:
         """Answer with the ref of the new actor, once its `__init__` has returned."""
-        found, node = self._find(request), self.node
+        actor_class, node = self._find(request), self.node
         if node.is_draining:
-            why = f"{node.name} is draining and spawns nothing; choose another node"
-        elif found is None:
+            message = f"{node.name} is draining and spawns nothing; choose another node"
+        elif actor_class is None:
             self.runtime.counters.refused_spawns += 1
             offers = ", ".join(sorted(self._offered)) or "nothing"
-            why = f"{request.name!r} is not offered by {node.name}; it offers {offers}"
+            message = f"{request.name!r} is not offered by {node.name}; it offers {offers}"
         else:
-            self.answer_apart(lambda: self._construct(found, request))
+            self.answer_apart(lambda: self._construct(actor_class, request))
             return
-        self.promise().set_exception(NotSpawnable(why))
+        self.promise().set_exception(NotSpawnable(message))
 
-    def _construct(self, found: type[Actor], request: Spawn) -> ActorRef[Any]:
-        """Make an actor; a constructor of the user may do what it likes."""
+    def _construct(self, actor_class: type[Actor], request: Spawn) -> ActorRef[Any]:
+        """Create an actor; its constructor is user code."""
         try:
-            return self.runtime.start_actor(found, request.args, request.kwargs)
+            return self.runtime.start_actor(actor_class, request.args, request.kwargs)
         except BaseException as error:  # noqa: BLE001  # sys.exit() in it is the asker's, too
             raise remote_error(error) from None
 
     def _find(self, request: Spawn) -> type[Actor] | None:
-        """Return the class that an order means, if it is offered."""
+        """Return the class that a request names, if it is offered."""
         if not request.by_class:
             return self._offered.get(str(request.name))
         classes = (self._offered[name] for name in sorted(self._offered))
-        return next((found for found in classes if found.__qualname__ == request.name), None)
+        return next(
+            (offered for offered in classes if offered.__qualname__ == request.name), None
+        )

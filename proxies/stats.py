@@ -8,7 +8,7 @@ from callboard.support.histogram import Histogram
 
 @dataclass(frozen=True, slots=True)
 class ReachableNode:
-    """A node in reach: through which neighbor, over how many links."""
+    """A node in reach: the neighbor that leads to it, and the number of links."""
 
     node_id: bytes
     name: str
@@ -18,16 +18,16 @@ class ReachableNode:
 
 @dataclass(frozen=True, slots=True)
 class LinkInfo:
-    """A link to a neighbor, with what went over it since it was established.
+    """A link to a neighbor, with its traffic since it was established.
 
     Attributes:
-        pauses: how often reading was put off because it brought more than `Limits` allow, or
-            than a receiver of topics can take.
-        is_tool: whether the neighbor only looks and asks, as commands do.
-        release: of the neighbor; `0.1` where it tells none.
-        build: of the neighbor, where it tells one.
-        guard: what keeps others from speaking on the link in the neighbor's name: `seal`,
-            `tls`, `unsealed` (a secret was proven, but a relay gets through) or `none`.
+        pauses: how often reading was paused because the link exceeded `Limits`, or the capacity
+            of a receiver of topics.
+        is_tool: whether the neighbor only inspects and asks, as commands do.
+        release: of the neighbor; `0.1` if it states none.
+        build: of the neighbor, if it states one.
+        guard: what prevents other machines from sending on the link as the neighbor: `seal`,
+            `tls`, `unsealed` (a secret was proven, but a relay is not detected) or `none`.
     """
 
     peer: bytes
@@ -51,10 +51,10 @@ class AccountInfo:
 
     Attributes:
         confirmed: handled there, or counted there as dead letters.
-        dead_letters: those of the confirmed whose receiver had ended.
+        dead_letters: confirmed ones whose receiver had ended.
         lost: lost or unconfirmed when the node, or the last path to it, was lost.
         waiting: not sent yet: they wait at this node for a path, or for room in a mailbox.
-        name: of the node, where it is known.
+        name: of the node, if known.
     """
 
     sent: int
@@ -79,27 +79,28 @@ class ForwardedAsk:
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
-    """A node's counters since it started, in messages unless they say otherwise.
+    """A node's counters since its start, in messages unless stated otherwise.
 
     Attributes:
-        pauses: how often reading a link was put off because it brought more than it may.
-        refused_frames: those of nodes that no path leads to over the link that brought them.
-        not_permitted: what peers asked for in vain, for lack of rights.
-        dropped_fields: fields of messages that no class here knows: their senders are newer.
-        refused_spawns: orders of other nodes to spawn what is not offered to them.
+        pauses: how often reading a link was paused because of its limits.
+        refused_frames: frames received on a link without a path from their source.
+        not_permitted: requests of peers that were refused for lack of rights.
+        dropped_fields: fields of messages unknown to the class here, as their senders are
+            newer.
+        refused_spawns: requests of other nodes to spawn classes that are not offered.
         overflows: dropped or refused by full mailboxes.
-        expired: asks whose time was over before their turn.
+        expired: asks that timed out in a mailbox.
         slow_handlers: handlers that held their thread for more than a second.
-        handler_seconds: time in handlers by class of the actors; sampled, so it is right
-            in the long run. Detached actors are not sampled: their threads are theirs.
-        restarts: children that supervisors started again.
+        handler_seconds: time in handlers by class of the actors; sampled, so it is right on
+            average. Detached actors are not sampled, as each has its own thread.
+        restarts: children that supervisors restarted.
         exhausted: supervisors that gave up.
-        handed_over: sends from inside other calls of this node, as finalizers and signal
-            handlers make them, which were carried out when those had left.
-        ask_seconds: what asks of this node took, of samples; as it is at any time.
-        waiting_seconds: how long messages waited in mailboxes, of samples.
-        mailbox_messages: waiting in all mailboxes at this moment.
-        mailbox_depth_max: waiting in the deepest one.
+        handed_over: sends inside other calls of this node, as in finalizers and signal
+            handlers, which were carried out after those calls.
+        ask_seconds: duration of asks of this node, sampled; a live view.
+        waiting_seconds: time of messages in mailboxes, sampled.
+        mailbox_messages: messages in all mailboxes at this moment.
+        mailbox_depth_max: messages in the deepest one.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What rooms built on nodes may know of links and paths: topics look at both."""
+"""Access to a node's links and paths for packages above, such as topics."""
 
 import ssl
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ from callboard.support.inspection_tables import Source
 
 
 class LinkLoad(NamedTuple):
-    """How full a link is.
+    """Load of a link.
 
     Attributes:
         peer: the neighbor's node id.
-        waiting: bytes that it has not taken yet.
-        bytes_sent: bytes that it took since the link was established.
+        waiting: bytes that it has not received yet.
+        bytes_sent: bytes sent since the link was established.
     """
 
     peer: bytes
@@ -34,12 +34,12 @@ class LinkLoad(NamedTuple):
 
 
 class DialState(NamedTuple):
-    """A dial that goes on when its link is lost.
+    """A dial that continues when its link is lost.
 
     Attributes:
         address: host and port, as the user gave them.
-        peer: who answered there last; None before anybody did.
-        retry: seconds between attempts at most.
+        peer: the node that answered there last; None before the first answer.
+        retry: longest pause between attempts, in seconds.
     """
 
     address: Endpoint
@@ -49,26 +49,26 @@ class DialState(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class Topology:
-    """The links and paths of one node. To be asked on the node's thread."""
+    """The links and paths of one node. Call it on the node's thread."""
 
     _runtime: Runtime
     _routes: RouteTable
     _connector: Connector
-    #: Ports, dials and links of other wires than ours.
+    #: Ports, dials and links of foreign wires.
     foreign: ForeignWires
 
     def __post_init__(self) -> None:
-        """Begin without parts."""
-        #: What rooms above tell of themselves when the node is looked at, by name.
+        """Start without inspection tables."""
+        #: Inspection tables of packages above, by name.
         self.parts: dict[str, list[Source]] = {}
 
     def add_table(self, name: str, source: Source) -> Callable[[], None]:
-        """Let a room tell rows of itself from here on; returns how to stop it."""
+        """Register an inspection table; return the function that removes it."""
         self.parts.setdefault(name, []).append(source)
         return lambda: self.parts[name].remove(source)
 
     def path(self, node_id: bytes) -> tuple[bytes, ...]:
-        """Return the nodes on the way to a node, itself last; empty when none leads there."""
+        """Return the nodes on the path to a node, itself last; empty without a path."""
         return tuple(self._routes.router.path(NodeId(node_id)) or ())
 
     def nodes(self) -> list[bytes]:
@@ -77,15 +77,15 @@ class Topology:
 
     @property
     def leaves(self) -> Mapping[bytes, Rights]:
-        """What leaves may do here, by node, as it is at any time; see `RouteTable.rights`."""
+        """Rights of leaves, by node; a live view, see `RouteTable.rights`."""
         return self._routes.rights
 
     def rights(self, node_id: bytes) -> Rights | None:
-        """Return what a leaf may do here; None for all others, full members."""
+        """Return the rights of a leaf; None for full members."""
         return self._routes.rights.get(node_id)
 
     def refused(self, node_id: bytes, right: str, name: str) -> None:
-        """Take note that a leaf was refused something here."""
+        """Record that a request of a leaf was refused."""
         self._routes.on_refused(node_id, right, name)
 
     def link_towards(self, node_id: bytes) -> LinkLoad | None:
@@ -96,10 +96,10 @@ class Topology:
         return LinkLoad(wire.peer, wire.waiting, wire.bytes_sent)
 
     def takes_at_once(self, node_id: bytes, limit: int) -> bool:
-        """Return whether what is sent to a node at once neither waits nor is put off.
+        """Return whether a message sent to a node now neither waits nor is deferred.
 
-        From any thread. False as well while a thread sends: that may be a function further up
-        on this thread's stack, where a signal or a finalizer interrupted it.
+        From any thread. It is also False while a thread sends: that may be a function further
+        up on this thread's stack, interrupted by a signal or a finalizer.
 
         Args:
             node_id: the node.
@@ -111,7 +111,7 @@ class Topology:
         return not (locks.is_taken(self._routes.lock) or wire.is_busy)
 
     def pause_reading(self, node_id: bytes, seconds: float) -> None:
-        """Read nothing for a time on the link towards a node: what it sends comes too fast."""
+        """Pause reading for a time on the link towards a node that sends too fast."""
         wire = self._routes.wire_to(node_id)
         if wire is not None:
             wire.pause_reading(seconds)
@@ -126,26 +126,26 @@ class Topology:
     def dial(
         self, address: Endpoint, *, retry: float, on_failure: Callable[[str], object]
     ) -> Future[Dial]:
-        """Link with who listens at an address and stay linked, until `unlink`.
+        """Link with the node that listens at an address and stay linked, until `unlink`.
 
-        The future is done when the link is there. It fails when the one attempt failed
-        (`retry` 0), or when the dial was given up.
+        The future is done when the link is established. It fails when the one attempt failed
+        (`retry` 0), or when the dial was stopped.
 
         Args:
             address: host and port.
-            retry: seconds between attempts at most: the pauses begin at 0.1 s and double.
-            on_failure: told of each attempt that failed, with the reason.
+            retry: longest pause between attempts, in seconds: pauses start at 0.1 s and double.
+            on_failure: called with the reason of each failed attempt.
         """
         waiter: Future[Dial] = Future()
         self._connector.dialer.dial(address, waiter, retry=retry, on_failure=on_failure)
         return waiter
 
     def find_out_tls(self, context: ssl.SSLContext) -> None:
-        """Let dials of a node without TLS use it where a port speaks nothing else."""
+        """Enable TLS for dials of a node without it, if a port speaks only TLS."""
         self._connector.dialer.either = Certificates(context)
 
     def unlink(self, address: Endpoint) -> bytes | None:
-        """Dial an address no more and end its link for good; returns who was linked.
+        """Stop the dial of an address and end its link for good; return the linked node.
 
         Raises:
             LookupError: neither a dial nor a link has this address.
@@ -153,14 +153,14 @@ class Topology:
         return self._connector.unlink(address)
 
     def dials(self) -> list[DialState]:
-        """Return the dials that go on when their link is lost."""
+        """Return the dials that continue when their link is lost."""
         return [
             DialState(dial.endpoint, dial.peer, dial.backoff.longest)
-            for dial in self._connector.dialer.kept()
+            for dial in self._connector.dialer.kept_dials()
         ]
 
     def address(self, peer: bytes) -> Endpoint | None:
-        """Return the address that was dialed for a neighbor, or where its dial came from."""
+        """Return the dialed address of a neighbor, or the source of its connection."""
         for dial in self.dials():
             if dial.peer == peer:
                 return dial.address
@@ -178,6 +178,6 @@ class Topology:
         if wire is not None:
             wire.end(reason)
 
-    def listen(self, told: Callable[[object], None]) -> Callable[[], None]:
-        """Call `told(event)` for every event of the node; returns how to stop it."""
-        return self._runtime.listen(told)
+    def listen(self, on_event: Callable[[object], None]) -> Callable[[], None]:
+        """Call a function with every event of the node; return the function that stops it."""
+        return self._runtime.listen(on_event)

@@ -1,16 +1,17 @@
-"""A worker: a node in a child process, on a core of its own.
+"""A worker: a node in a child process, on another core.
 
     python -m callboard.proxies.worker_process CONTROL LINK
 
-Both are descriptors of socket pairs that the parent made: nobody else can reach them, and
-nothing of them is left when the processes end. LINK becomes the link to the parent's node. On
-CONTROL go lines of JSON: first what the worker is, then the classes that it is to offer.
-Classes come only this way, from the process that started it; no node can make it import
-anything.
+Both are descriptors of socket pairs that the parent made: no other process can reach them, and
+nothing of them is left when the processes end. LINK becomes the link to the parent's node.
+CONTROL carries lines of JSON: first the configuration of the worker, then the classes to offer.
+Classes are received only this way, from the process that started the worker; no node can make
+it import anything.
 
-The worker ends when CONTROL ends, which it does when the parent closes it or dies in any way;
-and when the parent's node is lost, in case another process holds the other end. A thread of
-its own reads CONTROL, so this holds while the file of a class is executed, however long.
+The worker ends when CONTROL ends, which happens when the parent closes it or dies in any way.
+It also ends when the parent's node is lost, in case another process holds the other end of
+CONTROL. A separate thread reads CONTROL, so this is true even while the file of a class is
+executed for a long time.
 """
 
 import contextlib
@@ -39,10 +40,11 @@ LAST_SECONDS: Final = 2.0
 
 def main() -> None:
     """Run a node until the parent's end of the control socket closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the parent, which ends us
+    # A Ctrl-C is for the parent, which ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     control, link = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     for sock in (control, link):
-        sock.set_inheritable(False)  # processes of users must not keep them open
+        sock.set_inheritable(False)  # processes started by users must not keep them open
     lines = control.makefile("r", encoding="utf-8")
     first = lines.readline()
     if not first:
@@ -53,7 +55,7 @@ def main() -> None:
     orders: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=follow, args=(lines, orders), daemon=True).start()
     offers = {key: load(key, source, say) for key, source in about["offers"].items()}
-    offered = {key: found for key, found in offers.items() if found is not None}
+    offered = {key: loaded for key, loaded in offers.items() if loaded is not None}
     module, _, name = about["class"].partition(":")
     node_class = getattr(importlib.import_module(module), name)
     with node_class(about["name"], spawnable=offered, limits=Limits(**about["limits"])) as node:
@@ -61,8 +63,8 @@ def main() -> None:
 
 
 def follow(lines: IO[str], orders: "SimpleQueue[str]") -> None:
-    """Pass on what the parent says; soon after its end the process ends whatever it does."""
-    with contextlib.suppress(OSError):  # reset: the parent died
+    """Queue the lines of the parent; soon after their end, force the process to end."""
+    with contextlib.suppress(OSError):  # a reset means that the parent died
         for line in lines:
             orders.put(line)
     orders.put("")
@@ -71,18 +73,18 @@ def follow(lines: IO[str], orders: "SimpleQueue[str]") -> None:
 
 
 class _Voice:
-    """Says things to the parent, from any thread."""
+    """Sends reports to the parent, from any thread."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._lock = locks.lock("control of a worker process", 621)
 
-    def __call__(self, **what: str) -> None:
-        with self._lock, contextlib.suppress(OSError):  # the parent is gone: `serve` ends
-            self._control.sendall(json.dumps(what).encode() + b"\n")
+    def __call__(self, **report: str) -> None:
+        with self._lock, contextlib.suppress(OSError):  # if the parent is gone, `serve` ends
+            self._control.sendall(json.dumps(report).encode() + b"\n")
 
     def end(self, _: object = None) -> None:
-        """End the conversation, and so the process."""
+        """Close the control socket, which ends the process."""
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
 
@@ -90,7 +92,7 @@ class _Voice:
 def serve(
     node: Node, link: socket.socket, orders: "SimpleQueue[str]", say: _Voice, parent: bytes
 ) -> None:
-    """Link with the parent, then offer what it says until it says no more."""
+    """Link with the parent, then offer the classes it sends until it closes."""
 
     def note(event: object) -> None:
         if isinstance(event, LinkUp) and event.peer == parent:
@@ -101,14 +103,14 @@ def serve(
         node.adopt(link, dialer=True)
         for line in iter(orders.get, ""):
             key, *source = json.loads(line)
-            found = load(key, source, say)
-            if found is not None:
-                node.offer(key, found)
+            loaded = load(key, source, say)
+            if loaded is not None:
+                node.offer(key, loaded)
                 say(offered=key)
 
 
 def load(key: str, source: Sequence[str], say: _Voice) -> Any:
-    """Load a class; one that cannot be is the parent's to know."""
+    """Load a class; report a failure to the parent."""
     try:
         return load_class(ClassSource(*source))
     except BaseException as error:  # noqa: BLE001  # whatever a user's module raises
@@ -117,7 +119,7 @@ def load(key: str, source: Sequence[str], say: _Voice) -> Any:
 
 
 def _restore_path(python_path: str | None) -> None:
-    """Undo what was set for finding our own modules: it is not for processes of users."""
+    """Restore the path, which was changed to find our own modules, for processes of users."""
     if python_path is None:
         os.environ.pop("PYTHONPATH", None)
     else:
