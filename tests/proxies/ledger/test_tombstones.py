@@ -25,7 +25,7 @@ def test_a_node_that_comes_back_is_not_forgotten_and_one_lost_again_begins_anew(
     nodes = NodeTombstones()
     nodes.lost(A, 0.0)
     nodes.lost(B, 0.0)
-    nodes.found(A)
+    nodes.returned(A)
     nodes.lost(B, 500.0)
 
     assert nodes.due(ARRIVALS_KEPT) == ([], [])
@@ -36,7 +36,7 @@ def test_nodes_that_nothing_came_of_are_forgotten_at_once():
     nodes = NodeTombstones()
     nodes.lost(A, 0.0, is_strange=True)
     nodes.lost(B, 0.0, is_strange=True)
-    nodes.found(B)
+    nodes.returned(B)
 
     assert nodes.due(0.0) == ([A], [A])
     assert len(nodes) == 0

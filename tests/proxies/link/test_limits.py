@@ -42,7 +42,7 @@ def test_strangers_are_counted_by_the_second():
 
     refusals = [bool(gate.refusal(HERE, 0, 10.0)) for _ in range(4)]
     assert refusals == [False, False, True, True]
-    assert "2 strangers" in gate.refusal(HERE, 0, 10.1)
+    assert "2 unproven connections" in gate.refusal(HERE, 0, 10.1)
     assert gate.refusal(HERE, 0, 10.6) == ""
     assert gate.refused == 3
 
@@ -75,14 +75,14 @@ def test_one_address_has_limits_of_its_own():
     gate = AcceptLimiter(Limits(links_per_address=3, handshakes_per_address=2))
     for wire in range(2):
         gate.begun(wire, HERE)
-    assert "2 handshakes from 10.0.0.1" in gate.refusal(HERE, 2, 1.0)
+    assert "10.0.0.1 has 2 handshakes" in gate.refusal(HERE, 2, 1.0)
     assert gate.refusal("10.0.0.2", 2, 1.0) == ""
 
     gate.proven(0)
     assert gate.refusal(HERE, 2, 1.0) == ""
     gate.begun(2, HERE)
     gate.proven(1)
-    assert "3 links from 10.0.0.1" in gate.refusal(HERE, 3, 1.0)
+    assert "10.0.0.1 has 3 links" in gate.refusal(HERE, 3, 1.0)
 
     gate.ended(0)  # proven
     gate.ended(2)  # a stranger

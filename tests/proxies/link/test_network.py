@@ -138,5 +138,5 @@ def test_nobody_there_is_said_with_the_path(make_node, path):
 def test_a_path_that_no_socket_can_have_is_refused(make_node):
     long = "/" + "x" * MOST_PATH
 
-    with pytest.raises(InvalidAddress, match="97 bytes, a socket's has 96 at most"):
+    with pytest.raises(InvalidAddress, match="97 bytes; a socket's path has at most 96"):
         make_node().listen(f"unix:{long}")

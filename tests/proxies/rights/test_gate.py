@@ -279,7 +279,7 @@ class HostileLeaf(RuleBasedStateMachine):
     @invariant()
     def tables_are_bounded(self):
         if hasattr(self, "gate"):
-            assert set(self.gate._given) == set(self.given)
+            assert set(self.gate._granted) == set(self.given)
 
 
 TestHostileLeaf = HostileLeaf.TestCase
@@ -311,7 +311,7 @@ def test_what_was_given_is_bounded_and_the_oldest_is_forgotten(monkeypatch):
         gate.lets_out(pack_frame(2, 0, ME, LEAF, number, 30, b"\x81\x01"))
         gate.admit([frame(3, 1, ME, number)])
 
-    assert [number for _, number in gate._given] == [115, 116, 117, 118, 119]
+    assert [number for _, number in gate._granted] == [115, 116, 117, 118, 119]
     assert len(gate._watched) == 5
     assert gate.unwatched[-1] == (ME, 119)  # told at once instead of not at all
 
