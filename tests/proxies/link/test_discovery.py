@@ -209,7 +209,8 @@ def test_one_address_of_several_sources_is_dialed_while_one_has_it(names, tmp_pa
             file.write_text(a.address)
             c.connect(f"file:{file}")
         files[0].write_text("")
-        eventually(lambda: len(c._discovery._use_counts) == 1 and c._discovery._use_counts.total() == 1)
+        counts = c._discovery._use_counts
+        eventually(lambda: len(counts) == counts.total() == 1)
         assert len(c.overlay.dials()) == 1
         files[1].write_text("")
         eventually(lambda: not c.overlay.dials())

@@ -155,7 +155,8 @@ def test_peers_on_foreign_wires_are_seen_as_any_peer():
         assert status.code() == SC.PeerAdded
         assert (status.context(), status.context().type) == (peer.peer, "lines")
         hub = here.hub
-        (row,) = hub.peer_rows("", None)
+        (rows_of_peers,) = here.node.overlay.parts["peers"]
+        (row,) = rows_of_peers("", None)
         assert (row["peer"], row["wire"], row["status"]) == ("a", "lines", "peered")
         (peering,) = status_of(hub)["peerings"]
         assert (peering["name"], peering["wire"]) == ("a", "lines")
