@@ -109,7 +109,7 @@ def test_modules_of_a_command_are_imported_by_that_command_only():
 @pytest.mark.slow
 @pytest.mark.parametrize("noun", [*NOUNS])
 def test_the_help_of_a_command_loads_no_node_and_few_modules(noun):
-    """What `callboard NOUN VERB --help` costs is what it imports."""
+    """The cost of `callboard NOUN VERB --help` is its imports."""
     code = (
         f"import sys; from callboard.cli.app import main; before = len(sys.modules); "
         f"main([{noun!r}, {FIRST[noun]!r}, '--help']); "

@@ -147,7 +147,7 @@ def test_an_unusable_certificate_is_reported_in_one_line(folder, tmp_path, broke
 
 
 def renew(papers, folder, name="127.0.0.1"):
-    """Put another certificate in place; return what is shown with it."""
+    """Replace the certificate; return the certificate that a port shows then."""
     issued = papers.issue_cert(name)
     for part, pem in (
         ("key", issued.private_key_pem),
@@ -159,7 +159,7 @@ def renew(papers, folder, name="127.0.0.1"):
 
 
 def shown(port):
-    """Return the certificate that is shown at a port; none while nobody listens."""
+    """Return the certificate that a port shows; none while the port is closed."""
     import ssl
 
     try:

@@ -222,7 +222,7 @@ SECOND = 10**9
 
 @pytest.fixture
 def query(tmp_path):
-    """A query that has read 4 of 10 records, of which it found two undecodable."""
+    """A query that has read 4 of 10 records, two of them undecodable."""
     with CommitLog(tmp_path / "metrics") as log:
         log.append_batch(range(10), topic="/n", time=[at * 60 * SECOND for at in range(1, 11)])
     job = Job("rates", str(tmp_path / "metrics"), str(tmp_path / "results"))

@@ -13,7 +13,7 @@ from tests.callboard.cli.process import start_command
 
 
 class Subscriber:
-    """`callboard topic sub` that listens, in a process of its own."""
+    """A listening `callboard topic sub` in a separate process."""
 
     def __init__(self, *arguments):
         command = ["topic", "sub", *arguments, "--listen", "127.0.0.1:0", "--json"]

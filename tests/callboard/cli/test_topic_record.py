@@ -31,7 +31,7 @@ class Recorder:
 
 @pytest.fixture
 def start():
-    """Starts recorders, and leaves none behind."""
+    """Starts recorders, and ends all of them."""
     made = []
 
     def begin(*arguments):

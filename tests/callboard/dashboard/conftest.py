@@ -68,7 +68,7 @@ class Idle(Actor):
 
 
 class Client:
-    """What a program that uses the API is."""
+    """A program that uses the API."""
 
     def __init__(self, link):
         self.base, _, self.token = link.partition("?token=")

@@ -425,7 +425,7 @@ def test_a_lost_node_is_shown_at_once():
 @pytest.mark.slow
 def test_without_an_open_page_the_collector_does_not_run():
     def parts(node):
-        """Count what a node has that could cost something."""
+        """Count the subscribers, actors, links and timers of a node."""
         runtime = node.runtime
         timers = len(node.runner.timers)
         return len(runtime._subscribers), node.stats().actors, len(node.links()), timers

@@ -42,7 +42,7 @@ def watch():
 
 
 async def look(watch, window, times=1):
-    """Return the names in a window at the last of several looks, and what was asked for it."""
+    """Return the names in a window after several polls, and the questions asked for it."""
     async with watch.watched():
         await watch.next_round(0 if not watch.members else watch.rounds)
         for _ in range(times):

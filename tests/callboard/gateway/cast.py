@@ -51,7 +51,7 @@ class Recorder(Module):
             self._more.notify_all()
 
     def until(self, count: int) -> list[Message]:
-        """Wait for so many messages."""
+        """Wait for a number of messages."""
         with self._more:
             assert self._more.wait_for(lambda: len(self.got) >= count, LIMIT), len(self.got)
             return list(self.got)

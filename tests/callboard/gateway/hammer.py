@@ -16,7 +16,7 @@ from tests.polling import eventually
 
 
 class Tally(Recorder):
-    """Counts what comes from whom, and sees whether the order of each holds."""
+    """Counts the messages of each sender, and checks their order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Brief(Recorder):
 
 @dataclass
 class Report:
-    """What became of a run.
+    """The outcome of a run.
 
     Attributes:
         published: messages on links that were never touched.
@@ -63,7 +63,7 @@ class Report:
 
 
 class Hammer:
-    """Threads on one broker; all of them also publish on links that nobody touches."""
+    """Threads on one broker; all of them also publish on links that do not change."""
 
     def __init__(self, broker: ModuleBroker, seconds: float, seed: int) -> None:
         self.broker = broker
@@ -131,7 +131,7 @@ class Hammer:
 
 
 def hammer(node: Node, *, seconds: float, threads: int, seed: int) -> Report:
-    """Let threads do what they like for a while."""
+    """Run threads with random operations for a while."""
     with ModuleBroker(node) as broker:
         work = Hammer(broker, seconds, seed)
         workers = [

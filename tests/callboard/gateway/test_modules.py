@@ -280,7 +280,7 @@ def test_http_refuses_posts_of_a_browser_for_another_site(gateway, line, headers
 
 @pytest.fixture
 def website():
-    """A server that keeps what is posted, and refuses one thing."""
+    """A server that stores posted bodies, and refuses one of them."""
     kept = []
 
     class Handler(BaseHTTPRequestHandler):

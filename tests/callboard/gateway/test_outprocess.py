@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Echo(Module):
-    """Says what it was created with, its process, and what it receives."""
+    """Publishes its arguments, its process id, and the messages that it receives."""
 
     def create(self, args):
         if args.get("broken"):
@@ -60,7 +60,7 @@ def control(tmp_path):
 
 @pytest.fixture
 def run(gateway, control, monkeypatch):
-    """Add Echo in a process of its own, with a sink behind it."""
+    """Add Echo in a separate process, linked to a sink."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     monkeypatch.setenv("PYTHONPATH", paths)
     for module in ("broker", "outprocess"):  # a processor may be shared by many

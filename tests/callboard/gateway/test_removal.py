@@ -10,7 +10,7 @@ from tests.polling import eventually
 
 
 def flood(broker, sink, count):
-    """Let messages wait at a module that is in the middle of the first; returns its handle."""
+    """Queue messages at a module that is processing the first one; return its handle."""
     source = broker.add(Quiet)
     handle = broker.add(sink)
     broker.link(source, handle)

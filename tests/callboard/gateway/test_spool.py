@@ -22,7 +22,7 @@ from tests.polling import eventually
 
 
 class Target:
-    """What a sink sends to: up or down."""
+    """The target of a sink, up or down."""
 
     def __init__(self) -> None:
         self.is_up = False

@@ -44,7 +44,7 @@ class DurableStage(Stage):
                 return
 
     def crash(self) -> None:
-        """Lose the router, and what the disk had not been told to keep; start again."""
+        """Crash the router and lose unsynced data of the disk; start again."""
         self.disk.crash()
         self.lived += self.now
         Stage.__init__(self, self._limits, is_durable=True)

@@ -21,7 +21,7 @@ def incoming(link):
 
 
 class FakeWire:
-    """A `Wire` that keeps what it is told."""
+    """A `Wire` that records all calls."""
 
     def __init__(self):
         self.is_full = False
@@ -50,7 +50,7 @@ class FakeWire:
         self.waiting.append((seconds, call))
 
     def run_waiting(self):
-        """Call what waits."""
+        """Run the waiting calls."""
         waiting, self.waiting = self.waiting, []
         for _, call in waiting:
             call()
@@ -100,16 +100,16 @@ class Edge:
         return self
 
     def deliver(self, *notifications):
-        """Let the router send something."""
+        """Send packets from the router."""
         deliver(self.remote.link, list(notifications))
         self.door.write_all()
 
     def end(self, reason=ReasonCode.NORMAL_DISCONNECTION):
-        """Let the router end the connection."""
+        """End the connection from the router's side."""
         self.deliver(Disconnected(reason))
 
     def pass_time(self, seconds):
-        """Let the one timer run once a second."""
+        """Run the one timer once a second."""
         for _ in range(seconds):
             self.now += 1
             self.door.check()

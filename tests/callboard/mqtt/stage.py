@@ -46,7 +46,7 @@ def packets_of(data: bytes, version: int) -> list[Packet]:
 
 
 def deliver(link: Link, notifications: list[Any]) -> None:
-    """Put what a turn sends into a link's buffer, as the router's driver does."""
+    """Put the packets of a turn into a link's buffer, as the router's driver does."""
     link.outgoing += notifications
     if not link.is_woken:
         link.is_woken = True
@@ -71,7 +71,7 @@ class Stage:
         self.machine.events.append(event)
 
     def run(self) -> None:
-        """Let the router take turns until it is idle."""
+        """Run turns of the router until it is idle."""
         while True:
             turn = self.machine.run_turn(self.now)
             self.turns.append(turn)
@@ -81,13 +81,13 @@ class Stage:
                 return
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.now += seconds
         self.run()
 
     @property
     def lost(self) -> int:
-        """Messages that alerts told to be lost."""
+        """The number of messages that alerts reported as lost."""
         return sum(alert.lost for turn in self.turns for alert in turn.alerts)
 
     def client(self, client_id: str = "", **options: Any) -> "Client":
@@ -96,7 +96,7 @@ class Stage:
 
 
 class Client:
-    """A client that does nothing by itself, unless it `answers`."""
+    """A client that sends nothing on its own, unless it `answers`."""
 
     def __init__(
         self,
@@ -173,18 +173,18 @@ class Client:
         )
 
     def send(self, *packets: Packet | bytes) -> list[Packet]:
-        """Send packets in one chunk; returns what came back."""
+        """Send packets in one chunk; return the answers."""
         self.push(*packets)
         self.stage.run()
         return self.got()
 
     def got(self) -> list[Packet]:
-        """Return what came since the last call."""
+        """Return the packets received since the last call."""
         inbox, self.inbox = self.inbox, []
         return inbox
 
     def messages(self) -> list[Publish]:
-        """Return the messages among what came."""
+        """Return the received messages."""
         return [each for each in self.got() if isinstance(each, Publish)]
 
     def payloads(self) -> list[bytes]:
@@ -199,7 +199,7 @@ class Client:
     def subscribe(
         self, *filters: str, qos: int = 0, identifier: int = 0, **options: Any
     ) -> Any:
-        """Subscribe; returns the SUBACK and leaves what else came in the inbox."""
+        """Subscribe; return the SUBACK and leave other packets in the inbox."""
         said = None
         if self.version == V5:
             said = Properties(subscription_identifiers=(identifier,) if identifier else ())

@@ -191,7 +191,7 @@ def test_a_bridge_follows_no_link_and_waits_for_no_pipe(fill, folder, name, kind
 
 
 class Listeners(Taker):
-    """Knows which topics somebody takes."""
+    """Knows which topics have subscribers."""
 
     def __init__(self, *topics):
         super().__init__()
@@ -322,7 +322,7 @@ class Account(NamedTuple):
 
 
 class Links:
-    """A hub whose node tells what it is told to."""
+    """A hub whose node reports prepared values."""
 
     def __init__(self):
         self.node, self.told = self, {b"a": Account(7, 5, 2)}  # of before

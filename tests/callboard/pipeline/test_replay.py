@@ -21,7 +21,7 @@ SECOND = 10**9
 
 
 class World:
-    """A clock that goes only while somebody waits, and subscribers that note when they hear."""
+    """A clock that advances only during waits, and subscribers that record arrival times."""
 
     def __init__(self):
         self.now = 1000.0

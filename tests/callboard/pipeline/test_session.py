@@ -33,7 +33,7 @@ def test_spark_connect_is_refused_before_java_starts(monkeypatch, master, conf, 
 
 
 class Sized:
-    """A session as far as the size of its cluster is asked of it."""
+    """A session that answers questions about the size of its cluster."""
 
     def __init__(self, master, sizes=(), **conf):
         self.sparkContext = self

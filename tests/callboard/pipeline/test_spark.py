@@ -118,7 +118,7 @@ def test_one_table_serves_queries_with_different_conditions(fill, read):
 
 
 def test_conditions_of_a_table_for_one_query_are_pushed_down(fill, read, spark):
-    """What is not read does not have to decode."""
+    """Records that are not read need not decode."""
     fill([{"n": 1}, {"n": "x"}, {"n": 3}], topic=["/a", "/b", "/a"], key=["k", "k", None])
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
@@ -630,7 +630,7 @@ def command(spark, folder, tmp_path, capsys, monkeypatch):
 
 
 def flights(count=400):
-    """Return flights as JSON has them, by far not all of which are good, and late ones."""
+    """Return flights as in JSON: good, malformed and late ones."""
     origins = ["JFK", "LGA", "Zürich", "", None, "null"]
     rows = []
     for number in range(count):

@@ -153,7 +153,7 @@ def test_packets_after_a_connect_with_a_method_wait_for_admission():
 
 
 class _Glued:
-    """A socket that sends a packet behind the first one, in the same write."""
+    """A socket that sends a second packet in the same write as the first one."""
 
     def __init__(self, inner, packet):
         self.inner, self.packet = inner, packet

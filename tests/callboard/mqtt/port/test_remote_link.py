@@ -25,7 +25,7 @@ PUBLISH = encode(Publish("a", b"x"), 4)
 
 
 class SlowGate:
-    """Answers when it is told to."""
+    """An admission that answers on request."""
 
     def admit(self, connect, peer, answer):
         self.answer = answer

@@ -13,7 +13,7 @@ from callboard.mqtt.port.socket_stream import SocketStream
 
 
 class Owner:
-    """Stands for a `RemoteLink`: notes what it is told, and may do something then."""
+    """A stand-in for a `RemoteLink` that records notifications, and may react to them."""
 
     def __init__(self, _door, wire, _peer):
         self.wire = wire
@@ -35,7 +35,7 @@ class Owner:
 
 
 class Place:
-    """A runner that polls when it is told to, and connections on it."""
+    """A runner that polls on request, with connections."""
 
     def __init__(self, selector):
         self.selector = selector

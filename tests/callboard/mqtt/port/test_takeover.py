@@ -74,7 +74,7 @@ class Socket:
 
 @contextmanager
 def stuck(router):
-    """Let the router read nothing meanwhile; then it finds the sockets in the other order."""
+    """Keep the router from reading; afterwards it reads the sockets in the opposite order."""
     begun, end = threading.Event(), threading.Event()
 
     def block():
@@ -125,7 +125,7 @@ def play(tmp_path):
 
 
 def facts(router):
-    """Return what became of the session: wills, takeovers, its filters, what is retained."""
+    """Return the state of the session: wills, takeovers, filters, retained messages."""
     return router.call(
         lambda: (
             router.machine.meters.wills,

@@ -17,13 +17,13 @@ def stage_with(**limits) -> Stage:
 
 
 def flood(publisher: Client, count: int, topic: str = "t", qos: int = 1) -> None:
-    """Publish much; each message in a read of its own."""
+    """Publish many messages, each in a separate read."""
     for number in range(count):
         publisher.publish(topic, number.to_bytes(2, "big"), qos)
 
 
 def acknowledge(reader: Client, kind=PubAck) -> list[int]:
-    """Acknowledge what came, and return what it was."""
+    """Acknowledge the received messages, and return them."""
     found = reader.messages()
     for message in found:
         reader.push(kind(message.packet_id))

@@ -492,7 +492,7 @@ def test_answers_to_a_client_that_never_reads_are_bounded_in_bytes(monkeypatch) 
 
 
 def attack(stage: Stage, rng: random.Random, names: list[str]) -> None:  # noqa: C901
-    """Let a client do something that makes the router keep more."""
+    """Make the router store more for a client."""
     name, version = rng.choice(names), rng.choice((V4, V5))
     will = Will(
         "w" * rng.randrange(1, 50), bytes(rng.choice((0, 5_000))), rng.randrange(3), True

@@ -16,7 +16,7 @@ FILTERS = st.sampled_from(["a", "a/#", "+/b", "#", "b", "$x/#"])
 
 
 class RouterModel(RuleBasedStateMachine):
-    """Clients with lasting sessions come and go; each filter's QoS is that of its client."""
+    """Clients with persistent sessions come and go; all filters of a client have its QoS."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -184,7 +184,7 @@ def test_clients_may_not_publish_below_sys(stage) -> None:
 
 
 class Rules:
-    """Lets a client use what is below `ok`."""
+    """Allows topics below `ok`."""
 
     def may_publish(self, topic: str) -> bool:
         return topic.startswith("ok")

@@ -169,7 +169,7 @@ def test_consolelink_logs_swaps_the_log_level_live(router):
 
 
 class Remote:
-    """What a tracer needs of a connection."""
+    """A stand-in for the connection that a tracer uses."""
 
     link = None
     tracer = None

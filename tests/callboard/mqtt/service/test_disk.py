@@ -22,7 +22,7 @@ class Echo(Actor):
 
 
 class Disk:
-    """What the disk does with writes."""
+    """A disk whose treatment of writes can be set."""
 
     def __init__(self, monkeypatch):
         self.code, self.refused = 0, 0

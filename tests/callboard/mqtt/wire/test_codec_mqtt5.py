@@ -86,7 +86,7 @@ def one_way(packet):
 
 
 def equal(ours, theirs):
-    """Whether a value of ours is theirs; what only they default is compared as that."""
+    """Return whether our value equals theirs; their defaults count as absent."""
     if isinstance(ours, tuple):
         return list(ours) == list(theirs or [])
     return ours == theirs

@@ -78,7 +78,7 @@ class Client(paho.Client):
         return packets
 
     def tell(self, packet):
-        """Let it read a packet of ours."""
+        """Feed it one of our packets."""
         self.ours.sendall(encode(packet, self.version))
         self.loop_read()
 

@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def read(folder, monkeypatch):
-    """Read with conditions; returns offsets, how many were decoded, and of which batches."""
+    """Read with conditions; return the offsets, and counts of decoded records and batches."""
     counts = {"decoded": 0, "batches": 0}
     decode, layout = range_reader.decode_payloads, Conditions.choose
 

@@ -103,7 +103,7 @@ def test_discarding_removes_staged_segments_and_keeps_published_ones(journal, fo
 
 
 class Death(BaseException):
-    """The process ends here: nothing behind it runs."""
+    """The process ends here; no later code runs."""
 
 
 def steps(monkeypatch, dies_at):
@@ -277,7 +277,7 @@ def test_the_age_of_results_is_that_of_their_publishing(folder):
 
 @pytest.mark.parametrize("limit", [Retention(records=1), Retention(bytes=1)])
 def test_a_batch_whose_results_were_removed_is_not_published_again(journal, folder, limit):
-    """Another query, and a program with limits of its own, have published since."""
+    """Another query, and a program with other limits, have published since."""
     journal.publish("q", 7, [stage(journal, "a")])
     other = FolderJournal(folder, retain=limit)
     other.publish("other", 0, [stage(other, "b")])

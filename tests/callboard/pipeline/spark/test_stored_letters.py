@@ -89,7 +89,7 @@ def letter(at, query="q"):
 
 
 def burying(monkeypatch, objects):
-    """Let letters go to objects in memory; as another process, nothing is remembered."""
+    """Store letters as objects in memory, without caches, as in another process."""
     dead_letters._KNOWN.clear()
     journal = StoreJournal(objects, kind=LETTERS)
     monkeypatch.setattr(dead_letters, "journal_at", lambda *_, **__: journal)
