@@ -31,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import field
 from functools import partial
-from typing import Any, Final, Literal, Protocol, SupportsIndex
+from typing import Any, Final, Protocol, SupportsIndex, get_args
 
 from callboard import locks
 from callboard.actors import errors
@@ -41,6 +41,7 @@ from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down, Home, Running, Sender, current_cell
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
+from callboard.bounded_queue import MailboxPolicy
 from callboard.support.dataclass import dataclass
 from callboard.support.reentry import HandOver, TooManyCalls
 from callboard.support.seconds import check_numbers
@@ -49,9 +50,8 @@ from callboard.support.text import safe_repr
 _log = logging.getLogger("callboard.actors")
 
 Item = tuple[Any, Sender | None]
-OnFull = Literal["wait", "drop_newest", "drop_oldest", "fail"]
 
-_POLICIES: Final = ("wait", "drop_newest", "drop_oldest", "fail")
+_POLICIES: Final = get_args(MailboxPolicy)
 
 #: Minimum seconds between two events about the overflow of one mailbox.
 REPORT_INTERVAL: Final = 1.0
@@ -76,7 +76,7 @@ class Mailbox:
 
     limit: int | None = None
     bytes: int | None = None
-    on_full: OnFull = "wait"
+    on_full: MailboxPolicy = "wait"
 
     def __post_init__(self) -> None:
         check_numbers(self)

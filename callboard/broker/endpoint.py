@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from callboard.bounded_queue import SubscriptionPolicy
 from callboard.broker.constants import Backend
 from callboard.broker.metric_topics import export_and_import
 from callboard.broker.options import Configuration, effective_options, set_up_logging
@@ -53,7 +54,7 @@ from callboard.support import after_fork
 from callboard.support.aliases import alias
 from callboard.support.redaction import redacted
 from callboard.support.slots import DOORS, WIRES
-from callboard.topics.actor_subscription import ActorSubscription, OnFull, TopicMessage
+from callboard.topics.actor_subscription import ActorSubscription, TopicMessage
 from callboard.topics.hub import Hub, HubOptions
 from callboard.topics.machine.core import Core
 from callboard.topics.machine.effect import Item
@@ -547,7 +548,7 @@ class Endpoint(Closing):
         *,
         message: Callable[[str, Any], Any] = TopicMessage,
         limit: int = QUEUE_LIMIT,
-        on_full: OnFull = "drop_oldest",
+        on_full: SubscriptionPolicy = "drop_oldest",
     ) -> ActorSubscription:
         """Send an actor all messages on topics with one of the prefixes, until it ends.
 

@@ -17,7 +17,7 @@ from callboard.broker.conf import parse_conf
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.model.timespan import Timespan
 from callboard.support.user_file import read_user_file
-from callboard.topics.machine.peer_buffer import OverflowPolicy
+from callboard.topics.machine.peer_buffer import PEER_POLICIES
 
 log = logging.getLogger("callboard.broker")
 
@@ -45,7 +45,7 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _ALLOWED: Final[dict[str, range | tuple[str, ...]]] = {
     "ttl": range(1, 65_536),
     "peer_buffer_size": range(1, 1 << 24),
-    "peer_overflow_policy": tuple(OverflowPolicy),
+    "peer_overflow_policy": PEER_POLICIES,
     "metrics_port": range(-1, 65_536),
 }
 

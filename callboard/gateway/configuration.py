@@ -28,6 +28,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from callboard.bounded_queue import MailboxPolicy
 from callboard.configuration import reading
 from callboard.gateway.broker import ANY
 from callboard.gateway.errors import ConfigurationError, InvalidEntrypoint, invalid_entry
@@ -170,7 +171,7 @@ class QueueEntry(reading.StrictTable):
 
     limit: int | None = Field(default=None, ge=1)
     bytes: int | None = Field(default=None, ge=1)
-    on_full: Literal["wait", "drop_newest", "drop_oldest", "fail"] = "wait"
+    on_full: MailboxPolicy = "wait"
 
     def bounds(self, usual: Mailbox) -> Mailbox:
         """Return the bounds for the broker; the usual ones if the entry has none."""

@@ -15,10 +15,10 @@ of the hub.
 import inspect
 import logging
 import typing
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
+from callboard.bounded_queue import BoundedQueue, SubscriptionPolicy
 from callboard.kernel import errors
 from callboard.kernel.activation import Cell, HandlerDoor, HandlerEntry, hints_of, types_of
 from callboard.kernel.actors import ActorRef, frozen_message
@@ -37,7 +37,6 @@ from callboard.topics.message_queue import QUEUE_LIMIT
 _log: Final = logging.getLogger("callboard.topics")
 
 F = TypeVar("F", bound=Callable[..., Any])
-OnFull = Literal["drop_oldest", "drop_newest", "wait"]
 
 #: Maximum number of bytes in the queue of one actor, in addition to the limit in messages.
 QUEUE_BYTES: Final = 64 << 20
@@ -83,7 +82,7 @@ class ActorSubscription(Closing, RunReceiver):
         *,
         make: Callable[[str, Any], Any] = TopicMessage,
         limit: int = QUEUE_LIMIT,
-        on_full: OnFull = "drop_oldest",
+        on_full: SubscriptionPolicy = "drop_oldest",
         closed: Callable[[Any], object] = lambda _: None,
         door: type | None = None,
     ) -> None:
@@ -97,8 +96,8 @@ class ActorSubscription(Closing, RunReceiver):
         if type(limit) is not int or limit < 1:
             msg = f"limit={limit!r}: pass the maximum number of waiting messages, 1 or more"
             raise errors.WrongArgument(msg)
-        if on_full not in typing.get_args(OnFull):
-            choices = ", ".join(typing.get_args(OnFull))
+        if on_full not in typing.get_args(SubscriptionPolicy):
+            choices = ", ".join(typing.get_args(SubscriptionPolicy))
             msg = f"on_full={on_full!r}: choose one of {choices}"
             raise errors.WrongArgument(msg)
         target = ref.target
@@ -110,9 +109,8 @@ class ActorSubscription(Closing, RunReceiver):
         self.is_closed = False
         self._hub, self._make, self._closed_told, self._door = hub, make, closed, door
         self._limit, self._on_full = limit, on_full
-        #: Waiting messages with their sizes.
-        self._queue: deque[tuple[Item, int]] = deque()
-        self._bytes = 0
+        #: Messages that wait because the actor has no room.
+        self._queue = BoundedQueue[Item](limit, QUEUE_BYTES)
         #: Number of unconfirmed messages to an actor on another node.
         self._unconfirmed = 0
         #: Number of dropped messages since the last event.
@@ -158,17 +156,12 @@ class ActorSubscription(Closing, RunReceiver):
         if self.is_closed or self._deliver_run(items):
             return
         queue, item_size = self._queue, size // len(items)
-        queue.extend([(item, item_size) for item in items])
-        self._bytes += item_size * len(items)
+        queue.extend(items, item_size)
         self._drain()
         if self._on_full == "wait" and len(queue) > self._limit // 16:
             self._is_holding = True
             self._hub.hold(self, sender, PAUSE)
-        pop = queue.popleft if self._on_full == "drop_oldest" else queue.pop
-        excess = 0
-        while len(queue) > self._limit or (self._bytes > QUEUE_BYTES and len(queue) > 1):
-            self._bytes -= pop()[1]
-            excess += 1
+        excess = queue.trim(self._on_full, minimum=1)
         if excess and not self._is_reporting:
             _log.warning("%s is slower than its topics: messages are dropped", self)
         self._drop(excess)
@@ -202,14 +195,13 @@ class ActorSubscription(Closing, RunReceiver):
         """Deliver queued messages while the actor has room."""
         queue = self._queue
         while queue and not (self._is_full or self._is_orphan or self.is_closed):
-            (topic, value), size = queue[0]
+            (topic, value), _ = queue.items[0]
             try:
                 self._deliver(self._make(topic, thawed(value)))
             except Exception as error:  # noqa: BLE001  # `make` is a function of the user
                 self._drop_failed(topic, error)
             if not self._is_full:
                 queue.popleft()
-                self._bytes -= size
         if self._is_holding and len(queue) <= self._limit // 32:
             self._is_holding = False
             self._hub.relax(self)
@@ -268,9 +260,7 @@ class ActorSubscription(Closing, RunReceiver):
 
     def _drop_all(self) -> None:
         """Drop the queue, because the subscription has ended."""
-        count = len(self._queue)
-        self._queue.clear()
-        self._drop(count)
+        self._drop(len(self._queue.clear()))
 
     # --- the actor and its successors ---
 
@@ -318,7 +308,7 @@ class ActorSubscription(Closing, RunReceiver):
 
 
 def topic(
-    *topics: str | Topic, limit: int = QUEUE_LIMIT, on_full: OnFull = "drop_oldest"
+    *topics: str | Topic, limit: int = QUEUE_LIMIT, on_full: SubscriptionPolicy = "drop_oldest"
 ) -> Callable[[F], F]:
     """Subscribe a method of an actor class to topics: `@topic("/home")`.
 

@@ -34,7 +34,9 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from callboard import locks
+from callboard.bounded_queue import Overflow
 from callboard.figures import Metric
+from callboard.kernel import errors
 from callboard.kernel.access import CORE_NAME
 from callboard.kernel.activation import RemoteTeller
 from callboard.kernel.actors import ActorRef, Down, handler
@@ -72,7 +74,7 @@ from callboard.topics.machine.effect import (
     RunReceiver,
     TransmitRun,
 )
-from callboard.topics.machine.peer_buffer import OverflowPolicy, PeerBuffer
+from callboard.topics.machine.peer_buffer import PEER_POLICIES, PeerBuffer
 from callboard.topics.machine.run import PackedType
 from callboard.topics.machine.status import EC, SC, foreign_id
 from callboard.topics.machine.topic import checked_topic
@@ -112,6 +114,10 @@ class HubOptions:
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        if self.overflow_policy not in PEER_POLICIES:
+            choices = ", ".join(PEER_POLICIES)
+            msg = f"overflow_policy={self.overflow_policy!r}: choose one of {choices}"
+            raise errors.WrongValue(msg)
 
 
 class Hub(SystemActor):
@@ -160,7 +166,7 @@ class Hub(SystemActor):
         self.waits = CoreWaits(self, self.core)
         self._hubs = RemoteHubs(self, self._hub_found)
         make_buffer = partial(
-            PeerBuffer, options.peer_buffer_size, OverflowPolicy(options.overflow_policy)
+            PeerBuffer, options.peer_buffer_size, Overflow(options.overflow_policy)
         )
         self.transmitter = RunTransmitter(
             self, self._hubs.refs, self.counters, make_buffer, self.inputs.set_congested

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from callboard.bounded_queue import Overflow
 from callboard.kernel.activation import Proxy
 from callboard.kernel.actors import ActorRef
 from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.topology import Topology
 from callboard.topics.events import Undelivered
 from callboard.topics.machine.effect import CoreCounters, TransmitRun
-from callboard.topics.machine.peer_buffer import LINK_ROOM, OverflowPolicy, PeerBuffer
+from callboard.topics.machine.peer_buffer import LINK_ROOM, PeerBuffer
 
 #: Seconds between checks of a full link.
 DRAIN_INTERVAL: Final = 0.005
@@ -126,7 +127,7 @@ class RunTransmitter:
             self._actor.after(DRAIN_INTERVAL, CallBack(self._drain))
         self._set_congested(is_congested)
 
-    def _report_dropped(self, peer: bytes, count: int, policy: OverflowPolicy) -> None:
+    def _report_dropped(self, peer: bytes, count: int, policy: Overflow) -> None:
         """Count and report dropped messages."""
         if count:
             self._counters.dropped += count

@@ -42,6 +42,7 @@ HOLDS: Final = {
     "support": "small parts: texts, times, files, slots",
     "text": "names that a terminal may show",
     "base_error": "the root of errors",
+    "bounded_queue": "limits, overflow policies",
     "locks": "names, ranks, owners",
     "checked_locks": "asserted by the tests",
 }

@@ -14,9 +14,9 @@ Dropped runs are counted by their messages.
 """
 
 from collections import deque
-from enum import StrEnum
 from typing import Final
 
+from callboard.bounded_queue import Overflow
 from callboard.topics.machine.effect import TransmitRun
 
 #: Maximum number of bytes that wait in the link itself.
@@ -29,18 +29,14 @@ STALL_LIMIT: Final = 1.0
 HARD_FACTOR: Final = 64
 
 
-class OverflowPolicy(StrEnum):
-    """Policy for a peer whose buffer overflows."""
-
-    DISCONNECT = "disconnect"
-    DROP_NEWEST = "drop_newest"
-    DROP_OLDEST = "drop_oldest"
+#: The policies of these buffers.
+PEER_POLICIES: Final = (Overflow.DISCONNECT, Overflow.DROP_NEWEST, Overflow.DROP_OLDEST)
 
 
 class PeerBuffer:
     """Runs that wait for one link."""
 
-    def __init__(self, limit: int, policy: OverflowPolicy) -> None:
+    def __init__(self, limit: int, policy: Overflow) -> None:
         self.limit = limit
         self.policy = policy
         #: Number of waiting messages.
@@ -64,12 +60,12 @@ class PeerBuffer:
         if not self._is_over(now):
             return True
         match self.policy:
-            case OverflowPolicy.DISCONNECT:
+            case Overflow.DISCONNECT:
                 self.drop_all()
                 return False
-            case OverflowPolicy.DROP_NEWEST:
+            case Overflow.DROP_NEWEST:
                 self._drop(self._runs.pop())
-            case OverflowPolicy.DROP_OLDEST:
+            case Overflow.DROP_OLDEST:
                 while self.waiting > self.limit and len(self._runs) > 1:
                     self._drop(self._runs.popleft())
         return True

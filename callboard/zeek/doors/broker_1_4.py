@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from callboard.bounded_queue import Overflow
 from callboard.kernel.context import CallBack
 from callboard.kernel.errors import ResultTimeout
 from callboard.kernel.reply import Future
@@ -29,7 +30,6 @@ from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import DoorTaken
 from callboard.topics.door_claim import DoorClaim
 from callboard.topics.hub import Hub
-from callboard.topics.machine.peer_buffer import OverflowPolicy
 from callboard.topics.machine.status import foreign_id
 from callboard.topics.machine.topic import checked_topic, is_reserved
 from callboard.zeek.broker_1_4 import (
@@ -156,7 +156,7 @@ class Broker14Neighbor(BrokerNeighbor):
         """Slow publishers down; return False to drop messages for a stalled peer."""
         if self.is_stalled():
             self._check_publishers()
-            if self._hub.options.overflow_policy == OverflowPolicy.DISCONNECT:
+            if self._hub.options.overflow_policy == Overflow.DISCONNECT:
                 self._post(self.link.end, "its queue is full, and it gives no credit")
             return False
         self._hub.hold(self, sender, PAUSE)

@@ -15,13 +15,13 @@ the same reason a node that stands by passes its messages to the node that holds
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, NamedTuple
 
 import cbor2
 
+from callboard.bounded_queue import BoundedQueue
 from callboard.kernel.errors import NodeUnreachable, ResultTimeout
 from callboard.kernel.reply import Future
 from callboard.kernel.tls import Certificates, Tls
@@ -242,8 +242,7 @@ class WebSocketPeer(RunReceiver, Closing):
         self._retry = retry
         self._message_limit = message_limit
         self._plan = FilterPlan()
-        self._waiting: deque[Message] = deque()
-        self._waiting_size = 0
+        self._waiting = BoundedQueue[Message](QUEUE_LIMIT, QUEUE_SIZE)
         self._is_closed = False
         self._settled: list[Future[None]] = []
         self._runtime = hub.node.context
@@ -500,8 +499,8 @@ class WebSocketPeer(RunReceiver, Closing):
 
     def _carry_out(self, messages: Sequence[Message]) -> None:
         """Queue messages, and send those that can be sent."""
-        self._waiting.extend(messages)
-        self._waiting_size += sum(len(content) for _, content in messages)
+        for message in messages:
+            self._waiting.append(message, len(message[1]))
         self._flush()
 
     def _flush(self) -> None:
@@ -511,21 +510,12 @@ class WebSocketPeer(RunReceiver, Closing):
             self._send()
         elif claim.state is DoorState.STANDBY and claim.holder is not None:
             self._hand_on(claim.topic, claim.holder)
-        while len(self._waiting) > QUEUE_LIMIT or self._waiting_size > QUEUE_SIZE:
-            self._pop_waiting()
-            self.dropped += 1
-
-    def _pop_waiting(self) -> Message:
-        """Remove and return the oldest queued message."""
-        message = self._waiting.popleft()
-        self._waiting_size -= len(message[1])
-        return message
+        self.dropped += self._waiting.trim()
 
     def _hand_on(self, topic: str, holder: bytes) -> None:
         """Pass the queue to the node that holds the claim, if it is reachable."""
         if self._waiting and self._hub.has_hub(holder):
-            waiting, self._waiting, self._waiting_size = self._waiting, deque(), 0
-            commands = [cbor2.dumps(message) for message in waiting]
+            commands = [cbor2.dumps(message) for message in self._waiting.clear()]
             self._hub.publishing.command_node(holder, topic, commands)
 
     @property
@@ -538,12 +528,12 @@ class WebSocketPeer(RunReceiver, Closing):
         ways = [connection for connection in self._connections() if connection.link is not None]
         frames: dict[ZeekConnection, list[bytes]] = {}
         while self._waiting:
-            topic, content = self._waiting[0]
+            (topic, content), _ = self._waiting.items[0]
             is_only = len(ways) == len(self._plan.held) == 1
             way = ways[0] if is_only else self._plan.way_of(topic, ways)
             if not isinstance(way, ZeekConnection) or way.session is None:
                 break
-            self._pop_waiting()
+            self._waiting.popleft()
             try:
                 text = content_to_json(topic, content)
             except EndpointError as error:

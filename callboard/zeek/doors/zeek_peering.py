@@ -17,6 +17,7 @@ import logging
 from functools import partial
 from typing import Any, Final
 
+from callboard.bounded_queue import Overflow
 from callboard.kernel.context import CallBack
 from callboard.kernel.errors import ResultTimeout
 from callboard.kernel.reply import Future
@@ -27,7 +28,6 @@ from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import EndpointError
 from callboard.topics.door_claim import DoorClaim
 from callboard.topics.hub import Hub
-from callboard.topics.machine.peer_buffer import OverflowPolicy
 from callboard.topics.machine.topic import checked_topic, is_reserved
 from callboard.zeek.doors.broker_peering import PAUSE, BrokerNeighbor, BrokerPeering
 from callboard.zeek.peering import (
@@ -169,7 +169,7 @@ class ZeekNeighbor(BrokerNeighbor):
     def _overflow(self, link: ForeignLink, count: int) -> None:
         """Apply the overflow policy to a peer that does not read."""
         self.dropped += count
-        if self._hub.options.overflow_policy == OverflowPolicy.DISCONNECT:
+        if self._hub.options.overflow_policy == Overflow.DISCONNECT:
             link.end(f"the peer does not read, and {link.waiting:,} B wait for it")
 
     def _check_congestion(self) -> None:

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 import zmq
 
+from callboard.bounded_queue import BoundedQueue
 from callboard.figures import Figure, Metric, figures_of, metrics_of
 from callboard.kernel.checks import require
 from callboard.kernel.errors import CallboardError, NodeClosed, NodeUnreachable, ResultTimeout
@@ -89,37 +90,6 @@ class DoorPlace(Protocol):
 
     def hold_door(self, door: Closing) -> None:
         """Close the adapter together with the endpoint."""
-
-
-class _Backlog:
-    """A queue bounded in messages and bytes."""
-
-    def __init__(self, limit: int) -> None:
-        self.messages: deque[Any] = deque()
-        self.dropped = 0
-        self._limit = limit
-        # One thread adds and another one pops. With a single total, `+=` of one thread could
-        # overwrite that of the other, and the queue would look full for ever.
-        self._bytes_added = self._bytes_removed = 0
-
-    def add(self, message: Any, size: int) -> None:
-        """Append a message, or drop it if the queue is full."""
-        if len(self.messages) >= self._limit or self.bytes + size > WAITING_LIMIT:
-            self.dropped += 1
-        else:
-            self._bytes_added += size
-            self.messages.append((message, size))
-
-    def pop(self) -> Any:
-        """Remove and return the oldest message."""
-        message, size = self.messages.popleft()
-        self._bytes_removed += size
-        return message
-
-    @property
-    def bytes(self) -> int:
-        """Bytes in the queue."""
-        return self._bytes_added - self._bytes_removed
 
 
 class ZeroMq(Closing):
@@ -188,7 +158,8 @@ class ZeroMq(Closing):
         self._publish = topic_texts(publish)
         self._node = ZeroMqNode(self.id, self._is_ours, member=member, form=form)
         self._address = address_of(subscribe_at)
-        self._incoming, self._outgoing = _Backlog(queue), _Backlog(queue)
+        self._incoming = BoundedQueue[list[bytes]](queue, WAITING_LIMIT)
+        self._outgoing = BoundedQueue[Pair](queue, WAITING_LIMIT)
         #: Messages without a subscriber, kept until `_grace` ends.
         self._unclaimed: deque[Any] = deque()
         self._grace = 0.0
@@ -328,7 +299,7 @@ class ZeroMq(Closing):
         """Queue messages that this endpoint published."""
         for pair in run:
             if pair[0].startswith(self._publish) and not is_reserved(pair[0]):
-                self._outgoing.add(pair, len(pair[1]))
+                self._outgoing.try_append(pair, len(pair[1]))
         if not self._is_flushing:
             self._is_flushing = True
             self._runner.post(self._flush)
@@ -441,7 +412,7 @@ class ZeroMq(Closing):
             return
         if frames:
             self._node.take_subscriptions(frames)
-            self._outgoing.messages.extendleft(reversed(self._unclaimed))
+            self._outgoing.items.extendleft(reversed(self._unclaimed))
             self._unclaimed.clear()
             self._hub.check_conditions()
         self._update()
@@ -450,11 +421,11 @@ class ZeroMq(Closing):
         """Publish messages of the cluster, or queue them."""
         if not messages or self._is_closed:
             return
-        if not self._incoming.messages and self._has_room():
+        if not self._incoming.items and self._has_room():
             self._publish_here(messages)
             return
         for parts in messages:
-            self._incoming.add(parts, sum(map(len, parts)))
+            self._incoming.try_append(parts, sum(map(len, parts)))
         if not self._is_draining and not self._pending_batches:
             self._is_draining = True
             self._runner.call_later(PAUSE, self._drain)
@@ -470,19 +441,19 @@ class ZeroMq(Closing):
     def _next_batch(self) -> None:
         """Continue with queued messages after a batch."""
         self._pending_batches -= 1
-        if self._incoming.messages and not self._is_draining:
+        if self._incoming.items and not self._is_draining:
             self._drain()
 
     def _drain(self) -> None:
         """Publish queued messages while there is room."""
         self._is_draining = False
         waiting = self._incoming
-        if self._is_closed or not waiting.messages:
+        if self._is_closed or not waiting.items:
             return
-        while waiting.messages and self._has_room():
-            count = min(BATCH, len(waiting.messages))
-            self._publish_here([waiting.pop() for _ in range(count)])
-        if waiting.messages and not self._pending_batches:  # else `_next_batch` continues
+        while waiting.items and self._has_room():
+            count = min(BATCH, len(waiting.items))
+            self._publish_here([waiting.popleft() for _ in range(count)])
+        if waiting.items and not self._pending_batches:  # else `_next_batch` continues
             self._is_draining = True
             self._runner.call_later(PAUSE, self._drain)
 
@@ -506,8 +477,8 @@ class ZeroMq(Closing):
         if not self._is_linked or self._is_closed:
             return
         node, waiting, send = self._node, self._outgoing, self._pub.send
-        while waiting.messages:
-            (topic, pair), _size = waiting.messages[0]
+        while waiting.items:
+            (topic, pair), _size = waiting.items[0]
             if not node.is_wanted(topic):
                 self._keep_unclaimed(waiting)
                 continue
@@ -519,20 +490,20 @@ class ZeroMq(Closing):
                 if not send(parts):
                     return  # `_on_subscriptions` continues when there is room
                 self.taken += 1
-            waiting.pop()
+            waiting.popleft()
 
-    def _keep_unclaimed(self, waiting: _Backlog) -> None:
+    def _keep_unclaimed(self, waiting: BoundedQueue[Pair]) -> None:
         """Keep a message without a subscriber while subscribers may come back."""
         if self._runner.now() < self._grace:
-            self._unclaimed.append(waiting.messages.popleft())
+            self._unclaimed.append(waiting.items.popleft())
         else:
             self.unheard += 1
-            waiting.pop()
+            waiting.popleft()
 
     def _end_grace(self) -> None:
         """Drop messages that are still without a subscriber."""
         if self._unclaimed and self._runner.now() >= self._grace:
-            self._outgoing.messages.extendleft(reversed(self._unclaimed))
+            self._outgoing.items.extendleft(reversed(self._unclaimed))
             self._unclaimed.clear()
             self._flush()
 

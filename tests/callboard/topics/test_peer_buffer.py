@@ -2,12 +2,12 @@
 
 import pytest
 
+from callboard.bounded_queue import Overflow
 from callboard.topics.machine.effect import TransmitRun
 from callboard.topics.machine.peer_buffer import (
     HARD_FACTOR,
     LINK_ROOM,
     STALL_LIMIT,
-    OverflowPolicy,
     PeerBuffer,
 )
 
@@ -23,7 +23,7 @@ def numbers(runs: list[TransmitRun]) -> list[int]:
 
 
 def test_runs_go_on_in_order_as_far_as_there_is_room() -> None:
-    buffer = PeerBuffer(10, OverflowPolicy.DISCONNECT)
+    buffer = PeerBuffer(10, Overflow.DISCONNECT)
     for number in range(5):
         buffer.offer(a_run(number, size=LINK_ROOM // 2), 0.0)
 
@@ -36,7 +36,7 @@ def test_runs_go_on_in_order_as_far_as_there_is_room() -> None:
 
 
 def test_a_peer_that_reads_may_be_over_the_limit_for_a_while() -> None:
-    buffer = PeerBuffer(10, OverflowPolicy.DISCONNECT)
+    buffer = PeerBuffer(10, Overflow.DISCONNECT)
     now = 0.0
     for number in range(10 * HARD_FACTOR):
         now += STALL_LIMIT / 2
@@ -47,7 +47,7 @@ def test_a_peer_that_reads_may_be_over_the_limit_for_a_while() -> None:
 
 
 def test_a_peer_that_does_not_read_is_disconnected() -> None:
-    buffer = PeerBuffer(10, OverflowPolicy.DISCONNECT)
+    buffer = PeerBuffer(10, Overflow.DISCONNECT)
     buffer.offer(a_run(0, count=10), 0.0)
 
     assert buffer.offer(a_run(1), STALL_LIMIT) is False
@@ -55,7 +55,7 @@ def test_a_peer_that_does_not_read_is_disconnected() -> None:
 
 
 def test_far_too_much_is_too_much_at_once() -> None:
-    buffer = PeerBuffer(10, OverflowPolicy.DISCONNECT)
+    buffer = PeerBuffer(10, Overflow.DISCONNECT)
 
     assert buffer.offer(a_run(0, count=10 * HARD_FACTOR), 0.0)
     assert not buffer.offer(a_run(1), 0.0)
@@ -64,11 +64,11 @@ def test_far_too_much_is_too_much_at_once() -> None:
 @pytest.mark.parametrize(
     ("policy", "kept"),
     [
-        (OverflowPolicy.DROP_NEWEST, [0, 1, 2]),
-        (OverflowPolicy.DROP_OLDEST, [3, 4, 5]),
+        (Overflow.DROP_NEWEST, [0, 1, 2]),
+        (Overflow.DROP_OLDEST, [3, 4, 5]),
     ],
 )
-def test_what_is_dropped_is_counted(policy: OverflowPolicy, kept: list[int]) -> None:
+def test_what_is_dropped_is_counted(policy: Overflow, kept: list[int]) -> None:
     buffer = PeerBuffer(6, policy)
     for number in range(3):
         buffer.offer(a_run(number, count=2), 0.0)
