@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from callboard.demo.aggregator import Receipt, SensorReading, UseAggregator, topic_of
-from callboard.kernel.actors import Actor, ActorRef, Down, Monitor, handler
+from callboard.kernel.actors import Actor, ActorRef, Down, handler
 
 #: The subjects of a node's sensors.
 SUBJECTS: Final = ("cpu", "memory", "disk", "network", "processes")
@@ -180,7 +180,8 @@ class Sensor(Actor):
         self._is_resting = False
         self._aggregator: ActorRef[Any] | None = None
         self._overseer: ActorRef[Any] | None = None
-        self._monitors: list[Monitor] = []
+        #: End the monitors of the aggregator and the overseer.
+        self._demonitors: list[Callable[[], None]] = []
         self.on_tick(SampleDue())
 
     @handler
@@ -197,10 +198,11 @@ class Sensor(Actor):
     @handler
     def on_use_aggregator(self, order: UseAggregator) -> None:
         """Watch the aggregator and the overseer, and publish at once."""
-        for monitor in self._monitors:
-            monitor.cancel()
+        for demonitor in self._demonitors:
+            demonitor()
         self._aggregator, self._overseer = order.aggregator, order.overseer
-        self._monitors = [self.monitor(order.aggregator), self.monitor(order.overseer)]
+        watched = order.aggregator, order.overseer
+        self._demonitors = [self.monitor(ref).cancel for ref in watched]
         self._send()
 
     @handler

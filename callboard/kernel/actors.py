@@ -1,7 +1,6 @@
 """Actor classes, handlers, refs, ends of actors, and declarations of messages."""
 
 from callboard.actors.actor import Actor as Actor
-from callboard.actors.cell import Monitor as Monitor
 from callboard.actors.cell import Reminder as Reminder
 from callboard.actors.dispatch import handler as handler
 from callboard.actors.exit_reason import ExitReason as ExitReason
