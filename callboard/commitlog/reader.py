@@ -230,18 +230,29 @@ class LogReader:
         return self.end
 
     def follow(
-        self, offset: int | Cursor | None = None, *, timeout: float | None = None
+        self,
+        offset: int | Cursor | None = None,
+        *,
+        timeout: float | None = None,
+        on_damage: OnDamage | None = None,
     ) -> Follower:
         """Iterate over records as they arrive; works with `for` and `async for`.
 
         Args:
             offset: Offset of the first record; None starts at the current end.
             timeout: Seconds without a record after which the iteration ends; None is never.
+            on_damage: As for `read`; called on the reading thread.
         """
-        return Follower(self, self.cursor(self.end if offset is None else offset), timeout)
+        cursor = self.cursor(self.end if offset is None else offset)
+        return Follower(self, cursor, timeout, on_damage)
 
     def reader(
-        self, name: str, begin: int | None = None, *, timeout: float | None = None
+        self,
+        name: str,
+        begin: int | None = None,
+        *,
+        timeout: float | None = None,
+        on_damage: OnDamage | None = None,
     ) -> NamedReader:
         """Open a named reader, which resumes at its committed place.
 
@@ -252,6 +263,8 @@ class LogReader:
             begin: First offset of a name that has not committed yet; by default the oldest
                 record.
             timeout: Seconds without a record after which an iteration ends; None is never.
+            on_damage: As for `read`; called on the reading thread. Without it, a damaged record
+                raises at each attempt, until a `commit` of an offset after it.
 
         Raises:
             LogLocked: the name is open already.
@@ -260,7 +273,7 @@ class LogReader:
             ValueError: the name or the offset is invalid.
         """
         first = self.start if begin is None else self.cursor(begin).offset
-        return NamedReader(self, self._table.folder, name, first, timeout)
+        return NamedReader(self, self._table.folder, name, first, timeout, on_damage)
 
     @property
     def readers(self) -> list[ReaderPlace]:

@@ -10,6 +10,8 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from callboard import locks
+from callboard.commitlog.errors import LogCorrupt
+from callboard.commitlog.reading import OnDamage
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.support.items import Items
 from callboard.support.seconds import checked_seconds
@@ -111,20 +113,43 @@ class Follower:
         lost: Number of records that retention removed before they were read.
     """
 
-    def __init__(self, log: Followed, cursor: Cursor, timeout: float | None) -> None:
-        """Start at a cursor; `timeout` is in seconds."""
+    def __init__(
+        self,
+        log: Followed,
+        cursor: Cursor,
+        timeout: float | None,
+        on_damage: OnDamage | None = None,
+    ) -> None:
+        """Start at a cursor; `timeout` is in seconds, `on_damage` as for `LogReader.read`."""
         self.cursor = cursor
         self.lost = 0
         self._log = log
         self._timeout = timeout
+        self._on_damage = on_damage
 
     def poll(self, max_records: int = 1000) -> list[Record]:
         """Return the available records, perhaps none, without waiting.
 
         Raises:
-            LogCorrupt: the next record is damaged.
+            LogCorrupt: the next record is damaged, and there is no `on_damage`.
         """
-        return self._take(self._log.readv(self._place(), max_records))
+        return self._take(self._next_run(max_records))
+
+    def _next_run(self, max_records: int) -> Run:
+        """Return the next records; after damage that is reported, those that follow it.
+
+        Without it, one damaged record would stop a consumer for ever: each new attempt starts
+        at the same record.
+        """
+        cursor = self._place()
+        while True:
+            try:
+                return self._log.readv(cursor, max_records)
+            except LogCorrupt as error:
+                if self._on_damage is None or error.next_offset <= cursor.offset:
+                    raise
+                self._on_damage(error)
+                cursor = Cursor(error.next_offset)
 
     def _place(self) -> Cursor:
         """Return the cursor of the next record."""
@@ -170,7 +195,7 @@ class Follower:
         async def poll() -> list[Record]:
             if self._log.is_elsewhere:  # a remote read would block the loop
                 # The cursor advances only after the await, so cancelling it loses no records.
-                run = await to_thread(self._log.readv, self._place(), max_records)
+                run = await to_thread(self._next_run, max_records)
                 return self._take(run)
             return self.poll(max_records)
 

@@ -29,6 +29,7 @@ from callboard.commitlog.errors import (
 )
 from callboard.commitlog.folder import LAST_OFFSET, FileLock, Folder
 from callboard.commitlog.following.follower import Followed, Follower
+from callboard.commitlog.reading import OnDamage
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.figures import PROCESS_SOURCES, Figure, Labels, Metric, figures_of, metrics_of
 from callboard.support import after_fork
@@ -70,7 +71,13 @@ class NamedReader(Follower):
     """
 
     def __init__(
-        self, log: Followed, folder: Folder, name: str, begin: int, timeout: float | None
+        self,
+        log: Followed,
+        folder: Folder,
+        name: str,
+        begin: int,
+        timeout: float | None,
+        on_damage: OnDamage | None = None,
     ) -> None:
         """Open a name; see `LogReader.reader`."""
         require_kind(isinstance(name, str), "a reader's name must be a text of letters", name)
@@ -100,7 +107,7 @@ class NamedReader(Follower):
         self.committed = place.offset if place else begin
         self._is_closed = False
         self._next = self.committed  # offset after the last record that was returned
-        super().__init__(log, Cursor(self.committed), timeout)
+        super().__init__(log, Cursor(self.committed), timeout, on_damage)
         with _LOCK:
             if not _OPEN and _metrics not in PROCESS_SOURCES:
                 PROCESS_SOURCES.append(_metrics)

@@ -3,6 +3,7 @@
 The suite flips a sample; `CALLBOARD_FLIPS=0` flips every bit of every file (minutes).
 """
 
+import asyncio
 import os
 import random
 from functools import lru_cache
@@ -123,3 +124,72 @@ def test_a_segment_that_is_gone_is_reported_by_its_offsets():
 
     assert lost == set(range(segments[1].base, segments[1].end))
     assert records == [record for record in before if record.offset not in lost]
+
+
+def test_a_consumer_passes_a_damaged_record_once_it_has_reported_it():
+    disk = SimulatedDisk()
+    before = written(disk, segment_bytes=1 << 20)
+    disk.flip_bit("/a/00000000000000000000.log", 3000 * 8)
+    errors = []
+
+    follower = LogReader("/a", disk=disk).follow(0, timeout=0.0, on_damage=errors.append)
+    records = list(follower)
+
+    (error,) = errors
+    assert error.next_offset == error.offset + 1
+    assert records == [record for record in before if record.offset != error.offset]
+
+
+def test_a_named_reader_commits_its_place_after_a_damaged_record(tmp_path):
+    with CommitLog(tmp_path / "log", sync="each") as log:
+        for number in range(3):
+            log.append("t", number)
+    path = tmp_path / "log" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    reader = LogReader(tmp_path / "log")
+
+    with reader.reader("a", timeout=0.0) as consumer, pytest.raises(LogCorrupt):
+        list(consumer)
+    errors = []
+    with reader.reader("b", timeout=0.0, on_damage=errors.append) as consumer:
+        assert [record.payload for record in consumer] == [0, 2]
+        assert consumer.commit() == 3
+    assert len(errors) == 1
+
+
+def test_damage_at_the_end_is_reported_once_and_later_records_follow(tmp_path):
+    with CommitLog(tmp_path / "log", sync="each") as log:
+        for number in range(3):
+            log.append("t", number)
+    path = tmp_path / "log" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    reader, errors = LogReader(tmp_path / "log"), []
+    follower = reader.follow(0, timeout=0.0, on_damage=errors.append)
+
+    payloads = [record.payload for _ in range(3) for record in follower]
+
+    assert payloads == [0, 1]
+    assert len(errors) == 1
+
+
+async def _payloads(follower):
+    return [record.payload async for record in follower]
+
+
+def test_an_awaiting_consumer_passes_a_damaged_record(tmp_path):
+    with CommitLog(tmp_path / "log", sync="each") as log:
+        for number in range(3):
+            log.append("t", number)
+    path = tmp_path / "log" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[-len(data) // 2] ^= 1
+    path.write_bytes(data)
+    errors = []
+    follower = LogReader(tmp_path / "log").follow(0, timeout=0.0, on_damage=errors.append)
+
+    assert asyncio.run(_payloads(follower)) == [0, 2]
+    assert len(errors) == 1
