@@ -154,7 +154,7 @@ def test_a_full_mailbox_holds_the_queue_up_and_nothing_is_lost():
     ("on_full", "kept"),
     [("drop_oldest", [0, 1, 2, 3, *range(92, 100)]), ("drop_newest", [*range(12)])],
 )
-def test_what_is_over_the_bound_of_the_queue_is_dropped_and_told(on_full, kept):
+def test_what_is_over_the_bound_of_the_queue_is_dropped_and_told(on_full, kept, caplog):
     gate = threading.Event()
 
     class Stuck(Actor):
@@ -186,6 +186,7 @@ def test_what_is_over_the_bound_of_the_queue_is_dropped_and_told(on_full, kept):
         told = [event for event in events if isinstance(event, SubscriptionOverflow)]
         assert told
         assert told[0].topics == ("/x",)
+        assert 1 <= caplog.text.count("is slower than its topics") <= len(told) + 1
         assert endpoint.hub.counters.dropped == 88
     assert seen == kept
 
