@@ -6,6 +6,7 @@ import time
 import pytest
 
 from callboard import Actor, Node, handler
+from callboard.dashboard import collector
 from callboard.dashboard.collector import ClusterWatch, Member
 from callboard.dashboard.streams import Streams
 from callboard.proxies.inspection import Inspect
@@ -20,7 +21,14 @@ class Worker(Actor):
 @pytest.fixture(scope="module")
 def watch():
     """The collector of three nodes with 150 actors each, whose questions are noted."""
-    with Node("n0") as hub, Node("n1") as east, Node("n2") as west:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Node("n0") as hub,
+        Node("n1") as east,
+        Node("n2") as west,
+    ):
+        for limit in ("SILENT", "PATIENCE"):  # a busy machine answers late
+            patch.setattr(collector, limit, 60.0)
         hub.listen("127.0.0.1", 0)
         for node in (east, west):
             node.connect(hub.address)
