@@ -1,4 +1,4 @@
-"""The handshake: two strangers learn and prove who they are.
+"""The handshake: both nodes of a new connection identify and authenticate each other.
 
 ::
 
@@ -35,41 +35,42 @@ client_handshake (operation data: protocol version):
 hello:
 
 ====== ==== =======================================================
-0      16   nonce of the acceptor, again
+0      16   nonce of the acceptor, repeated
 16     32   proof of the acceptor; zeros without a secret
-48     rest with a bound proof: the name of the secret, as the acceptor knows it
+48     rest with a bound proof: the acceptor's name of the secret
 ====== ==== =======================================================
 
-The flags, of which all other bits are ignored:
+The flags (all other bits are ignored):
 
 === ===========================================================================
 bit meaning
 === ===========================================================================
-0   a proof is demanded
+0   a proof is required
 1   this side's proof is bound to the whole handshake
-2   this side wants the link sealed; it is if either side does
+2   this side requests a seal; one request suffices
 === ===========================================================================
 
 The tail is the CBOR array ``[application ids, published, [release, build], …]``; ``published``
 is null or ``[actor number, [interface, …]]``. The third item may be missing, as in release
 0.1; later items are ignored.
 
-Bound proofs. The *transcript* is SHA-256 over four parts, each behind its length in four bytes:
+Bound proofs. The *transcript* is SHA-256 over four parts, each after its length in four bytes:
 ``callboard link``, the server_handshake with its header, the client_handshake with its header
-and zeros for its proof, and the channel. The channel is empty on a sealed link; else it is what
-the TLS connection says of itself, which differs on the two sides of a relay. The *root* is
-HMAC-SHA256 with the secret over ``callboard link root`` and the transcript. The dialer proves
-HMAC-SHA256 with the root over ``dialer proves``; the acceptor over ``acceptor proves`` and the
-name of the secret. The keys of a sealed link are HMAC-SHA256 with the root over
-``dialer seals`` or ``acceptor seals`` and the name of the secret.
+and zeros for its proof, and the channel. The channel is empty on a sealed link. Otherwise it
+is the binding value of the TLS connection, which differs on the two sides of a relay. The
+*root* is HMAC-SHA256 with the secret over ``callboard link root`` and the transcript. The proof
+of the dialer is HMAC-SHA256 with the root over ``dialer proves``, that of the acceptor over
+``acceptor proves`` and the name of the secret. The keys of a sealed link are HMAC-SHA256 with
+the root over ``dialer seals`` or ``acceptor seals`` and the name of the secret.
 
-So nobody can take part in a handshake with changed values, and a relay that passes a handshake
-on unchanged does not have the keys.
+So a relay that changes a handshake makes its proofs wrong, and a relay that forwards it
+unchanged does not have the keys.
 
 Nodes of release 0.1 do not bind their proof: it is HMAC-SHA256 with the secret over role,
 acceptor's nonce, dialer's nonce, acceptor's node id, dialer's node id; the role is ``server``
-or ``client`` (six bytes each). A relay gets through with it. They are refused, before anything
-is proved to them, unless ``allow_unsealed`` is set.
+or ``client`` (six bytes each). A relay can forward such a proof and then speak for the peer.
+Therefore these nodes are refused, before this node proves anything to them, unless
+``allow_unsealed`` is set.
 
 originator_syn is empty; responder_syn_ack and originator_ack carry the opaque state of
 their senders (see :class:`PeerIdentity`).
@@ -100,13 +101,14 @@ from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
 from callboard.basp.seal import never
 from callboard.support.dataclass import dataclass
 
-#: 2: dispatches carry a sequence number, delivery reports what was given up.
+#: Since version 2, dispatches have a sequence number, and delivery reports count messages that
+#: were given up.
 VERSION: Final = 0x43420002
 MINIMUM_VERSION: Final = 0x43420002
 NONCE_SIZE: Final = 16
 PROOF_SIZE: Final = 32
-#: A handshake names applications and one actor; 64 KiB bounds what a stranger can make us
-#: hold.
+#: Bytes of a handshake, which names applications and one actor. It bounds the memory that an
+#: unknown peer can use.
 HANDSHAKE_LIMIT: Final = 64 * 1024
 
 _PROOF_DEMANDED: Final = 1
@@ -117,31 +119,32 @@ _CLIENT_PREFIX: Final = NONCE_SIZE + 1 + PROOF_SIZE
 _HELLO_SIZE: Final = NONCE_SIZE + PROOF_SIZE
 _NO_PROOF: Final = bytes(PROOF_SIZE)
 
-#: What nodes are that do not tell their release.
+#: Release of a node whose handshake has none.
 FIRST_RELEASE: Final = "0.1"
 #: Characters of the longest release, and of the longest build.
 RELEASE_LIMIT: Final = 64
 
-#: Secrets that one node knows, each with its name: an acceptor tries them all.
+#: Named secrets of one node: an acceptor tries them all for each peer.
 SECRET_LIMIT: Final = 64
 
-#: Says as whom a peer is let in, by the name of the secret that it proved, the names in its
-#: certificate and its node id; None when it is not.
+#: Returns the standing of a peer by the name of the secret that it proved, the names in its
+#: certificate and its node id; None refuses the peer.
 Admit = Callable[[str, tuple[str, ...], NodeId], Any]
 
 
-#: An actor that a node shows to everybody: its number, and the names of what it takes.
+#: The actor that a node publishes at a port: its number, and the names of its message types.
 Published = tuple[int, tuple[str, ...]]
 
 
 class LinkGuard(StrEnum):
-    """What keeps others from speaking on a link in the name of its peer.
+    """Protection of a link against frames that its peer did not send.
 
     Attributes:
-        NONE: nothing; there is no secret.
+        NONE: no protection; there is no secret.
         SEAL: each batch has a MAC.
-        TLS: both sides showed certificates, and the proof is bound to the TLS connection.
-        FIRST_WORDS: a secret was proven at the start, as in release 0.1; a relay gets through.
+        TLS: both sides have certificates, and the proof is bound to the TLS connection.
+        FIRST_WORDS: only the start proves a secret, as in release 0.1; a relay can speak for
+            the peer.
     """
 
     NONE = "none"
@@ -151,7 +154,7 @@ class LinkGuard(StrEnum):
 
 
 class DropReason(IntEnum):
-    """Why a node drops a connection: operation data of ``drop_conn``."""
+    """Reason for dropping a connection: the operation data of ``drop_conn``."""
 
     CLOSING = 0
     REDUNDANT = 1
@@ -165,19 +168,19 @@ class DropReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LinkConfig:
-    """What all links of one node, or of one port, have in common.
+    """Settings that all links of one node, or of one port, share.
 
     Attributes:
-        node_id: our own id.
+        node_id: id of this node.
         application_ids: at least one; peers must share one of them.
-        secret: shared secret of the cluster; None = no proof is asked or given.
-        secrets: further ones, with their names: a peer may prove any of them. Who dials proves
-            the first, or ``secret``.
+        secret: shared secret of the cluster; None = no proof is required or given.
+        secrets: more secrets, with their names: a peer may prove any of them. The dialer proves
+            ``secret``, or the first of these without it.
         allow_unsealed: whether a peer of release 0.1, which does not seal, may prove a secret.
-        release: of this node, and the build of it, as texts.
+        release: release and build of this node.
         is_contended: whether another thread computes, see :mod:`callboard.basp.seal`.
-        admit: decides on a peer that has proven a secret; None = everybody is let in.
-        version: protocol version that we announce.
+        admit: decides on a peer that has proven a secret; None = every peer is admitted.
+        version: protocol version that this node announces.
         published: number and interface of the actor published at this port.
         heartbeat: seconds between heartbeats, and the unit of silence.
         missed: silent heartbeats after which a peer is dead.
@@ -224,26 +227,27 @@ class LinkConfig:
 
     @property
     def keys(self) -> tuple[tuple[str, bytes], ...]:
-        """All secrets with their names; that of ``secret`` is empty."""
+        """All secrets with their names; the name of ``secret`` is empty."""
         unnamed = () if self.secret is None else (("", self.secret),)
         return (*unnamed, *self.secrets)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """What the handshake told about the peer.
+    """The peer as its handshake describes it.
 
     Attributes:
-        node_id: the peer.
-        version: protocol version it speaks.
-        application_ids: applications it belongs to; at least one is ours too.
+        node_id: id of the peer.
+        version: protocol version of the peer.
+        application_ids: applications of the peer; at least one is ours too.
         published: number and interface of the actor published at its port, if any; only
             the accepting side publishes.
-        state: what the peer's upper layers say at the start (subscription filters, routes,
+        state: first state of the peer's upper layers (subscription filters, routes,
             endpoint UUID), opaque here; empty until the link is established.
-        standing: what ``LinkConfig.admit`` said; None without it.
-        release: of the peer, and the build of it; what it does not tell is release 0.1.
-        guard: what keeps others from speaking in its name.
+        standing: result of ``LinkConfig.admit``; None without it.
+        release: release of the peer; 0.1 if its handshake has none.
+        build: build of that release.
+        guard: protection of the link.
     """
 
     node_id: NodeId
@@ -260,20 +264,18 @@ class PeerIdentity:
 def pack_link_frame(
     operation: Operation, config: LinkConfig, peer: bytes, data: int = 0, payload: bytes = b""
 ) -> bytes:
-    """Write a frame from node to node; ``data`` is its operation data."""
+    """Pack a frame from this node to the peer; ``data`` is its operation data."""
     return pack_frame(operation, data, config.node_id, peer, 0, 0, payload)
 
 
 def prove(
     secret: bytes | None, role: bytes, nonces: tuple[bytes, bytes], nodes: tuple[bytes, bytes]
 ) -> bytes:
-    """Return the proof of release 0.1 of a role, zeros without a secret.
-
-    It is not bound to the handshake; the role is ``b"server"`` or ``b"client"``.
+    """Return the proof of release 0.1, which is not bound to the handshake.
 
     Args:
-        secret: the shared secret.
-        role: who proves.
+        secret: the shared secret; None returns zeros.
+        role: the side that proves: ``b"server"`` or ``b"client"``.
         nonces: of the acceptor and of the dialer.
         nodes: of the acceptor and of the dialer.
     """
@@ -284,7 +286,7 @@ def prove(
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A handshake as one side saw it, from which proofs and keys are made.
+    """A handshake as one side saw it; proofs and keys are derived from it.
 
     Attributes:
         digest: SHA-256 of the transcript, see the top of this file.
@@ -294,14 +296,14 @@ class Transcript:
 
     @classmethod
     def of(cls, server: bytes, client: bytes, channel: bytes) -> "Transcript":
-        """Return that of two handshake frames; the second one without its proof."""
+        """Return the transcript of two handshake frames; the second one without its proof."""
         digest = sha256()
         for part in (b"callboard link", server, client, channel):
             digest.update(len(part).to_bytes(4, "big") + part)
         return cls(digest.digest())
 
     def root(self, secret: bytes) -> bytes:
-        """Return the key from which the proofs and keys of a secret are made."""
+        """Return the root, from which the proofs and keys of a secret are derived."""
         return hmac.digest(secret, b"callboard link root" + self.digest, sha256)
 
 
@@ -311,12 +313,12 @@ def dialer_proof(root: bytes) -> bytes:
 
 
 def acceptor_proof(root: bytes, name: bytes) -> bytes:
-    """Return the bound proof of the acceptor, which knows the secret by a name."""
+    """Return the bound proof of the acceptor; ``name`` is its name of the secret."""
     return hmac.digest(root, b"acceptor proves" + name, sha256)
 
 
 def seal_key(root: bytes, name: bytes, *, dialer: bool) -> bytes:
-    """Return the key that seals what the dialer sends, or what the acceptor sends."""
+    """Return the key of the seal of one direction, named by its sender."""
     role = b"dialer seals" if dialer else b"acceptor seals"
     return hmac.digest(root, role + name, sha256)
 
@@ -350,21 +352,21 @@ def read_tail(config: LinkConfig, node_id: NodeId, version: int, tail: bytes) ->
 
 
 def _read_release(items: list[Any]) -> tuple[str, str]:
-    """Return release and build of a peer that tells them in a form that can be shown."""
-    told = items[0] if items else None
-    if type(told) is list and len(told) == 2 and _is_text_list(told):
-        release, build = told
-        if all(len(text) <= RELEASE_LIMIT and text.isprintable() for text in told):
+    """Return release and build of a peer, if both are short and printable."""
+    texts = items[0] if items else None
+    if type(texts) is list and len(texts) == 2 and _is_text_list(texts):
+        release, build = texts
+        if all(len(text) <= RELEASE_LIMIT and text.isprintable() for text in texts):
             return release or FIRST_RELEASE, build
     return FIRST_RELEASE, ""
 
 
-def _read_published(peer: str, shown: object) -> Published | None:
+def _read_published(peer: str, published: object) -> Published | None:
     """Return the actor that a peer publishes at its port, if any."""
-    if shown is None:
+    if published is None:
         return None
-    if type(shown) is list and len(shown) == 2:
-        actor, interface = shown
+    if type(published) is list and len(published) == 2:
+        actor, interface = published
         if is_natural(actor, MAX_ACTOR + 1) and _is_text_list(interface):
             return actor, tuple(interface)
     msg = f"handshake of node {peer}: published must be [actor number, [interface, ...]]"
@@ -377,14 +379,14 @@ def _is_text_list(value: object) -> bool:
 
 
 class Introduction:
-    """One side of the introduction; made for one connection, thrown away after it.
+    """One side of the handshake of one connection, up to ``hello``.
 
     Attributes:
-        peer_id: who the peer says it is, zero while it has said nothing; proven only when
+        peer_id: id that the peer claims, zero before its first frame; proven only when
             :meth:`take` returns its identity.
-        secret: the secret that was proven; None without one.
-        seal_keys: the keys of what we send and of what we receive, once both sides have proven
-            themselves and the link is sealed from here on; else None.
+        secret: the secret that was proven; None if none was.
+        seal_keys: keys of the sent and of the received direction, once both sides have proven
+            the secret and the link is sealed; else None.
     """
 
     def __init__(
@@ -396,15 +398,15 @@ class Introduction:
         certified: tuple[str, ...] = (),
         channel: bytes = b"",
     ) -> None:
-        """Begin an introduction.
+        """Create one side.
 
         Args:
-            config: what the links of the port have in common.
-            dialer: whether we made the connection.
+            config: settings of all links of the port.
+            dialer: whether this side dialed.
             nonce: 16 unpredictable bytes.
             certified: names in the peer's certificate.
-            channel: what tells this TLS connection from all others, where the peer showed a
-                certificate that was verified; empty otherwise, and then the link is sealed.
+            channel: binding value of this TLS connection, different from that of every other
+                one; empty if no certificate of the peer was verified: then the link is sealed.
 
         Raises:
             ValueError: the nonce has another length.
@@ -418,7 +420,7 @@ class Introduction:
         self._certified = certified
         self._channel = channel
         self._keys = config.keys[:1] if dialer else config.keys
-        # The secret that was proven, with its name; the dialer chooses it.
+        # Name and value of the secret; the dialer chooses it, the acceptor learns which it is.
         self._key: tuple[str, bytes | None] = (self._keys or (("", None),))[0]
         self._standing: Any = None
         self._peer_nonce = b""
@@ -426,32 +428,32 @@ class Introduction:
         self._tail = b""
         self._version = 0
         self._transcript: Transcript | None = None
-        self._wanted = Operation.SERVER_HANDSHAKE if dialer else Operation.CLIENT_HANDSHAKE
+        self._awaited = Operation.SERVER_HANDSHAKE if dialer else Operation.CLIENT_HANDSHAKE
         self.peer_id = NO_NODE
         self.secret: bytes | None = None
         self.seal_keys: tuple[bytes, bytes] | None = None
-        # The server_handshake, as the acceptor sends it and as the dialer receives it.
+        # The server_handshake as it is on the wire, for the transcript.
         self._server = b"" if dialer else self._greet(Operation.SERVER_HANDSHAKE, b"")
 
     def start(self) -> bytes:
-        """Return what this side says first; the dialer says nothing."""
+        """Return the first bytes of this side; empty for the dialer."""
         return b"" if self._is_dialer else self._server
 
     def take(self, frame: Frame) -> tuple[bytes, PeerIdentity | None]:
-        """Take the peer's next frame; return the answer, and the peer once it is known.
+        """Handle the peer's next frame; return the answer, and the peer once it is proven.
 
         Raises:
-            RemoteProtocolError: the frame is out of order, malformed, or proves nothing.
+            RemoteProtocolError: the frame is out of order, malformed, or has a wrong proof.
         """
-        wanted = self._wanted
-        if frame.operation != wanted:
+        awaited = self._awaited
+        if frame.operation != awaited:
             name, source = Operation(frame.operation).name.lower(), node_id_text(frame.source)
-            msg = f"{name} from node {source} instead of {wanted.name.lower()}"
+            msg = f"{name} from node {source} instead of {awaited.name.lower()}"
             raise MalformedHandshake(msg)
         check_header(frame[:7])
-        if wanted is Operation.SERVER_HANDSHAKE:
+        if awaited is Operation.SERVER_HANDSHAKE:
             return self._take_server(frame), None
-        if wanted is Operation.CLIENT_HANDSHAKE:
+        if awaited is Operation.CLIENT_HANDSHAKE:
             return self._take_client(frame)
         return b"", self._take_hello(frame)
 
@@ -464,12 +466,12 @@ class Introduction:
 
     @property
     def _is_sealed(self) -> bool:
-        """Whether the link is to be sealed, once the flags of both sides are known."""
+        """Whether the link will be sealed; valid once the flags of both sides are known."""
         return bool((self._flags | self._peer_flags) & _SEAL)
 
     @property
     def _guard(self) -> LinkGuard:
-        """What guards the link, once the peer has proven itself."""
+        """The protection of the link; valid once the peer is proven."""
         if not self._keys:
             return LinkGuard.NONE
         if self._transcript is None:
@@ -479,33 +481,34 @@ class Introduction:
     def _greet(self, operation: Operation, proof: bytes) -> bytes:
         """Return the handshake of this side."""
         config = self._config
-        published = config.published
-        shown = None if published is None else [published[0], list(published[1])]
-        items: list[Any] = [list(config.application_ids), shown]
+        items: list[Any] = [list(config.application_ids), None]
+        if config.published is not None:
+            actor, interface = config.published
+            items[1] = [actor, list(interface)]
         if config.release is not None:
             items.append(list(config.release))
         payload = self._nonce + bytes((self._flags,)) + proof + write_plain(items)
         return pack_link_frame(operation, config, self.peer_id, config.version, payload)
 
     def _take_server(self, frame: Frame) -> bytes:
-        """Take the acceptor's handshake; return the dialer's."""
+        """Handle the acceptor's handshake; return the dialer's."""
         self._check_start(frame, _SERVER_PREFIX)
         self._version, self._tail = frame.data, frame.payload[_SERVER_PREFIX:]
         self._server = repack_frame(frame)
-        self._wanted = Operation.HELLO
+        self._awaited = Operation.HELLO
         unproven = self._greet(Operation.CLIENT_HANDSHAKE, _NO_PROOF)
         self._bind(unproven)
         return self._greet(Operation.CLIENT_HANDSHAKE, self._dialer_proof(self._key))
 
     def _take_client(self, frame: Frame) -> tuple[bytes, PeerIdentity]:
-        """Take the dialer's handshake; return the hello, and who the dialer is."""
+        """Handle the dialer's handshake; return the hello, and the dialer's identity."""
         self._check_start(frame, _CLIENT_PREFIX)
         self._check_addressee(frame)
-        before, after = frame.payload[:_SERVER_PREFIX], frame.payload[_CLIENT_PREFIX:]
-        self._bind(repack_frame(frame._replace(payload=before + _NO_PROOF + after)))
+        start, tail = frame.payload[:_SERVER_PREFIX], frame.payload[_CLIENT_PREFIX:]
+        self._bind(repack_frame(frame._replace(payload=start + _NO_PROOF + tail)))
         self._check_proof(self._dialer_proof, frame.payload[_SERVER_PREFIX:_CLIENT_PREFIX])
         self._admit()
-        identity = self._read_tail(frame.data, after)
+        identity = self._read_tail(frame.data, tail)
         name = self._key[0].encode() if self._transcript is not None else b""
         payload = self._nonce + self._acceptor_proof(self._key, name) + name
         hello = pack_link_frame(Operation.HELLO, self._config, self.peer_id, 0, payload)
@@ -513,7 +516,7 @@ class Introduction:
         return hello, identity
 
     def _take_hello(self, frame: Frame) -> PeerIdentity:
-        """Take the acceptor's hello; return who the acceptor is."""
+        """Handle the acceptor's hello; return the acceptor's identity."""
         peer, payload = node_id_text(self.peer_id), frame.payload
         if frame.source != self.peer_id:
             msg = (
@@ -535,12 +538,12 @@ class Introduction:
         return self._read_tail(self._version, self._tail)
 
     def _read_tail(self, version: int, tail: bytes) -> PeerIdentity:
-        """Return who a proven peer is."""
-        found = read_tail(self._config, self.peer_id, version, tail)
-        return replace(found, standing=self._standing, guard=self._guard)
+        """Return the identity of a proven peer."""
+        identity = read_tail(self._config, self.peer_id, version, tail)
+        return replace(identity, standing=self._standing, guard=self._guard)
 
     def _check_start(self, frame: Frame, prefix: int) -> None:
-        """Check what both handshakes have in common, and take who sent it and its nonce."""
+        """Check the common start of both handshakes; store the peer's id, nonce and flags."""
         version, config = frame.data, self._config
         self.peer_id = NodeId(frame.source)
         peer = node_id_text(self.peer_id)
@@ -559,8 +562,8 @@ class Introduction:
         flags = frame.payload[NONCE_SIZE]
         is_proof_demanded = bool(flags & _PROOF_DEMANDED)
         if is_proof_demanded != bool(self._keys):
-            who = f"node {peer} demands" if is_proof_demanded else "this node demands"
-            msg = f"{who} a shared secret, the other side has none; set the same one on both"
+            demand = f"node {peer} demands" if is_proof_demanded else "this node demands"
+            msg = f"{demand} a shared secret, the other side has none; set the same one on both"
             raise AuthenticationFailed(msg)
         if self._keys and not flags & _BOUND and not config.allow_unsealed:
             msg = (
@@ -573,7 +576,7 @@ class Introduction:
         self._peer_flags = flags
 
     def _check_addressee(self, frame: Frame) -> None:
-        """Refuse a frame that is meant for another node."""
+        """Refuse a frame that is addressed to another node."""
         me = self._config.node_id
         if frame.destination != me:
             msg = (
@@ -583,13 +586,13 @@ class Introduction:
             raise MalformedHandshake(msg)
 
     def _bind(self, client: bytes) -> None:
-        """Take the transcript, where both sides bind their proofs to it."""
+        """Compute the transcript if both sides bind their proofs to it."""
         if self._keys and self._peer_flags & _BOUND:
             channel = b"" if self._is_sealed else self._channel
             self._transcript = Transcript.of(self._server, client, channel)
 
     def _agree(self, name: bytes) -> None:
-        """Make the keys of a sealed link: both sides have proven the secret."""
+        """Store the proven secret, and derive the keys if the link is sealed."""
         self.secret = self._key[1]
         if self.secret is None or self._transcript is None or not self._is_sealed:
             return
@@ -598,19 +601,19 @@ class Introduction:
         self.seal_keys = keys if self._is_dialer else keys[::-1]
 
     def _dialer_proof(self, key: tuple[str, bytes | None]) -> bytes:
-        """Return the proof of the dialer, with a secret."""
+        """Return the proof of the dialer for one secret."""
         if self._transcript is None or key[1] is None:
             return self._first_proof(b"client", key)
         return dialer_proof(self._transcript.root(key[1]))
 
     def _acceptor_proof(self, key: tuple[str, bytes | None], name: bytes) -> bytes:
-        """Return the proof of the acceptor, with a secret that it knows by a name."""
+        """Return the proof of the acceptor for one secret; ``name`` is its name of it."""
         if self._transcript is None or key[1] is None:
             return self._first_proof(b"server", key)
         return acceptor_proof(self._transcript.root(key[1]), name)
 
     def _first_proof(self, role: bytes, key: tuple[str, bytes | None]) -> bytes:
-        """Return a proof as release 0.1 makes it."""
+        """Return the unbound proof of release 0.1."""
         nodes, nonces = (self._config.node_id, self.peer_id), (self._nonce, self._peer_nonce)
         if self._is_dialer:
             nodes, nonces = nodes[::-1], nonces[::-1]
@@ -619,9 +622,10 @@ class Introduction:
     def _check_proof(
         self, expected: Callable[[tuple[str, bytes | None]], bytes], proof: bytes
     ) -> None:
-        """Refuse a wrong proof where one is demanded, in a time that does not depend on it.
+        """Refuse a wrong proof if this node has secrets.
 
-        All secrets are tried, also after the right one.
+        All secrets are tried, even after a match, so the time does not show a peer which
+        secret matched.
         """
         proven = [key for key in self._keys if hmac.compare_digest(expected(key), proof)]
         if self._keys and not proven:
@@ -634,15 +638,16 @@ class Introduction:
             self._key = proven[0]
 
     def _admit(self) -> None:
-        """Refuse a proven peer to which nothing is permitted here."""
+        """Refuse a proven peer that has no rights on this node."""
         admit = self._config.admit
         if admit is None:
             return
         self._standing = admit(self._key[0], self._certified, self.peer_id)
         if self._standing is None:
             peer = node_id_text(self.peer_id)
-            who = self._key[0] or ", ".join(self._certified) or "nobody"
-            msg = f"nothing is permitted to node {peer}, which has proven to be {who!r}"
+            name = self._key[0] or ", ".join(self._certified)
+            proof = f"has proven to be {name!r}" if name else "has proven no name"
+            msg = f"nothing is permitted to node {peer}, which {proof}; add a rule for it"
             raise AuthenticationFailed(msg)
 
 
@@ -658,15 +663,15 @@ _DROPPED: Final[Mapping[DropReason, tuple[type[RemoteProtocolError], str]]] = {
 
 
 def drop_reason(error: RemoteProtocolError) -> DropReason:
-    """Return what to tell a peer that is dropped because of ``error``."""
+    """Return the reason to send to a peer that is dropped because of ``error``."""
     reasons = (reason for reason, (kind, _) in _DROPPED.items() if isinstance(error, kind))
     return next(reasons, DropReason.MALFORMED)
 
 
 def drop_error(peer: str, reason: int) -> RemoteProtocolError:
-    """Return what the ``drop_conn`` of a peer means; ``reason`` is its operation data."""
+    """Return the error for a peer's ``drop_conn``; ``reason`` is its operation data."""
     if reason >= len(DropReason):
         return LinkLost(f"node {peer} dropped the connection: {reason}")
-    known = DropReason(reason)
-    error, why = _DROPPED.get(known, (LinkLost, known.name.lower()))
-    return error(f"node {peer} dropped the connection: {why}")
+    drop = DropReason(reason)
+    error, text = _DROPPED.get(drop, (LinkLost, drop.name.lower()))
+    return error(f"node {peer} dropped the connection: {text}")

@@ -1,4 +1,4 @@
-"""The life of one connection: handshake, heartbeats, end. No socket, no clock.
+"""One connection to a peer: handshake, heartbeats, end. No socket, no clock.
 
 States (only this class changes them)::
 
@@ -8,24 +8,25 @@ States (only this class changes them)::
     responder (larger id):    AWAIT_SYN ──► [PARKED] ──► AWAIT_ACK ──► ESTABLISHED
     any state ──► CLOSED
 
-One link for each pair, whichever side dialed, however many dials cross:
+Each pair of nodes has one link, whichever side dials and however many dials cross:
 
-- A link needs its node's entry in :class:`LinkPairs` to go on: the
-  originator before it sends originator_syn, the responder before it answers one. Who does
-  not get it parks. Only the originator chooses between connections, so two nodes never
-  choose differently; and a syn tells the responder that the originator has no other link,
-  so what the responder still holds is dead there and ends soon: no two links wait for each
-  other.
-- The originator drops parked connections as redundant only after it heard the peer on the
-  established link, which proves that the peer has established it too (the responder sends
-  a heartbeat at once). Until then one that fails is replaced by the next parked one.
-- A connection that comes when a link is long established may be a redial by a peer that
-  noticed the loss of that link earlier than we did. It parks; one heartbeat later it is
-  redundant if the link was heard meanwhile; if the link is dead, its silence ends it
-  and the parked connection goes on. A restarted peer has another id, so never parks.
+- A link must hold its pair in :class:`LinkPairs` before it continues: the originator before it
+  sends originator_syn, the responder before it answers one. A link that does not hold the
+  pair parks. Only the originator chooses between connections, so the two nodes never choose
+  differently. A syn tells the responder that the originator has no other link: a link that
+  the responder still holds is dead at the other end and ends soon. So no two links wait for
+  each other.
+- The originator drops parked connections as redundant only after it has received bytes on
+  the established link. They prove that the peer has established it too, because the responder
+  sends a heartbeat at once. A link that fails earlier is replaced by the next parked one.
+- A connection that arrives long after a link was established may be a redial by a peer that
+  noticed the loss of the link before we did. It parks. If the established link receives bytes
+  a heartbeat later, the connection is redundant. If that link is dead, it ends because of its
+  silence, and the parked connection continues. A restarted peer has another id and never
+  parks.
 
-Identified links send heartbeats also while they are parked, so waiting has no time limit of
-its own: each part of the handshake has, and silence has. Order: frames are delivered in the
+Identified links send heartbeats while they are parked, too, so a parked link has no time
+limit; each part of the handshake has one, and so has silence. Frames are delivered in the
 order of the stream, all of them after ``Established``. Source: Zeek Broker's developer
 guide, section 7.2.1.1; CAF 0.17 manual, "Binary Actor System Protocol".
 """
@@ -56,8 +57,8 @@ from callboard.support.dataclass import dataclass
 #: Seconds for which bytes of an unfinished batch count as life: they prove nothing yet.
 BATCH_SECONDS: Final = 10.0
 
-#: Connections of one pair that may wait; a node that dials more often is broken, and those
-#: that wait already keep the pair connected. More are dropped as redundant.
+#: Connections of one pair that may be parked; more are dropped as redundant. A node that dials
+#: more often is broken, and its parked connections suffice to keep the pair connected.
 PARKED_LIMIT: Final = 32
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
@@ -66,7 +67,7 @@ _operation_of = itemgetter(0)
 
 
 class LinkState(Enum):
-    """Where a link is in its life."""
+    """States of a link; the diagram at the top of this file has the transitions."""
 
     INTRODUCING = auto()
     AWAIT_SYN = auto()
@@ -77,39 +78,40 @@ class LinkState(Enum):
     CLOSED = auto()
 
 
-#: The frame that goes on with the handshake in each of its states.
+#: The frame that continues the handshake, by state.
 _AWAITED: Final[Mapping[LinkState, Operation]] = {
     LinkState.AWAIT_SYN: Operation.ORIGINATOR_SYN,
     LinkState.AWAIT_SYN_ACK: Operation.RESPONDER_SYN_ACK,
     LinkState.AWAIT_ACK: Operation.ORIGINATOR_ACK,
 }
-#: States without heartbeats: the peer is unknown yet; and while we await the ack, a heartbeat
-#: would pass for the proof that we have it.
+#: States without heartbeats. In INTRODUCING the peer is unknown. In AWAIT_ACK the originator
+#: would take a heartbeat as proof that we have its ack.
 _SILENT: Final = frozenset({LinkState.INTRODUCING, LinkState.AWAIT_ACK})
 
-#: Handed to the node; the rest is the link's own.
+#: Operations that are delivered to the node.
 _FOR_NODE: Final = frozenset(
     {_DISPATCH, Operation.ANNOUNCE_PROXY_INSTANCE, Operation.DOWN_MESSAGE}
     | {Operation.ROUTING_UPDATE, Operation.RELEASE_PROXY_INSTANCE}
     | {Operation.DELIVERY_REPORT, Operation.PATH_END}
 )
+#: Operations that the link handles itself.
 _OF_LINK: Final = frozenset({Operation.HEARTBEAT, Operation.DROP_CONN})
-#: Of those on an established link, the ones for the next node only, never forwarded.
+#: Operations between neighbors, which are never forwarded.
 _BETWEEN_NEIGHBORS: Final = _OF_LINK | {Operation.ROUTING_UPDATE}
 
 
 @dataclass(frozen=True, slots=True)
 class Transmit:
-    """Write ``data`` to the connection, behind everything written before."""
+    """Write ``data`` to the connection, after all earlier data."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Seal with ``sealer`` whatever is written to the connection from here on.
+    """Seal all later writes to the connection with ``sealer``.
 
-    ``opener`` opens what is read: a driver asks it how much to read next.
+    ``opener`` opens the received data: the driver asks it for the size of the next read.
     """
 
     sealer: Sealer
@@ -118,23 +120,23 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Established:
-    """The link to ``peer`` is up; frames may be sent from here on."""
+    """The link to ``peer`` is up, and frames may be sent on it."""
 
     peer: PeerIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand ``frames`` to the node, in order: operations 2, 3, 4 and 11 to 14 only."""
+    """Pass ``frames`` to the node, in order: operations 2, 3, 4 and 11 to 14 only."""
 
     frames: list[RawFrame]
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The pair has a link or a handshake already; this one waits for its end.
+    """The pair already has a link or a handshake; this link waits until that one ends.
 
-    Until then that link serves the callers that asked for this connection.
+    Until then that one serves the callers that dialed this connection.
     """
 
     peer: NodeId
@@ -142,48 +144,48 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Redundant:
-    """Another link of the pair is established; ``Closed`` follows and is not a failure."""
+    """The pair has another established link; the ``Closed`` that follows is not a failure."""
 
     peer: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Call ``link.resume(now)`` and carry out its effects after the rest of these."""
+    """Call ``link.resume(now)``, and execute its effects after all effects of this list."""
 
     link: "Link"
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Write what is pending, close the connection, forget the link.
+    """Write all pending data, close the connection, forget the link.
 
     Attributes:
         reason: one line for a log or an error message.
-        error: what went wrong; None when the end was wanted by either side.
+        error: the failure; None if one side ended the link on purpose.
     """
 
     reason: str
     error: errors.BaspError | None = None
 
 
-#: What a link asks its driver to do, in the order given: the driver owns the socket, the clock
-#: and the actors.
+#: Instructions of a link to its driver, to be executed in the given order. The driver owns the
+#: socket, the clock and the actors.
 Effect = Transmit | Seal | Established | Deliver | Parked | Redundant | Wake | Closed
 
 
 class LinkPairs:
-    """Links of one node by peer: one for each, however many connections they make.
+    """The links of one node, by peer.
 
-    For each peer one link at most holds the pair: it may establish or is established. All
-    others of that peer are parked behind it, in the order they came. When the holder ends, the
-    next one becomes the holder at once, so that no gap lets a stranger in between. Owned by
-    the node's driver, used by its links only.
+    For each peer at most one link holds the pair: only this link may be established. All
+    other links of the peer are parked in order of arrival. When the holder ends, the next link
+    becomes the holder in the same call, so a new connection cannot overtake the parked ones.
+    The table belongs to the node's driver, and only its links use it.
     """
 
     def __init__(self) -> None:
-        """Make an empty table."""
-        # By peer: the holder, then those that wait.
+        """Create an empty table."""
+        # By peer: the holder, then the parked links.
         self._pairs: dict[NodeId, list[Link]] = {}
 
     def holder(self, peer: NodeId) -> "Link | None":
@@ -196,15 +198,15 @@ class LinkPairs:
         return holder is not None and holder.is_established
 
     def parked(self, peer: NodeId) -> "tuple[Link, ...]":
-        """Return the links that wait for the holder's end."""
+        """Return the links that wait until the holder ends."""
         return tuple(self._pairs.get(peer, ())[1:])
 
     def acquire(self, peer: NodeId, link: "Link") -> bool:
-        """Make ``link`` the holder of a pair without one; return whether it is the holder."""
+        """Make ``link`` the holder if the pair has none; return whether it is the holder."""
         return self._pairs.setdefault(peer, [link])[0] is link
 
     def park(self, peer: NodeId, link: "Link") -> bool:
-        """Queue ``link`` behind the holder; return whether there was room."""
+        """Queue ``link`` after the holder; return whether there was room."""
         links = self._pairs[peer]
         if link not in links:
             if len(links) > PARKED_LIMIT:
@@ -213,7 +215,7 @@ class LinkPairs:
         return True
 
     def release(self, peer: NodeId, link: "Link") -> "Link | None":
-        """Forget ``link``; return the parked one that holds the pair instead of it, if any."""
+        """Forget ``link``; return the parked link that becomes the holder, if any."""
         links = self._pairs.get(peer, [])
         has_held = links[:1] == [link]
         if link in links:
@@ -225,18 +227,18 @@ class LinkPairs:
 
 
 class Link:
-    """One connection of a node. Its driver alone calls it, in the order of events.
+    """One connection of a node. Only its driver calls it, in the order of events.
 
-    Dispatches pass unchecked (their payload is the receiver's business); the headers of all
-    other frames were checked when they are delivered. Order of one link is kept.
+    Frames are delivered in the order of the stream. Dispatches are not checked, because their
+    receiver checks them; the headers of all other frames have been checked.
 
     Attributes:
         state: for tests and displays; read only.
-        upper_state: opaque bytes that the peer receives as ``PeerIdentity.state``; set it
-            before the handshake reaches its end. What changes after the effects that carry
-            it must be sent when the link is established.
-        state_of: returns what a peer receives by its standing, in place of `upper_state`.
-        peer: what is known of the peer; None until it is identified.
+        upper_state: opaque bytes that the peer receives as ``PeerIdentity.state``; set them
+            before the handshake ends. Later changes must be sent as frames once the link is
+            established.
+        state_of: returns the state for a peer by its standing; replaces `upper_state`.
+        peer: identity of the peer; None until it is proven.
         heard_at: time of the last byte received; on a sealed link of the last batch, see
             ``BATCH_SECONDS``.
         is_confirmed: whether the peer has established the link too.
@@ -253,16 +255,16 @@ class Link:
         certified: tuple[str, ...] = (),
         channel: bytes = b"",
     ) -> None:
-        """Make the machine of a fresh connection.
+        """Create the machine of a new connection.
 
         Args:
-            config: what the node's links have in common.
-            dialer: whether we made the connection.
+            config: settings of all links of the node.
+            dialer: whether this side dialed.
             nonce: 16 unpredictable bytes, never used before.
             now: monotonic time in seconds, as in every call.
             pairs: the node's table.
             certified: names in the peer's certificate, which the connection has verified.
-            channel: what tells its TLS connection from others, see `Introduction`.
+            channel: identifies the TLS connection, see `Introduction`.
 
         Raises:
             ValueError: the nonce has another length.
@@ -276,9 +278,9 @@ class Link:
         # Checks what comes over a sealed link; None before it is sealed, and on all others.
         self._opener: Opener | None = None
         self._opened_at = now  # the last batch
-        # When the part of the handshake that is under way must be over; None between them.
+        # End of the time for the current part of the handshake; None between parts.
         self._deadline: float | None = now + config.handshake_timeout
-        self._sent_at = now  # the last heartbeat, or what stands for one
+        self._sent_at = now  # the last heartbeat, or the end of a part of the handshake
         self._parked_at = now
         self.is_confirmed = False
         self._peer_id = NO_NODE
@@ -290,22 +292,22 @@ class Link:
 
     @property
     def is_established(self) -> bool:
-        """Whether frames of the node may be sent."""
+        """Whether the node may send frames on the link."""
         return self.state is LinkState.ESTABLISHED
 
     @property
-    def shown(self) -> int:
-        """Number of the actor that this side publishes at its port; 0 for none."""
+    def published_actor(self) -> int:
+        """Number of the actor that this side publishes at its port; 0 if there is none."""
         published = self._config.published
         return 0 if published is None else published[0]
 
     @property
     def is_originator(self) -> bool:
-        """Whether we have the smaller id of the pair; meaningful once identified."""
+        """Whether this node has the smaller id of the pair; valid once the peer is known."""
         return self._config.node_id < self._peer_id
 
     def start(self) -> list[Effect]:
-        """Begin; the acceptor speaks first."""
+        """Return the effects of a new connection; the acceptor speaks first."""
         greeting = self._introduction.start()
         return [Transmit(greeting)] if greeting else []
 
@@ -375,7 +377,7 @@ class Link:
         return [*effects, *self.close(text, errors.BrokenSeal(text), drop_reason(error))]
 
     def _take_read(self, frames: list[RawFrame], now: float) -> list[Effect]:
-        """Take the frames of a read that brought more than dispatches, or may have."""
+        """Handle the frames of a read that may hold other operations than dispatches."""
         reader = self._reader
         effects: list[Effect] = []
         if not self.is_confirmed and self.state is LinkState.ESTABLISHED:
@@ -385,7 +387,8 @@ class Link:
             if reader.error is not None:
                 raise reader.error
             if self.state is LinkState.INTRODUCING and reader.other_wire.startswith("Zeek"):
-                # It waits for us to speak, and says less than a header has before.
+                # A Zeek peer sends less than a header and then waits for our first bytes.
+                # Without this check both sides would wait until the handshake timeout.
                 msg = f"it speaks {reader.other_wire}, not BASP"
                 raise errors.UnknownOperation(msg)
         except errors.RemoteProtocolError as error:
@@ -393,13 +396,13 @@ class Link:
         return effects
 
     def discard_input(self) -> None:
-        """Read nothing more: a part of what came was lost on this node."""
+        """Ignore all later input, because a part of it was lost on this node."""
         self._reader.discard()
         if self._opener is not None:
             self._opener.discard()
 
     def resume(self, now: float) -> list[Effect]:
-        """Go on after ``Wake``: the pair is ours, or another link of it is established."""
+        """Continue after ``Wake``: this link holds the pair, or another one is established."""
         effects: list[Effect] = []
         if self.state is not LinkState.PARKED:
             return effects
@@ -411,9 +414,10 @@ class Link:
         return effects
 
     def tick(self, now: float) -> list[Effect]:
-        """Send the heartbeat that is due, notice silence. Read before ticking.
+        """Send a heartbeat if it is due, and end the link if the peer is silent.
 
-        Call it at :attr:`next_tick_at`, or every fraction of a heartbeat.
+        Call it at :attr:`next_tick_at`, or several times per heartbeat. Read the connection
+        first: unread bytes are not silence.
         """
         effects: list[Effect] = []
         if self.state is LinkState.CLOSED:
@@ -431,7 +435,7 @@ class Link:
 
     @property
     def next_tick_at(self) -> float:
-        """Time at which :meth:`tick` has something to do."""
+        """Time of the next call of :meth:`tick`."""
         config = self._config
         times = [] if self._deadline is None else [self._deadline]
         if self.state is not LinkState.INTRODUCING:
@@ -441,26 +445,26 @@ class Link:
         return min(times)
 
     def lost(self, reason: str) -> list[Effect]:
-        """Take note that the connection ended: end of stream, or an error of the socket."""
-        if self._reader.other_wire:  # less of it came than a header has
+        """Return the effects of an end of the stream, or of an error of the socket."""
+        if self._reader.other_wire:  # the stream ended before a header was complete
             reason = f"it speaks {self._reader.other_wire}, not BASP"
         error = errors.LinkLost(f"connection to node {self._peer_text()} ended: {reason}")
         return self.close(reason, error, None)
 
     def _overdue(self, now: float) -> str | None:
-        """Return what took too long; None while nothing did."""
+        """Return the text of an exceeded time limit; None if none is exceeded."""
         config = self._config
         if self._deadline is not None and now >= self._deadline:
             return f"handshake took longer than {config.handshake_timeout:g} s"
         silence = now - self.heard_at
-        # A stranger has the time of its part of the handshake.
+        # A peer that is not proven has the time of its part of the handshake.
         is_stranger = self.state is LinkState.INTRODUCING
         if not is_stranger and silence >= config.missed * config.heartbeat:
             return f"silent for {silence:.1f} s, {config.missed} heartbeats"
         return None
 
     def _take(self, frames: list[RawFrame], now: float, effects: list[Effect]) -> None:
-        """Take frames one by one, whatever the state."""
+        """Handle frames one by one, in any state."""
         run: list[RawFrame] = []
         drop: Frame | None = None
         try:
@@ -489,8 +493,8 @@ class Link:
         """Check a frame of an established link that is not a dispatch.
 
         Raises:
-            MalformedFrame: fields contradict the operation, or the wrong nodes are named.
-            MalformedHandshake: a handshake frame, which has no place any more.
+            MalformedFrame: fields contradict the operation, or name other nodes.
+            MalformedHandshake: a handshake frame on an established link.
         """
         operation = frame.operation
         if operation not in _FOR_NODE and operation not in _OF_LINK:
@@ -512,7 +516,7 @@ class Link:
             raise errors.MalformedFrame(msg)
 
     def _take_handshake(self, frame: Frame, now: float, effects: list[Effect]) -> None:
-        """Take a frame of a link that is not established."""
+        """Handle a frame on a link that is not established."""
         operation = Operation(frame.operation)
         if self.state is LinkState.INTRODUCING:
             if operation is not Operation.DROP_CONN:
@@ -536,17 +540,18 @@ class Link:
             self._establish(frame, now, effects)
         elif operation is Operation.ORIGINATOR_ACK:
             self._establish(frame, now, effects)
-            # Tells the originator at once that both ends are up, see the top of this file.
+            # The originator keeps its parked connections until it receives bytes, see the top
+            # of this file. Without this heartbeat they would stay for a heartbeat's time.
             self._send(Operation.HEARTBEAT, effects)
             self._confirm(effects)
 
     def _introduce(self, frame: Frame, now: float, effects: list[Effect]) -> None:
-        """Take a frame of a stranger."""
+        """Handle a frame of a peer that is not proven yet."""
         answer = b""
         try:
             answer, identity = self._introduction.take(frame)
         finally:
-            # The peer that DROP_CONN is addressed to.
+            # After an error, too: DROP_CONN is addressed to this peer.
             self._peer_id = self._introduction.peer_id
             if answer:
                 effects.append(Transmit(answer))
@@ -555,7 +560,7 @@ class Link:
             return
         self.peer = identity
         self._end_part(now)
-        # A proven peer may send the state of its upper layers, which has no such limit.
+        # The state of a proven peer's upper layers may be larger than a handshake.
         self._reader.payload_limit = self._config.payload_limit
         if self.is_originator:
             self._proceed(now, effects)
@@ -571,16 +576,16 @@ class Link:
 
     @property
     def secret(self) -> bytes | None:
-        """The secret that was proven on the link; None without one."""
+        """The secret that was proven on the link; None if none was."""
         return self._introduction.secret
 
     def _end_part(self, now: float) -> None:
-        """Await nothing any more: the peer did its part. Heartbeats count from here on."""
+        """End the time limit of the current part; the next heartbeat is due from now."""
         self._deadline = None
         self._sent_at = now
 
     def _proceed(self, now: float, effects: list[Effect]) -> None:
-        """Send the syn or answer it if the pair is ours, otherwise park."""
+        """Send the syn, or answer it, if this link holds the pair; otherwise park."""
         pairs, peer = self._pairs, self._peer_id
         if not pairs.acquire(peer, self):
             if not pairs.park(peer, self):
@@ -599,18 +604,18 @@ class Link:
         self._send(operation, effects, payload)
 
     def _own_state(self) -> bytes:
-        """Return what the peer receives."""
+        """Return the state to send to the peer."""
         if self.state_of is None:
             return self.upper_state
         return self.state_of(None if self.peer is None else self.peer.standing)
 
     def _send(self, operation: Operation, effects: list[Effect], payload: bytes = b"") -> None:
-        """Send a frame of the link itself."""
+        """Send a frame to the peer's link."""
         frame = pack_link_frame(operation, self._config, self._peer_id, payload=payload)
         effects.append(Transmit(frame))
 
     def _establish(self, frame: Frame, now: float, effects: list[Effect]) -> None:
-        """Note that both sides agreed; the frame carries the state of the peer."""
+        """Enter ESTABLISHED with the peer's state, which the frame carries."""
         assert self.peer is not None, "established before it was identified"
         self.peer = replace(self.peer, state=frame.payload)
         self.state = LinkState.ESTABLISHED
@@ -618,23 +623,23 @@ class Link:
         effects.append(Established(self.peer))
 
     def _confirm(self, effects: list[Effect]) -> None:
-        """Note that the peer has established the link too; wake the parked ones."""
+        """Record that the peer has established the link too; wake the parked links."""
         self.is_confirmed = True
         effects += [Wake(link) for link in self._pairs.parked(self._peer_id)]
 
     def _take_drop_conn(self, frame: Frame, effects: list[Effect]) -> None:
-        """End the link because the peer drops it."""
+        """End the link after a ``drop_conn`` of the peer."""
         reason = frame.data
         is_known = self.peer is not None
         if reason == DropReason.REDUNDANT and is_known and not self.is_originator:
             effects += self._end_redundant(None)
             return
         error = drop_error(self._peer_text(), reason)
-        is_wanted = reason == DropReason.CLOSING
-        effects += self.close(str(error), None if is_wanted else error, None)
+        is_clean = reason == DropReason.CLOSING
+        effects += self.close(str(error), None if is_clean else error, None)
 
     def _is_holder_alive(self) -> bool:
-        """Whether the established link was heard a heartbeat after this one parked."""
+        """Return whether the holder received bytes a heartbeat after this link parked."""
         holder = self._pairs.holder(self._peer_id)
         return (
             self.is_originator
@@ -644,12 +649,12 @@ class Link:
         )
 
     def _drop_as_redundant(self) -> list[Effect]:
-        """End this link in favor of the one that holds the pair, and tell the peer."""
+        """End this link because another one holds the pair, and notify the peer."""
         drop = DropReason.REDUNDANT if self.is_originator else DropReason.CLOSING
         return self._end_redundant(drop)
 
     def _end_redundant(self, drop: int | None) -> list[Effect]:
-        """End this link because the pair has another one."""
+        """End this link because the pair has another one; ``drop`` as for `close`."""
         ended = self.close("redundant: the pair has another link", None, drop)
         return [Redundant(self._peer_id), *ended]
 
@@ -659,7 +664,10 @@ class Link:
         error: errors.BaspError | None = None,
         drop: int | None = DropReason.CLOSING,
     ) -> list[Effect]:
-        """End the link, and hand the pair over; ``drop`` is what to tell the peer, or None."""
+        """End the link, and pass the pair to the next parked one.
+
+        ``drop`` is the reason to send to the peer; None sends no ``drop_conn``.
+        """
         effects: list[Effect] = []
         if self.state is LinkState.CLOSED:
             return effects
@@ -676,5 +684,5 @@ class Link:
         return effects
 
     def _peer_text(self) -> str:
-        """Return the peer's id for messages."""
+        """Return the peer's id for error texts."""
         return "unknown" if self._peer_id == NO_NODE else node_id_text(self._peer_id)

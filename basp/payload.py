@@ -1,18 +1,16 @@
 """The payload of a dispatch: the CBOR of ``[message]`` or ``[message, options]``.
 
-A message is equal and of the same type before and after; the tags that make it so are listed
-in :mod:`callboard.basp.cbor.tags`. What has no wire form raises
+A decoded message is equal to the original and of the same type; the tags for this are listed
+in :mod:`callboard.basp.cbor.tags`. A value without a wire form raises
 :class:`callboard.basp.errors.NotSerializable` at the sender, with the path of the value inside
-the message. Known differences, all of them equal to the original: a time zone becomes its
-offset, and attributes that are not fields of a dataclass stay behind.
+the message. Two things are not sent: the name of a time zone, which becomes its offset, and
+attributes of a dataclass that are not fields. Options: :mod:`callboard.basp.options`.
 
-What options there are: :mod:`callboard.basp.options`.
-
-There is a short cut for the commonest message, one registered record whose fields are scalars,
-or such records. Our own encoder always writes a record the same way: tag, name, fields in
-order. Bytes that look exactly so are read in one pass, at half the cost of the general decoder
-and its callbacks; whatever else comes (another order, another release, other nested values,
-anything broken) is left to it.
+The most frequent message is one registered record whose fields are scalars, or such records.
+Our encoder always writes a record the same way: tag, name, fields in order. Payloads of exactly
+this form are read in one pass, at half the cost of the general decoder and its callbacks. The
+general decoder reads all others: another order of fields, another release, other nested values,
+malformed bytes.
 """
 
 import sys
@@ -61,18 +59,20 @@ from callboard.basp.options import (
 )
 from callboard.basp.registry import MessageRegistry, RecordType, refused
 
-#: Deep enough for any message a person designs, shallow enough for any stack.
+#: Nested containers of a message; the interpreter's stack has room for more.
 DEFAULT_DEPTH_LIMIT: Final = 64
 
 # cbor2 counts every tag as a level: a record is a tag, an array and a map.
 _LEVELS_PER_DEPTH: Final = 3
-_PATH_SHOWN: Final = 200
+#: Characters of a path in an error text.
+_PATH_LIMIT: Final = 200
+#: Errors of encoders for values without a wire form.
 _CANNOT: Final = (Unserializable, UnicodeEncodeError, AttributeError, LookupError)
 
-#: Bytes of a payload that is read in pieces, where its parts may be as many.
+#: Larger payloads are read in pieces by a codec that limits the items of a message.
 _IN_PIECES: Final = 65_536
 
-#: The types that run functions of users, for a codec that runs them.
+#: Types that a codec must not decode, for a codec that runs functions of users.
 _NO_TYPES: Final[Mapping[bytes, object]] = {}
 
 #: Returned when the general decoder has to read the payload.
@@ -84,32 +84,34 @@ _ONE_BYTE: Final[Mapping[int, object]] = {
     **{0x20 + number: -1 - number for number in range(24)},
     **{0x40: b"", 0x60: "", 0xF4: False, 0xF5: True, 0xF6: None},
 }
-#: Bytes of an unsigned integer behind its first byte.
+#: Bytes of an unsigned integer after its first byte, by this first byte.
 _UNSIGNED_WIDTHS: Final[Mapping[int, int]] = {0x18: 1, 0x19: 2, 0x1A: 4, 0x1B: 8}
 
 _RECORD_PREFIX: Final = b"\x81\xd9" + tags.REGISTERED.to_bytes(2, "big") + b"\x82"
-#: What a record begins with behind the first byte of its tag, and bytes before its name.
+#: Start of a nested record after the first byte of its tag.
 _INNER_PREFIX: Final = _RECORD_PREFIX[2:]
+#: Bytes of a record before its name.
 _RECORD_HEAD: Final = len(_RECORD_PREFIX) - 1
 _read_float = Struct(">d").unpack_from
 _REGISTERED_TAG: Final = 0xD9
-#: Bytes of a payload from which on saving a copy is worth comparing lengths.
+#: From this size on, a byte string is encoded and decoded with one copy less. For smaller ones
+#: the check costs more than the copy.
 _LARGE: Final = 4096
 _FLOAT: Final = 0xFB
-#: The map of a record's fields, where it has none.
+#: An empty map, which ends a record without fields.
 _NO_FIELDS: Final = 0xA0
 
 
 _REFERENCE_HEAD: Final = head(0xC0, tags.REFERENCE) + b"\x82"
 
-#: Makes a reference of a node id and an actor number.
+#: Creates a reference from a node id and an actor number.
 PairHook = Callable[[bytes, int], Any]
-#: Makes a reference of the type and the key of an entity.
+#: Creates a reference from the type and the key of an entity.
 NamesHook = Callable[[str, str], Any]
 
 
 def _reference_encoder(to_pair: Callable[[Any], tuple[bytes, int]]) -> Encoder:
-    """Return the encoder of references."""
+    """Return the encoder of actor references."""
 
     def encode(value: object, _depth: int) -> bytes:
         node, actor = to_pair(value)
@@ -147,12 +149,12 @@ def _reference_reader(
 def read_flat_record(
     payload: bytes, kinds: Mapping[bytes, RecordType], levels: int = 2
 ) -> object:
-    """Read a whole payload, or return ``_NOT_FLAT``.
+    """Read a payload that is one flat record; return ``_NOT_FLAT`` for any other.
 
     Args:
         payload: ``[message]`` without options.
-        kinds: positional records by the CBOR of their name.
-        levels: records inside each other, at most.
+        kinds: flat records by the CBOR of their name.
+        levels: limit of nested records.
 
     Raises:
         RemoteProtocolError: the constructor of the record refused its fields.
@@ -167,102 +169,106 @@ def read_flat_record(
             except BaseException as cause:
                 raise refused(bare.name, cause) from cause
     try:
-        found = _read_fields(payload, 1, kinds, levels)
-    except Exception:  # noqa: BLE001  (cut short, or no UTF-8: the general decoder tells)
+        record = _read_fields(payload, 1, kinds, levels)
+    except Exception:  # noqa: BLE001  (truncated, or not UTF-8: the general decoder reports it)
         return _NOT_FLAT
-    # A slice that runs over the end is short, and its end shows it here.
-    if found is None or found[2] != len(payload):
+    # A slice beyond the end of the payload does not raise, but is too short. Then the end of
+    # the record is greater than the size of the payload.
+    if record is None or record[2] != len(payload):
         return _NOT_FLAT
-    kind, values, _ = found
+    kind, values, _ = record
     try:
         return kind.construct(*values)
     except BaseException as cause:  # a constructor of the user
         raise refused(kind.name, cause) from cause
 
 
-# One loop with one branch for each scalar: calls would cost what the short cut saves.
+# One loop with a branch for each scalar: function calls would cost as much time as is saved.
 def _read_fields(  # noqa: C901
-    payload: bytes, at: int, kinds: Mapping[bytes, RecordType], levels: int
+    payload: bytes, offset: int, kinds: Mapping[bytes, RecordType], levels: int
 ) -> tuple[RecordType, list[object], int] | None:
-    """Read the record that begins at a place: its kind, its fields, and where it ends.
+    """Read the record at ``offset``: its type, its fields, and the offset of its end.
 
     Returns:
-        None where the general decoder has to read it; `IndexError` and the like say the same.
+        None if the general decoder has to read the payload; so it does if this raises an
+        exception, such as `IndexError`.
     """
-    at += _RECORD_HEAD
-    first = payload[at]
-    end = at + (first - 0x5F if first < 0x78 else 2 + payload[at + 1])
-    kind = kinds.get(payload[at:end])
+    offset += _RECORD_HEAD
+    first = payload[offset]
+    end = offset + (first - 0x5F if first < 0x78 else 2 + payload[offset + 1])
+    kind = kinds.get(payload[offset:end])
     if kind is None or not levels:
         return None
-    at = end
+    offset = end
     values: list[object] = []
     for key in kind.wire_keys:
-        if not payload.startswith(key, at):
+        if not payload.startswith(key, offset):
             return None
-        at += len(key)
+        offset += len(key)
         if not kind.field_names:
             break
-        first = payload[at]
-        at += 1
+        first = payload[offset]
+        offset += 1
         if first in _ONE_BYTE:
             values.append(_ONE_BYTE[first])
         elif 0x60 < first < 0x79:
             if first == 0x78:
-                end = at + 1 + payload[at]
-                at += 1
+                end = offset + 1 + payload[offset]
+                offset += 1
             else:
-                end = at + first - 0x60
-            values.append(payload[at:end].decode())
-            at = end
+                end = offset + first - 0x60
+            values.append(payload[offset:end].decode())
+            offset = end
         elif first in _UNSIGNED_WIDTHS:
-            end = at + _UNSIGNED_WIDTHS[first]
-            values.append(int.from_bytes(payload[at:end], "big"))
-            at = end
+            end = offset + _UNSIGNED_WIDTHS[first]
+            values.append(int.from_bytes(payload[offset:end], "big"))
+            offset = end
         elif first == _FLOAT:
-            values.append(_read_float(payload, at)[0])
-            at += 8
-        elif 0x58 <= first <= 0x5B:  # long bytes, such as many things in one message
-            start = at + (1 << (first - 0x58))
-            at = start + int.from_bytes(payload[at:start], "big")
-            values.append(payload[start:at])
-        elif first == _REGISTERED_TAG and payload.startswith(_INNER_PREFIX, at):
-            inner = _read_fields(payload, at - 1, kinds, levels - 1)
+            values.append(_read_float(payload, offset)[0])
+            offset += 8
+        elif 0x58 <= first <= 0x5B:  # 24 bytes or more
+            start = offset + (1 << (first - 0x58))
+            offset = start + int.from_bytes(payload[offset:start], "big")
+            values.append(payload[start:offset])
+        elif first == _REGISTERED_TAG and payload.startswith(_INNER_PREFIX, offset):
+            inner = _read_fields(payload, offset - 1, kinds, levels - 1)
             if inner is None:
                 return None
             try:
                 values.append(inner[0].construct(*inner[1]))
-            except BaseException:  # noqa: BLE001  (the general decoder tells)
+            except BaseException:  # noqa: BLE001  (the general decoder reports it)
                 return None
-            at = inner[2]
+            offset = inner[2]
         else:
             return None
-    return kind, values, at
+    return kind, values, offset
 
 
 def _name_of(payload: bytes) -> bytes:
-    """Return the CBOR of the name of a record; something else if it is cut short."""
-    at = _RECORD_HEAD + 1
-    first = payload[at] if len(payload) > at + 1 else 0
-    return payload[at : at + (first - 0x5F if first < 0x78 else 2 + payload[at + 1])]
+    """Return the CBOR of the name of a record; of a truncated one, some other bytes."""
+    offset = _RECORD_HEAD + 1
+    first = payload[offset] if len(payload) > offset + 1 else 0
+    return payload[
+        offset : offset + (first - 0x5F if first < 0x78 else 2 + payload[offset + 1])
+    ]
 
 
-class LargePayload(Exception):  # it tells the caller what to do, nothing is wrong
-    """A payload takes long to read: `PayloadCodec.decode_in_pieces` does it bit by bit."""
+class LargePayload(Exception):  # an instruction to the caller, not an error
+    """A payload takes long to read: use `PayloadCodec.decode_in_pieces`, which pauses."""
 
 
 class StandIn:
-    """What is in the place of a value that was not made."""
+    """Placeholder for a value that was not created."""
 
     def __init__(self, name: str) -> None:
-        """Stand for a value of a type, by its name."""
+        """Create a placeholder for a value of the type ``name``."""
         self.name = name
 
 
 class PayloadCodec:
     """Encode and decode messages with one registry.
 
-    Encoding is thread-safe; so is decoding as far as the given hooks are.
+    Encoding is thread-safe, and so is decoding if the given hooks are thread-safe.
     """
 
     def __init__(
@@ -276,30 +282,31 @@ class PayloadCodec:
         with_options: Callable[[object, Mapping[int, object]], object] | None = None,
         max_items: int | None = None,
     ) -> None:
-        """Make a codec.
+        """Create a codec.
 
         Args:
-            registry: the types that may travel; later registrations count too.
+            registry: the types that may be sent, including types registered later.
             ref_types: exact classes of actor references.
-            ref_to_pair: gives the node id and actor number of a reference.
-            pair_to_ref: makes a reference of them; called once for each one decoded.
-            depth_limit: containers inside each other, on both sides.
-            with_options: makes what `decode_message` returns of a message that has options;
-                without it they are dropped.
-            max_items: containers and tags that a message may hold, or eight times as many
+            ref_to_pair: returns the node id and actor number of a reference.
+            pair_to_ref: creates a reference from them; called once for each decoded reference.
+            depth_limit: limit of nested containers, in both directions.
+            with_options: called with a message and its options; `decode_message` returns its
+                result. Without it, options are dropped.
+            max_items: limit of containers and tags in a message, or of eight times as many
                 scalars; large messages are then read in pieces. None for no limit.
         """
-        #: Fields of messages read here that no class knows: their senders are newer.
+        #: Number of fields in received messages that their class here lacks: their senders
+        #: have a later release.
         self.dropped_fields = 0
         self._with_options = with_options
-        # Each item has a byte: what is shorter cannot weigh more.
+        # An item has at least one byte, so a smaller payload cannot be too heavy.
         self._weighed_from = sys.maxsize if max_items is None else max_items
         self._max_weight = CONTAINER * (max_items or 0)
         self._in_pieces_from = sys.maxsize if max_items is None else _IN_PIECES
         self.registry = registry
         self.depth_limit = depth_limit
         self._flat_levels = min(2, depth_limit)
-        #: Makes references of entities; a node that can reach some sets it.
+        #: Creates references of entities; set by nodes that use entities.
         self.names_to_ref: NamesHook | None = None
         self._encoders = EncoderTable(depth_limit, self._find_encoder)
         if ref_to_pair is not None:
@@ -309,7 +316,7 @@ class PayloadCodec:
         self._flat, self._coded = registry.flat, _NO_TYPES
 
     def _make_reader(self, read_registered: TagReader) -> CborReader:
-        """Return a reader of messages, with what reads instances of registered types."""
+        """Return a reader of messages that reads registered types with ``read_registered``."""
         return CborReader(
             "messages",
             {
@@ -317,55 +324,56 @@ class PayloadCodec:
                 tags.REGISTERED: read_registered,
                 tags.REFERENCE: self._read_reference,
             },
-            # With options in an array.
+            # One more level for the map of options, and one for the array around both.
             max_depth=_LEVELS_PER_DEPTH * (self.depth_limit + 1) + 1,
             trusted=tags.TRUSTED_TAGS,
         )
 
     def without_user_code(self) -> "PayloadCodec":
-        """Return a codec that shares all with this one, and runs no functions of users.
+        """Return a copy of this codec that runs no functions of users.
 
-        Its readers raise `RunsUserCode` for a message with such a class: a node decodes it in
-        the turn of the actor that gets it, because the function may take any time.
+        It raises `RunsUserCode` for a message whose class has such functions. A node decodes
+        the message in the turn of the receiving actor, because they may take any time and
+        would delay all other links.
         """
-        careful = copy(self)
+        codec = copy(self)
         registry = self.registry
         read = registry.reader(self._note_dropped, runs_code=False)
-        careful._reader = self._make_reader(read)  # noqa: SLF001  # one of its own class
-        careful._flat, careful._coded = registry.plain_flat, registry.coded  # noqa: SLF001
-        return careful
+        codec._reader = self._make_reader(read)  # noqa: SLF001  # a copy of this object
+        codec._flat, codec._coded = registry.plain_flat, registry.coded  # noqa: SLF001
+        return codec
 
     def with_stand_ins(self) -> "PayloadCodec":
-        """Return a codec that shares all with this one, and reads no code of users.
+        """Return a copy of this codec that replaces values whose class runs users' functions.
 
-        A `StandIn` is in the place of each value whose class has functions of users: who looks
-        at the rest of a message needs no turn of an actor.
+        A `StandIn` replaces each of them, so the rest of a message can be inspected outside
+        the turn of an actor.
         """
-        careful = self.without_user_code()
+        codec = self.without_user_code()
         read = self.registry.reader(self._note_dropped, runs_code=False, stand_in=StandIn)
-        careful._reader = self._make_reader(read)  # noqa: SLF001  # one of its own class
-        careful._coded = _NO_TYPES  # noqa: SLF001
-        return careful
+        codec._reader = self._make_reader(read)  # noqa: SLF001  # a copy of this object
+        codec._coded = _NO_TYPES  # noqa: SLF001
+        return codec
 
     def _find_encoder(self, table: EncoderTable, cls: type) -> Encoder | None:
-        """Return the encoder of a class; None for one that may not travel."""
+        """Return the encoder of a class; None if its instances cannot be sent."""
         if isinstance(getattr(cls, "wire_names", None), property):
             return _encode_names
         return self.registry.find_encoder(table, cls)
 
     def _entity(self, type_name: str, key: str) -> Any:
-        """Return the reference of an entity."""
+        """Create the reference of an entity."""
         if self.names_to_ref is None:
             message = "message holds the reference of an entity, which this codec does not know"
             raise MalformedPayload(message)
         return self.names_to_ref(type_name, key)
 
     def _note_dropped(self, _name: str, fields: Collection[str]) -> None:
-        """Count fields that no class here knows."""
+        """Count the unknown fields of a message."""
         self.dropped_fields += len(fields)
 
     def encode(self, message: object, options: Mapping[int, object] | None = None) -> bytes:
-        """Return the payload of ``message``; what changes later is not sent.
+        """Return the payload of ``message``; later changes of the message have no effect.
 
         Raises:
             NotSerializable: names the type and path of the value without a wire form.
@@ -382,11 +390,11 @@ class PayloadCodec:
         return b"\x81" + body
 
     def _write_options(self, options: Mapping[int, object]) -> bytes:
-        """Encode options, a deadline alone in ten bytes."""
+        """Encode options; a single deadline has a short form of ten bytes."""
         if len(options) == 1:
-            left = options.get(DEADLINE_MS)
-            if type(left) is int and 0 <= left <= LONGEST_ALONE:
-                return write_deadline(left)
+            deadline = options.get(DEADLINE_MS)
+            if type(deadline) is int and 0 <= deadline <= LONGEST_ALONE:
+                return write_deadline(deadline)
         return self._encoders[dict](dict(options), 0)
 
     def decode(self, payload: bytes) -> tuple[object, Mapping[int, object]]:
@@ -395,7 +403,7 @@ class PayloadCodec:
         Raises:
             RemoteProtocolError: :class:`MessageVersion` and :class:`UnknownMessageType`
                 for a type of another release, otherwise :class:`MalformedPayload`.
-            LargePayload: it is to be read in pieces.
+            LargePayload: use `decode_in_pieces`.
         """
         if not has_options(payload):
             return self.decode_message(payload), NO_OPTIONS
@@ -405,7 +413,7 @@ class PayloadCodec:
         return message, self._checked(options)
 
     def decode_whole(self, payload: bytes) -> object:
-        """Return the message of a payload of any size; that may take long.
+        """Return the message of a payload of any size; this may take long.
 
         Raises:
             RemoteProtocolError: as :meth:`decode`.
@@ -421,7 +429,7 @@ class PayloadCodec:
                 return end.value
 
     def _checked(self, options: object) -> Mapping[int, object]:
-        """Return options that are well-formed."""
+        """Return the options; refuse malformed ones."""
         if type(options) is not dict:
             msg = f"options must be a map, not {type(options).__name__}"
             raise MalformedPayload(msg)
@@ -432,20 +440,20 @@ class PayloadCodec:
         return options
 
     def check_weight(self, payload: bytes) -> None:
-        """Refuse a message that holds more than its readers take.
+        """Refuse a message that holds more items than receivers accept.
 
         Raises:
-            PayloadTooHeavy: it does.
+            PayloadTooHeavy: it holds more.
         """
         if len(payload) > self._weighed_from:
             check_weight(payload, self._max_weight)
 
     def decode_in_pieces(self, payload: bytes) -> Generator[None, None, object]:
-        """Return what `decode_message` would, with a pause after each piece.
+        """Return the result of `decode_message`; yield after each piece.
 
         Raises:
             RemoteProtocolError: as :meth:`decode`.
-            PayloadTooHeavy: the message holds more than it may.
+            PayloadTooHeavy: the message holds too many items.
         """
         if len(payload) > self._weighed_from:
             yield from weigh(payload, self._max_weight)
@@ -458,15 +466,15 @@ class PayloadCodec:
             return message
         return self._with_options(message, checked)
 
-    # One branch for each scalar: a call would cost as much as the parse it saves.
+    # One branch for each scalar: a function call would cost as much time as is saved.
     def decode_message(self, payload: bytes) -> object:  # noqa: C901
-        """Return the message; options are checked, and dropped or given to `with_options`.
+        """Return the message; options are checked, and passed to `with_options` or dropped.
 
         Raises:
             RemoteProtocolError: as :meth:`decode`.
-            LargePayload: it is to be read in pieces.
+            LargePayload: use `decode_in_pieces`.
         """
-        if payload.startswith(_RECORD_PREFIX):  # looked for first: so is nearly every message
+        if payload.startswith(_RECORD_PREFIX):  # checked first: nearly all messages are records
             record = read_flat_record(payload, self._flat, self._flat_levels)
             if record is not _NOT_FLAT:
                 return record
@@ -476,7 +484,7 @@ class PayloadCodec:
         if size < 2 or payload[0] != 0x81:
             if size and payload[0] == WITH_OPTIONS:
                 return self._decode_with_options(payload)
-            if not size:  # `FrameReader.drop_payload` leaves it so, here or on the way
+            if not size:  # `FrameReader.drop_payload` removed it, on this node or on the path
                 msg = "the message arrived without its payload: a node had no memory for it"
                 raise PayloadTooHeavy(msg)
             msg = f"payload of {size:,} B is not an array of one message and its options"
@@ -509,15 +517,15 @@ class PayloadCodec:
 
     def _decode_with_options(self, payload: bytes) -> object:
         """Return a message that has options."""
-        found = split_deadline(payload)
-        if found is not None:
+        parts = split_deadline(payload)
+        if parts is not None:
             try:
-                message = self.decode_message(found[0])
+                message = self.decode_message(parts[0])
             except RemoteProtocolError:
-                pass  # no message; or one that cannot be made, which is told below
+                pass  # the split was wrong, or the message is; `decode` below raises the error
             else:
-                take = self._with_options
-                return message if take is None else take(message, {DEADLINE_MS: found[1]})
+                combine = self._with_options
+                return message if combine is None else combine(message, {DEADLINE_MS: parts[1]})
         message, options = self.decode(payload)
         if self._with_options is None or not options:
             return message
@@ -526,7 +534,7 @@ class PayloadCodec:
     def _explain(
         self, message: object, options: Mapping[int, object] | None, cause: Exception
     ) -> NotSerializable:
-        """Find what stopped the encoder; slow, for the error only."""
+        """Return the error for the value that could not be encoded; slow, for errors only."""
         for path, value in (("message", message), ("options", dict(options or {}))):
             try:
                 self._encoders.encode(value)
@@ -535,11 +543,11 @@ class PayloadCodec:
         return NotSerializable(f"message is not serializable: {cause}")
 
     def _find(self, value: object, path: str, depth: int, cause: Exception) -> str:
-        """Return the place of what has no wire form, in or at a value that was not encoded."""
-        shown = path if len(path) <= _PATH_SHOWN else path[:_PATH_SHOWN] + "…"
+        """Return the error text for a value that could not be encoded, or for a part of it."""
+        place = path if len(path) <= _PATH_LIMIT else path[:_PATH_LIMIT] + "…"
         if depth > self.depth_limit:
             return (
-                f"{shown} is nested deeper than {self.depth_limit} containers (or in a "
+                f"{place} is nested deeper than {self.depth_limit} containers (or in a "
                 f"cycle); flatten the message or raise depth_limit on both nodes"
             )
         for child_path, child in self._children(value, path):
@@ -550,13 +558,13 @@ class PayloadCodec:
         cls = type(value)
         name, advice = f"{cls.__module__}.{cls.__qualname__}", self.registry.advice(cls)
         if self.registry.type_of(cls) is None and cls not in self._encoders:
-            return f"{shown} is a {name}, which has no wire form; {advice}"
+            return f"{place} is a {name}, which has no wire form; {advice}"
         if isinstance(cause, LookupError):
-            return f"{shown} is class {cause}, which is not listed; {advice}"
-        return f"{shown} is a {name} that cannot be written: {cause}"
+            return f"{place} is class {cause}, which is not listed; {advice}"
+        return f"{place} is a {name} that cannot be encoded: {cause}"
 
     def _children(self, value: object, path: str) -> Iterator[tuple[str, object]]:
-        """Return the parts of a value with their paths."""
+        """Yield the parts of a value with their paths."""
         if isinstance(value, dict):
             for key, item in value.items():
                 yield f"{path} key {key!r:.60}", key

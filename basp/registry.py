@@ -1,10 +1,10 @@
-"""The registry of message types: which classes may travel, and under which names.
+"""The registry of message types: the classes that may be sent, and their names on the wire.
 
-A registered class travels with its name and its field names, so nodes of neighboring
-releases understand each other: a field that is missing takes its default, one that is
-unknown is dropped and counted, and one that is missing without a default is
-:class:`callboard.basp.errors.MessageVersion`. Only registered classes are ever constructed
-from the bytes of a peer.
+A message is sent with the name of its type and the names of its fields, so nodes of neighboring
+releases understand each other: a missing field has its default, an unknown field is dropped
+and counted, and a missing field without a default raises
+:class:`callboard.basp.errors.MessageVersion`. Bytes of a peer can only create instances of
+registered classes.
 """
 
 import dataclasses
@@ -33,48 +33,46 @@ from callboard.support.construction import Restoring, constructor_of, runs_code_
 from callboard.support.dataclass import awaited_fields
 from callboard.support.text import describe
 
-#: A type name travels with every message of its type; 255 characters hide no abuse.
+#: Characters of a type name, which is sent with every message of its type.
 NAME_LIMIT: Final = 255
 
-#: Combinations of flags that peers sent and a class keeps, though nothing refers to them.
+#: Unused combinations of flags, created by messages of peers, that a class may keep.
 SENT_FLAGS: Final = 64
-#: References to a combination that nothing else refers to: the map of its class, a local name,
-#: and the argument of the function that counts.
+#: References to an unused combination: the map of its class, a local variable, and the argument
+#: of `getrefcount`.
 _UNUSED: Final = 3
 
-# A dataclass that is also one of these holds content that its fields do not show.
+# A dataclass with one of these as a base has content beside its fields.
 _BUILTIN = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
-#: Types of which no instance can be sent in any form.
-_NEVER_TRAVEL: Final = frozenset(
-    {FunctionType, MethodType, BuiltinMethodType, ModuleType, type}
-)
+#: Types whose instances cannot be sent in any form.
+_NEVER_SENT: Final = frozenset({FunctionType, MethodType, BuiltinMethodType, ModuleType, type})
 _REGISTERED_HEAD: Final = head(0xC0, tags.REGISTERED) + b"\x82"
 
-#: Called with the name of a type and the fields of a message that its class here lacks.
+#: Called with the name of a type, and the fields of a message that its class here lacks.
 NoteDropped = Callable[[str, Collection[str]], None]
 
 
 class MessageType:
-    """What the codec has to know about one class, computed once.
+    """One registered class, with all that the codec computes once.
 
     Attributes:
-        name: name on the wire, under which instances are sent and stored.
-        names: that name, and others under which they are read.
+        name: name on the wire, with which instances are sent and stored.
+        names: all names with which instances are read: `name` and its aliases.
         cls: the class.
-        field_names: fields in wire order; empty for all but records.
-        shape: what classes of one name must have in common to replace each other.
+        field_names: fields in wire order; empty except for records.
+        shape: a class with the same names and the same shape may replace this one.
         wire_name: CBOR of the name.
     """
 
     def __init__(self, name: str, cls: type) -> None:
-        """Take note of a class; those derived from this one examine it."""
+        """Create the type of a class; subclasses examine the class."""
         self.name = name
         self.names: tuple[str, ...] = (name,)
         self.cls = cls
         self.field_names: tuple[str, ...] = ()
         self.shape: tuple[str, ...] = ()
         self.wire_name = encode_text(name)
-        #: Whether reading one runs functions of its user, which may take any time.
+        #: Whether reading an instance runs functions of the user, which may take any time.
         self.runs_code = runs_code_of_users(cls)
 
     def names_of(self, value: object) -> tuple[str, ...]:
@@ -82,16 +80,20 @@ class MessageType:
         return self.field_names
 
     def written(self, value: Any) -> object:
-        """Return what travels of an instance; what cannot travel raises `LookupError`."""
+        """Return the content to encode for an instance.
+
+        Raises:
+            LookupError: the instance cannot be sent.
+        """
         raise NotImplementedError
 
     def make_encoder(self, table: EncoderTable) -> Encoder:
-        """Return the encoder of instances; ``table`` encodes what is written of them."""
+        """Return the encoder of instances; ``table`` encodes their content."""
         prefix, written = _REGISTERED_HEAD + self.wire_name, self.written
         return lambda value, depth: prefix + table.encode(written(value), depth)
 
     def build(self, content: object, note_dropped: NoteDropped | None = None) -> object:
-        """Make an instance of what a peer sent.
+        """Create an instance from the content that a peer sent.
 
         Raises:
             MessageVersion: the peer has another release of the class.
@@ -102,7 +104,7 @@ class MessageType:
 
 
 class EnumType(MessageType):
-    """An enum: its members travel as their names."""
+    """An enum: members are sent as their names."""
 
     def __init__(self, name: str, cls: type[Enum]) -> None:
         super().__init__(name, cls)
@@ -119,7 +121,7 @@ class EnumType(MessageType):
         """Return the member of a name.
 
         Raises:
-            MessageVersion: there is none.
+            MessageVersion: the enum has no such member.
             MalformedPayload: the content is not a text.
         """
         if type(content) is not str:
@@ -136,19 +138,20 @@ class EnumType(MessageType):
 
 
 class FlagType(MessageType):
-    """Flags: a set of them travels as an integer.
+    """Flags: a combination of them is sent as an integer.
 
-    Python keeps each combination that was ever made in its class. Those that peers sent are
-    dropped again, the oldest first, when nothing else refers to them.
+    A Python class keeps every combination that was ever created, so a peer could fill the
+    memory with combinations. Therefore those that peers created are removed from the class,
+    oldest first, when nothing else refers to them.
     """
 
     def __init__(self, name: str, cls: type[Flag]) -> None:
         super().__init__(name, cls)
         self.shape = ("flag",)
-        # Combinations that peers sent first.
-        self._sent: OrderedDict[int, Flag] = OrderedDict()
-        # All combinations that were made so far.
-        self._known: dict[Any, Any] = cls._value2member_map_
+        # Combinations that messages of peers created, in order of arrival.
+        self._from_peers: OrderedDict[int, Flag] = OrderedDict()
+        # All combinations that the class keeps.
+        self._members: dict[Any, Any] = cls._value2member_map_
 
     def written(self, value: Any) -> object:
         """Return the integer."""
@@ -164,46 +167,48 @@ class FlagType(MessageType):
         if type(content) is not int:
             msg = f"flags {self.name!r}: value must be an integer, not {type(content).__name__}"
             raise errors.MalformedPayload(msg)
-        known = self._known.get(content)
-        if known is not None:
-            return known
+        member = self._members.get(content)
+        if member is not None:
+            return member
         try:
-            made = self.cls(content)
+            member = self.cls(content)
         except ValueError:
-            made = None
+            member = None
         except BaseException as cause:  # `_missing_` of the user
             raise refused(self.name, cause) from cause
-        if made is not None:
-            self._note_sent(made)
+        if member is not None:
+            self._record_created(member)
         # Depending on its boundary, a flag drops bits that it does not know.
-        if getattr(made, "value", None) != content:
+        if getattr(member, "value", None) != content:
             msg = (
                 f"flags {self.name!r} do not know all bits of {content:#x} on this node; "
                 f"upgrade this node first, then the senders"
             )
             raise errors.MessageVersion(msg)
-        return made
+        return member
 
-    def _note_sent(self, made: Any) -> None:
-        """Drop combinations that nothing refers to, when many of peers are kept."""
-        sent, known = self._sent, self._known
-        sent[made.value] = made
-        del made
-        for _ in range(min(2, len(sent) - SENT_FLAGS)):  # two, so that the number goes down
-            value, oldest = sent.popitem(last=False)
+    def _record_created(self, member: Any) -> None:
+        """Record a combination that a peer created; remove the oldest unused ones."""
+        from_peers = self._from_peers
+        from_peers[member.value] = member
+        del member
+        # Up to two are removed for each new one, so the number shrinks to its limit again
+        # after combinations that were in use are no longer used.
+        for _ in range(min(2, len(from_peers) - SENT_FLAGS)):
+            value, oldest = from_peers.popitem(last=False)
             if getrefcount(oldest) > _UNUSED:
-                sent[value] = oldest
+                from_peers[value] = oldest
             else:
-                known.pop(value, None)
+                self._members.pop(value, None)
 
 
 class RecordType(MessageType):
-    """A dataclass or a named tuple: its instances travel as maps of their fields.
+    """A dataclass or a named tuple: instances are sent as maps of their fields.
 
     Attributes:
-        construct: makes an instance of the values of all fields that the constructor takes, in
-            order or by name; they keep the values that were sent.
-        wire_keys: CBOR of the field names; the map's head is in front of the first.
+        construct: creates an instance from the values of all fields that the constructor takes,
+            in order or by name; the instance has these values, whatever the constructor sets.
+        wire_keys: CBOR of the field names; the first one starts with the head of the map.
         is_flat: whether the constructor takes exactly the fields, in order.
     """
 
@@ -217,8 +222,8 @@ class RecordType(MessageType):
         super().__init__(name, cls)
         is_named_tuple = issubclass(cls, tuple) and hasattr(cls, "_fields")
         if not dataclasses.is_dataclass(cls) and not is_named_tuple:
-            why = "it is not a dataclass, named tuple or enum; decorate it with @dataclass"
-            raise self._unfit(why)
+            reason = "it is not a dataclass, named tuple or enum; decorate it with @dataclass"
+            raise self._unfit(reason)
         self._parameters = _parameters(cls)
         # Fields that __init__ does not take are set after it.
         self._late: frozenset[str] = frozenset()
@@ -234,35 +239,36 @@ class RecordType(MessageType):
         self.is_flat = all(
             parameter.kind is Parameter.POSITIONAL_OR_KEYWORD for parameter in self._parameters
         )
-        self.is_flat &= self.field_names == tuple(each.name for each in self._parameters)
+        self.is_flat &= self.field_names == tuple(
+            parameter.name for parameter in self._parameters
+        )
         self.construct: Callable[..., Any] = constructor_of(cls, self.field_names)
 
-    def _unfit(self, why: str) -> errors.NotSerializable:
-        """Return the error for a class that cannot travel."""
-        what = f"cannot register {_full_name(self.cls)} as message {self.name!r}"
-        return errors.NotSerializable(f"{what}: {why}")
+    def _unfit(self, reason: str) -> errors.NotSerializable:
+        """Return the error for a class whose instances cannot be sent."""
+        message = f"cannot register {_full_name(self.cls)} as message {self.name!r}: {reason}"
+        return errors.NotSerializable(message)
 
     def _examine_dataclass(
         self, cls: type, fields: "tuple[dataclasses.Field[Any], ...]"
     ) -> None:
-        """Note the fields of a dataclass, their defaults, and which are set late."""
+        """Set the fields of a dataclass, their defaults, and the fields to set late."""
         if issubclass(cls, _BUILTIN):
-            why = (
-                "it is also a built-in container or scalar; hold that value in a field instead"
-            )
-            raise self._unfit(why)
+            reason = "it is also a built-in container or scalar; hold that value in a field"
+            raise self._unfit(reason)
         self._defaults = {field.name: _default_maker(field) for field in fields}
-        for each in self._parameters:
-            if each.name not in self._defaults and _is_required(each):
-                why = (
-                    f"its constructor wants {each.name!r}, which is not a field; "
+        for parameter in self._parameters:
+            if parameter.name not in self._defaults and _is_required(parameter):
+                reason = (
+                    f"its constructor requires {parameter.name!r}, which is not a field; "
                     f"give it a default"
                 )
-                raise self._unfit(why)
-        self._late = frozenset(self._defaults) - {each.name for each in self._parameters}
+                raise self._unfit(reason)
+        parameter_names = {parameter.name for parameter in self._parameters}
+        self._late = frozenset(self._defaults) - parameter_names
 
     def _examine_named_tuple(self, cls: Any) -> None:
-        """Note the fields of a named tuple and their defaults."""
+        """Set the fields of a named tuple and their defaults."""
         defaults: dict[str, object] = getattr(cls, "_field_defaults", {})
         self._defaults = {
             name: partial(defaults.__getitem__, name) if name in defaults else None
@@ -305,7 +311,7 @@ class RecordType(MessageType):
         return encode
 
     def build(self, content: object, note_dropped: NoteDropped | None = None) -> object:
-        """Make an instance of a map of fields.
+        """Create an instance from a map of fields.
 
         Raises:
             MessageVersion: a field without default is missing.
@@ -322,13 +328,13 @@ class RecordType(MessageType):
             return self.construct(**content)
         except errors.MessageVersion:
             raise
-        except BaseException as cause:  # a constructor of the user, or a maker of a default
+        except BaseException as cause:  # the user's constructor or default factory
             raise refused(self.name, cause) from cause
 
     def _fit(
         self, content: dict[object, object], note_dropped: NoteDropped | None
     ) -> dict[str, object]:
-        """Drop unknown fields and fill missing ones: the sender has another release."""
+        """Drop unknown fields and add missing ones: the sender has another release."""
         fitted: dict[str, object] = {}
         for name, make in self._defaults.items():
             if name in content:
@@ -349,20 +355,20 @@ class RecordType(MessageType):
     def _build_in_parts(
         self, content: dict[Any, Any], note_dropped: NoteDropped | None
     ) -> object:
-        """Make an instance of a sender that has other fields, or of what is set late.
+        """Create an instance if the sender has other fields, or some fields are set late.
 
-        What was not sent has the value that the constructor gives it.
+        Fields that were not sent keep the values that the constructor sets.
         """
         late, fitted = self._late, content
         if content.keys() != self._defaults.keys():
             fitted = self._fit(content, note_dropped)
-        taken = {name: value for name, value in fitted.items() if name not in late}
+        arguments = {name: value for name, value in fitted.items() if name not in late}
         construct = self.construct
         built: object
         if isinstance(construct, Restoring):
-            built = construct.make(taken, content.keys() - late)
+            built = construct.make(arguments, content.keys() - late)
         else:
-            built = construct(**taken)
+            built = construct(**arguments)
         for name in late.intersection(content):
             # object.__setattr__ because the class may be frozen.
             object.__setattr__(built, name, content[name])
@@ -370,13 +376,13 @@ class RecordType(MessageType):
 
 
 def refused(name: str, cause: BaseException) -> errors.MessageRefused:
-    """Return the error for a class whose own code raised."""
-    what = f"message {name!r} is refused by its class on this node: {describe(cause)}"
-    return errors.MessageRefused(what)
+    """Return the error for a message whose class raised ``cause``."""
+    message = f"message {name!r} is refused by its class on this node: {describe(cause)}"
+    return errors.MessageRefused(message)
 
 
 def _type_of(name: str, cls: type) -> MessageType:
-    """Examine a class."""
+    """Return the message type of a class."""
     if issubclass(cls, Flag):
         return FlagType(name, cls)
     return EnumType(name, cls) if issubclass(cls, Enum) else RecordType(name, cls)
@@ -386,19 +392,19 @@ class MessageRegistry:
     """Message types by class and by name. Not thread-safe while registering."""
 
     def __init__(self) -> None:
-        """Make an empty registry."""
-        #: Read by the codec on every message; change it only through :meth:`register`.
+        """Create an empty registry."""
+        #: Read by the codec for every message; only :meth:`register` changes it.
         self.by_name: dict[str, MessageType] = {}
         self.by_class: dict[type, MessageType] = {}
-        #: Flat records, by ``wire_name``, for
-        #: the short cut in :mod:`callboard.basp.payload`.
+        #: Flat records, by ``wire_name``, for the short cut in :mod:`callboard.basp.payload`.
         self.flat: dict[bytes, RecordType] = {}
-        #: Those of them that run no functions of users, and all types that do.
+        #: Flat records that run no functions of users.
         self.plain_flat: dict[bytes, RecordType] = {}
+        #: All types that run functions of users.
         self.coded: dict[bytes, MessageType] = {}
 
     def type_of(self, cls: type) -> MessageType | None:
-        """Return what is known about a class, or None."""
+        """Return the message type of a class, or None."""
         return self.by_class.get(cls)
 
     def type_named(self, name: object) -> MessageType | None:
@@ -406,7 +412,7 @@ class MessageRegistry:
         return None
 
     def find_encoder(self, table: EncoderTable, cls: type) -> Encoder | None:
-        """Return the encoder of a class for ``table``; None for one that may not travel."""
+        """Return the encoder of a class for ``table``; None if it is not registered."""
         kind = self.type_of(cls)
         return None if kind is None else kind.make_encoder(table)
 
@@ -420,11 +426,11 @@ class MessageRegistry:
         """Return the function of the tag ``REGISTERED``, for a table of tags.
 
         Args:
-            note_dropped: called with the fields of a message that no class here knows.
-            runs_code: whether it makes instances with functions of users; it raises
-                `RunsUserCode` otherwise.
-            stand_in: makes, of the name of its type, what stands for an instance that would run
-                functions of users; it is not raised then.
+            note_dropped: called with the unknown fields of a message.
+            runs_code: whether the function creates instances that run functions of users.
+                Otherwise it raises `RunsUserCode` for them.
+            stand_in: creates a substitute for such an instance from the name of its type; then
+                nothing is raised.
         """
         by_name = self.by_name
 
@@ -446,39 +452,39 @@ class MessageRegistry:
         return read
 
     def advice(self, cls: type) -> str:
-        """Say what lets a class travel, or what can be sent instead."""
-        if cls in _NEVER_TRAVEL:
-            return "code does not travel: send a value, or a message that says what to do"
+        """Return advice how to make a class a message, or what to send instead."""
+        if cls in _NEVER_SENT:
+            return "code cannot be sent; send a value, or a message that names the action"
         register = f'register it with @message("{cls.__name__}")'
         if not (dataclasses.is_dataclass(cls) or issubclass(cls, (tuple, Enum))):
             return f"make it a @dataclass and {register}, or send plain values"
         return f"{register} or send plain values"
 
     def register(self, name: str, cls: type, aliases: Iterable[str] = ()) -> None:
-        """Let instances of ``cls`` travel under ``name``; read them under ``aliases`` as well.
+        """Register ``cls`` as a message with ``name``; its ``aliases`` are read as well.
 
-        The same name again from the same module, qualified name and fields replaces the
-        earlier class (a reloaded module); instances of that one can still be sent.
+        A class with the same module, qualified name and fields replaces an earlier one of the
+        name, as when a module is reloaded. Instances of the earlier class can still be sent.
 
         Raises:
-            DuplicateMessageType: a name belongs to a different class, or the class has
-                another name already.
+            DuplicateMessageType: a name belongs to a different class, or the class is
+                registered with another name.
             NotSerializable: the class is neither a dataclass, a named tuple nor an enum.
             ValueError: a name is empty or longer than ``NAME_LIMIT`` characters.
         """
         names = tuple(dict.fromkeys((name, *aliases)))
-        made = _type_of(name, cls)
-        made.names = names
-        for each in names:
-            if not 0 < len(each) <= NAME_LIMIT:
-                msg = f"message name must have 1-{NAME_LIMIT} characters, has {len(each)}"
+        kind = _type_of(name, cls)
+        kind.names = names
+        for known_as in names:
+            if not 0 < len(known_as) <= NAME_LIMIT:
+                msg = f"message name must have 1-{NAME_LIMIT} characters, has {len(known_as)}"
                 raise ValueError(msg)
-            held = self.by_name.get(each)
-            if held is not None and _source(held) != _source(made):
+            earlier = self.by_name.get(known_as)
+            if earlier is not None and _source(earlier) != _source(kind):
                 msg = (
-                    f"message {each!r} is already registered for {_full_name(held.cls)} with "
-                    f"fields {held.shape}; {_full_name(cls)} has {made.shape}: "
-                    f"choose another name"
+                    f"message {known_as!r} is already registered for "
+                    f"{_full_name(earlier.cls)} with fields {earlier.shape}; "
+                    f"{_full_name(cls)} has {kind.shape}: choose another name"
                 )
                 raise errors.DuplicateMessageType(msg)
         other = self.by_class.get(cls)
@@ -488,20 +494,20 @@ class MessageRegistry:
                 f"{name!r} would be a second name for it"
             )
             raise errors.DuplicateMessageType(msg)
-        is_flat = isinstance(made, RecordType) and made.is_flat
-        for each in names:
-            self.by_name[each] = made
-            wire_name = encode_text(each)
-            _file(self.flat, wire_name, made, belongs=is_flat)
-            _file(self.plain_flat, wire_name, made, belongs=is_flat and not made.runs_code)
-            _file(self.coded, wire_name, made, belongs=made.runs_code)
-        self.by_class[cls] = made
+        is_flat = isinstance(kind, RecordType) and kind.is_flat
+        for known_as in names:
+            self.by_name[known_as] = kind
+            wire_name = encode_text(known_as)
+            _file(self.flat, wire_name, kind, belongs=is_flat)
+            _file(self.plain_flat, wire_name, kind, belongs=is_flat and not kind.runs_code)
+            _file(self.coded, wire_name, kind, belongs=kind.runs_code)
+        self.by_class[cls] = kind
 
 
 def _file(
     table: dict[bytes, Any], wire_name: bytes, kind: MessageType, *, belongs: bool
 ) -> None:
-    """Put a type into a table, or take one of its name out of it."""
+    """Add a type to a table that it belongs to; otherwise remove its name from the table."""
     if belongs:
         table[wire_name] = kind
     else:
@@ -509,16 +515,16 @@ def _file(
 
 
 def _parameters(cls: type) -> tuple[Parameter, ...]:
-    """Return what a constructor takes; one that is not generated yet is left so."""
+    """Return the parameters of a constructor, without generating it."""
     fields = awaited_fields(cls)
-    if fields is None:
+    if fields is None:  # it is generated already, or written by the user
         return tuple(signature(cls).parameters.values())
     kinds = {True: Parameter.KEYWORD_ONLY, False: Parameter.POSITIONAL_OR_KEYWORD}
     return tuple(Parameter(field.name, kinds[bool(field.kw_only)]) for field in fields)
 
 
 def _default_maker(field: "dataclasses.Field[Any]") -> Callable[[], object] | None:
-    """Return what makes the default of a field; None if it has none."""
+    """Return a function that creates the default of a field; None if it has no default."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory
     if field.default is not dataclasses.MISSING:
@@ -533,7 +539,7 @@ def _is_required(parameter: Parameter) -> bool:
 
 
 def _source(kind: MessageType) -> tuple[str, tuple[str, ...]]:
-    """Return what a class and the one that replaces it have in common."""
+    """Return the name and shape that a class and its replacement must share."""
     return _full_name(kind.cls), kind.shape
 
 
@@ -542,5 +548,5 @@ def _full_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-#: The registry that the facade's ``@message`` decorator fills. No codec uses it unless told.
+#: The registry of the facade's ``@message`` decorator. A codec uses it only if it is passed.
 DEFAULT_REGISTRY: Final = MessageRegistry()

@@ -182,8 +182,8 @@ def test_a_port_that_is_taken_is_told_with_the_next_step(node):
 @pytest.mark.parametrize(
     ("value", "remedy"),
     [
-        (lambda: 1, "code does not travel"),
-        (Echo, "code does not travel"),
+        (lambda: 1, "code cannot be sent"),
+        (Echo, "code cannot be sent"),
         (Object(), "make it a @dataclass"),
     ],
 )

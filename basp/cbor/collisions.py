@@ -1,14 +1,14 @@
-"""What bounds the time to build a dict or set from keys that a peer chose.
+"""Protection against maps and sets whose keys a peer has chosen for their hash.
 
-Python finds keys by their hash, and compares all that have the same one. Hashes of text and
-bytes depend on a secret of the process. Those of numbers do not: all multiples of 2^61 - 1
-have the hash 0, so 20,000 of them in one map mean 200 million comparisons. Decimals, UUIDs,
-networks, and tuples and records of such values are as easy to choose.
+Python compares all keys of a dict that have the same hash. Hashes of text and bytes depend on
+a secret of the process, but those of numbers do not: all multiples of 2^61 - 1 have the hash 0,
+so 20,000 of them in one map cause 200 million comparisons. A peer can choose decimals, UUIDs,
+networks, and tuples and records of such values in the same way.
 
-So plain CBOR maps may have only text and bytes as keys, which cbor2 checks while it reads
-them; every other map, and every set, is built by us, after this check. It bounds equal hashes.
-Hashes that differ and yet meet in the same places of a table are not seen; see the page on
-security.
+Therefore plain CBOR maps may have only text and bytes as keys, which cbor2 checks while it
+reads them. All other maps and all sets are built by us after this check, which limits the
+number of keys with equal hashes. It does not detect different hashes that have the same
+position in a table; see the page on security.
 """
 
 import sys
@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from callboard.basp.errors import CollidingKeys
 
-#: Keys of one map, or elements of one set, that may have the same hash. Honest values reach
-#: 35 (all powers of two that a float can hold); 16 MiB of keys that all go to the limit
-#: decode within a few times the time of honest ones.
+#: Keys of one map, or elements of one set, that may have the same hash. Useful values reach
+#: 35 (all powers of two that a float can hold). 16 MiB of keys with this many equal hashes take
+#: only a few times longer to decode than other keys.
 SAME_HASH_LIMIT: Final = 64
 
 #: Types of the keys of a plain CBOR map: their hashes are secret.
@@ -31,7 +31,7 @@ _INT: Final = {int}
 
 
 def check_hashes(keys: Sequence[Any]) -> None:
-    """Refuse keys of which too many have the same hash. Linear in their number.
+    """Refuse keys if too many have the same hash. The time is linear in their number.
 
     Raises:
         CollidingKeys: more than ``SAME_HASH_LIMIT`` have one hash.
@@ -43,7 +43,7 @@ def check_hashes(keys: Sequence[Any]) -> None:
     if types <= TEXTS:
         return
     if types == _INT and min(keys) > -_MODULUS and max(keys) < _MODULUS:
-        return  # each is its own hash, but for -1
+        return  # such a number is its own hash, except -1
     hashes = list(map(hash, keys))
     if len(hashes) - len(set(hashes)) < SAME_HASH_LIMIT:
         return

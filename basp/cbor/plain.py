@@ -13,13 +13,14 @@ import cbor2
 from callboard.basp.cbor.pieces import CONTAINER, check_weight, weigh
 from callboard.basp.cbor.reader import CborReader
 
-# A control payload is a few lists in each other; more is an attack.
+# Control payloads are a few nested lists; a deeper one is an attack.
 _MAX_DEPTH: Final = 8
 
-# What a payload may hold that is longer: in one turn, and in pieces.
+# Larger payloads are weighed before they are read.
 _WEIGHED_FROM: Final = 65_536
-_AT_ONCE: Final = CONTAINER * 16_384
-_IN_PIECES: Final = CONTAINER * 500_000
+# Limits of this weight, for reading in one call and in pieces.
+_ONE_CALL_WEIGHT: Final = CONTAINER * 16_384
+_PIECES_WEIGHT: Final = CONTAINER * 500_000
 
 _READER: Final = CborReader("control payloads", max_depth=_MAX_DEPTH)
 
@@ -28,25 +29,26 @@ def read_plain(payload: bytes) -> Any:
     """Return the one plain value that fills a payload.
 
     Raises:
-        RemoteProtocolError: the bytes are no such value, or one that takes long to read.
+        RemoteProtocolError: the bytes are not exactly one plain value, or it takes too long to
+            read.
     """
     if len(payload) > _WEIGHED_FROM:
-        check_weight(payload, _AT_ONCE)
+        check_weight(payload, _ONE_CALL_WEIGHT)
     return _READER.read(payload)
 
 
 def read_plain_in_pieces(payload: bytes) -> Generator[None, None, Any]:
-    """Return what `read_plain` would, however large, with a pause after each piece.
+    """Return the one plain value that fills a payload of any size; yield after each piece.
 
     Raises:
-        RemoteProtocolError: the bytes are no such value.
+        RemoteProtocolError: the bytes are not exactly one plain value.
     """
-    yield from weigh(payload, _IN_PIECES)
+    yield from weigh(payload, _PIECES_WEIGHT)
     (value,) = yield from _READER.read_in_pieces(payload, 0, 1)
     return value
 
 
-#: Return the CBOR of a plain value of our own making.
+#: Return the CBOR of a plain value. It must not come from a user: nothing is checked.
 write_plain: Final = cbor2.dumps
 
 

@@ -1,14 +1,13 @@
-"""From CBOR to Python values, for untrusted bytes.
+"""Decoder of CBOR for untrusted bytes.
 
-cbor2 parses; a table of functions, one for each tag, makes values of what is tagged. Nothing
-else is constructed: a tag that is not in the table is refused, those that cbor2 would decode
-by itself included. A room that needs more types passes its own table, or extends
-`PYTHON_TAGS`::
+cbor2 parses, and a table with one function per tag creates the tagged values. No other objects
+are created: a tag that is not in the table is refused, even if cbor2 could decode it. A package
+with other types passes its own table, or extends `PYTHON_TAGS`::
 
     reader = CborReader("points", {48990: read_as(list, Point.of)}, max_depth=16)
     point = reader.read(payload)
 
-The depth of nested containers, and the time that colliding keys can cost, are bounded.
+The depth of nested containers and the number of keys with equal hashes are limited.
 """
 
 import io
@@ -26,36 +25,38 @@ from callboard.basp.cbor.pieces import PieceReader, reserve
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.support.text import describe
 
-#: Makes a value of a tag's content; also told whether a map key is being read. What it raises
-#: becomes a `RemoteProtocolError`.
+#: Creates a value from a tag's content; the flag is true while a map key is read. Its
+#: exceptions become a `RemoteProtocolError`.
 TagReader = Callable[[Any, bool], Any]
 
-_CAUSES_FOLLOWED: Final = 1000
+#: Limit of the chain of causes of one exception: cbor2 adds one for each nested tag.
+_CAUSE_LIMIT: Final = 1000
 
-#: Bytes of a payload that is not read before there is memory for it.
+#: Payloads from this size on are read only after a check of the free memory.
 _RESERVED_FROM: Final = 16_384
 
-# cbor2 ignores what follows the first item. We let it read one item more, a number that we
-# append; when bytes trail the item, it meets those instead. The number comes from the hash
-# seed of the process, so that a peer cannot append it too (it would gain nothing).
+# cbor2 ignores bytes after the first item. Therefore we append a number and let cbor2 read two
+# items: if bytes follow the first item, the second one is not this number. The number comes
+# from the hash seed of the process, so a peer cannot append the same one.
 _SENTINEL: Final = hash("end of payload") & 0x3FFF_FFFF_FFFF_FFFF | 1 << 62
 _SENTINEL_BYTES: Final = b"\x1b" + _SENTINEL.to_bytes(8, "big")
 
 
-class RunsUserCode(Exception):  # it tells the caller what to do, nothing is wrong
-    """A value has a class with functions of its user: it is read where these may take long."""
+class RunsUserCode(Exception):  # an instruction to the caller, not an error
+    """The class of a value has functions of the user: decode it where these may take long."""
 
 
 def remote_error(cause: BaseException) -> RemoteProtocolError | RunsUserCode:
-    """Find the typed error in what cbor2 raised, or make one.
+    """Return the typed error in an exception of cbor2, or create one.
 
-    cbor2 wraps what a tag's function raises once for each tag around it.
+    cbor2 wraps the exception of a tag's function once for each tag around it.
     """
     last: BaseException = cause
-    for _ in range(_CAUSES_FOLLOWED):
+    for _ in range(_CAUSE_LIMIT):
         if isinstance(last, RemoteProtocolError | RunsUserCode):
-            # What is raised from this one must not lead back to it: nobody would free the
-            # payload that they hold before the garbage collection.
+            # The caller raises the result from `cause`. If `cause` still referred to it, the
+            # two would form a cycle, and the payload that they hold would stay in memory until
+            # the garbage collector runs.
             cause.__cause__ = cause.__context__ = None
             return last
         if last.__cause__ is None:
@@ -64,18 +65,18 @@ def remote_error(cause: BaseException) -> RemoteProtocolError | RunsUserCode:
     return MalformedPayload(f"payload cannot be read: {describe(last)}")
 
 
-def bad_content(content: object, what: str) -> MalformedPayload:
-    """Return the error for a tag with content that no ``what`` can be made of."""
-    return MalformedPayload(f"{what} cannot be made of this {type(content).__name__}")
+def bad_content(content: object, label: str) -> MalformedPayload:
+    """Return the error for a tag whose content cannot become a ``label``."""
+    return MalformedPayload(f"{label} cannot be made of this {type(content).__name__}")
 
 
-def read_as(kind: type, make: Callable[[Any], Any], what: str = "value") -> TagReader:
+def read_as(kind: type, make: Callable[[Any], Any], label: str = "value") -> TagReader:
     """Return a tag's function that calls ``make`` with content of exactly one type."""
 
     def read(content: Any, _is_key: object) -> Any:
         if type(content) is kind:
             return make(content)
-        raise bad_content(content, what)
+        raise bad_content(content, label)
 
     return read
 
@@ -84,34 +85,34 @@ class CborReader:
     """Reads items that hold plain values and the tags of one table.
 
     Plain values are None, bool, int of 64 bits, float, str, bytes, arrays, and maps with keys
-    of text and bytes, whose hashes a peer cannot choose. Thread-safe as far as the functions
-    of the table are.
+    of text and bytes, whose hashes a peer cannot choose. Thread-safe if the functions of the
+    table are thread-safe.
     """
 
     def __init__(
         self,
-        what: str,
+        label: str,
         table: Mapping[int, TagReader] = MappingProxyType({}),
         *,
         max_depth: int,
         trusted: Collection[int] = (),
-        kept: Collection[int] = (),
+        raw_tags: Collection[int] = (),
         has_maps: bool = True,
         is_immutable: bool = False,
     ) -> None:
-        """Make a reader.
+        """Create a reader.
 
         Args:
-            what: what is read, in the plural, for error messages.
+            label: name of the items in error texts, in the plural.
             table: the function of each tag.
-            max_depth: levels inside each other: each container and each tag is one.
-            trusted: tags that cbor2 may decode itself, of `tags.CBOR2_TAGS`.
-            kept: tags that stay `cbor2.CBORTag`, for a second pass by the caller.
-            has_maps: whether there may be maps.
+            max_depth: limit of nested levels: each container and each tag is one.
+            trusted: tags of `tags.CBOR2_TAGS` that cbor2 may decode.
+            raw_tags: tags that are returned as `cbor2.CBORTag`, for the caller to decode.
+            has_maps: whether maps are allowed.
             is_immutable: whether arrays become tuples instead of lists.
         """
-        self._what = what
-        self._kept = frozenset(kept)
+        self._label = label
+        self._raw_tags = frozenset(raw_tags)
         refused = {tag: self._refuser(tag) for tag in tags.CBOR2_TAGS if tag not in trusted}
         self._options: dict[str, Any] = {
             "semantic_decoders": {**refused, **table},
@@ -122,23 +123,23 @@ class CborReader:
         self._loads: Callable[[bytes], Any] = partial(
             cbor2.loads, **self._options, max_depth=max_depth, immutable=is_immutable
         )
-        # One level less: `read` wraps the item into an array.
+        # One level less, because `read` wraps the item in an array.
         self._pieces = PieceReader(self._open_reader, table, max_depth - 1)
 
     def read(self, payload: bytes) -> Any:
         """Return the one item that fills ``payload`` exactly.
 
         Raises:
-            RemoteProtocolError: the bytes are no such item, or bytes follow it.
+            RemoteProtocolError: the bytes are not exactly one such item.
             RunsUserCode: a function of the table raised it.
         """
         if len(payload) > _RESERVED_FROM:
             reserve(len(payload))
         try:
             item, end = self._loads(b"\x82" + payload + _SENTINEL_BYTES)
-        except (KeyboardInterrupt, RemoteProtocolError, RunsUserCode):  # of who reads a file
-            raise
-        except BaseException as cause:  # code of users runs in there, and cbor2 may panic
+        except (KeyboardInterrupt, RemoteProtocolError, RunsUserCode):
+            raise  # KeyboardInterrupt: commands read files with this, too
+        except BaseException as cause:  # functions of users ran, or cbor2 panicked
             raise remote_error(cause) from cause
         if type(end) is not int or end != _SENTINEL:
             message = f"bytes follow the last item in a payload of {len(payload):,} B"
@@ -146,40 +147,39 @@ class CborReader:
         return item
 
     def read_in_pieces(
-        self, payload: bytes, at: int, count: int
+        self, payload: bytes, offset: int, count: int
     ) -> Generator[None, None, list[Any]]:
-        """Return the items that fill a large payload from a place on; pause between pieces.
+        """Return the items that fill the rest of a large payload; yield between pieces.
 
-        Unlike `read`, it takes no large items of open length, and no tags that the caller
-        looks at again.
+        Unlike `read`, it refuses large items of indefinite length, and it has no raw tags.
 
         Args:
             payload: the bytes, which were weighed: see `callboard.basp.cbor.pieces`.
-            at: where the items begin.
-            count: how many they are.
+            offset: offset of the first item.
+            count: number of items.
 
         Raises:
-            RemoteProtocolError: the bytes are no such items, or bytes follow them.
+            RemoteProtocolError: the bytes are not ``count`` such items.
         """
         try:
-            return (yield from self._pieces.read(payload, at, count))
+            return (yield from self._pieces.read(payload, offset, count))
         except (KeyboardInterrupt, GeneratorExit, RemoteProtocolError, RunsUserCode):
-            raise  # it is read no further
-        except BaseException as cause:  # constructors of users, and a decoder without memory
+            raise  # GeneratorExit: the caller stopped reading
+        except BaseException as cause:  # constructors of users, or a decoder without memory
             raise remote_error(cause) from cause
 
     def _open_reader(self, stream: io.BytesIO, levels: int) -> cbor2.CBORDecoder:
-        """Return the reader of a stream of small items."""
+        """Return a decoder for a stream of small items."""
         return cbor2.CBORDecoder(stream, **self._options, max_depth=levels)
 
     def _take_tag(self, tag: cbor2.CBORTag, _is_key: object) -> cbor2.CBORTag:
-        """Take a tag without a function: keep it, or refuse it."""
-        if tag.tag in self._kept:
+        """Return a raw tag; refuse any other tag without a function."""
+        if tag.tag in self._raw_tags:
             return tag
         raise self._foreign(tag.tag)
 
     def _refuser(self, tag: int) -> TagReader:
-        """Return the function of a tag that cbor2 knows and we refuse."""
+        """Return a function that refuses a tag which cbor2 would decode."""
 
         def refuse(_content: object, _is_key: object) -> NoReturn:
             raise self._foreign(tag)
@@ -188,35 +188,35 @@ class CborReader:
 
     def _foreign(self, tag: int) -> MalformedPayload:
         """Return the error for a tag that is not in the table."""
-        return MalformedPayload(f"CBOR tag {tag} is not one that {self._what} use")
+        return MalformedPayload(f"CBOR tag {tag} is not one that {self._label} use")
 
     def _refuse_map(self, _content: object, _is_key: object) -> NoReturn:
         """Refuse a map."""
-        message = f"{self._what} hold no maps"
+        message = f"{self._label} must not contain maps"
         raise MalformedPayload(message)
 
 
 def _read_tuple(content: Any, _is_key: object) -> tuple[object, ...]:
-    """Make a tuple of an array."""
+    """Create a tuple from an array."""
     if type(content) is list or type(content) is tuple:
         return tuple(content)
     raise bad_content(content, "tuple")
 
 
-def _hashed_reader(make: Callable[[Any], Any], what: str) -> TagReader:
-    """Return the function that makes a set or frozenset of an array."""
+def _hashed_reader(make: Callable[[Any], Any], label: str) -> TagReader:
+    """Return the function that creates a set or frozenset from an array."""
 
     def read(content: Any, _is_key: object) -> Any:
         if type(content) is list or type(content) is tuple:
             check_hashes(content)
             return make(content)
-        raise bad_content(content, what)
+        raise bad_content(content, label)
 
     return read
 
 
 def _read_pairs(content: Any, _is_key: object) -> dict[object, object]:
-    """Make a dict of an array of keys and values."""
+    """Create a dict from an array of keys and values."""
     if type(content) is list and len(content) % 2 == 0:
         if len(content) > 2 * SAME_HASH_LIMIT:
             check_hashes(content[::2])
@@ -226,7 +226,7 @@ def _read_pairs(content: Any, _is_key: object) -> dict[object, object]:
 
 
 def _read_folded(content: Any, _is_key: object) -> datetime | time:
-    """Set ``fold`` of a moment, alone in an array."""
+    """Set ``fold`` of the datetime or time that is the only item of an array."""
     (moment,) = content
     if type(moment) is datetime or type(moment) is time:
         return moment.replace(fold=1)
@@ -234,7 +234,7 @@ def _read_folded(content: Any, _is_key: object) -> datetime | time:
 
 
 def _read_timedelta(content: Any, _is_key: object) -> timedelta:
-    """Make a timedelta of days, seconds and microseconds."""
+    """Create a timedelta from days, seconds and microseconds."""
     days, seconds, microseconds = content
     if type(days) is int and type(seconds) is int and type(microseconds) is int:
         return timedelta(days, seconds, microseconds)
@@ -248,16 +248,16 @@ def _make_decimal(text: str) -> Any:
 
 
 def _read_ip(content: Any, _is_key: object) -> Any:
-    """Make an IP address, network or interface of its type's place and its text."""
-    place, text = content
-    # Given an integer, the constructors would read it as a number, not as text.
-    if type(place) is int and 0 <= place < len(tags.IP_TYPES) and type(text) is str:
-        return tags.IP_TYPES[place](text)
+    """Create an IP address, network or interface from the index of its type and its text."""
+    index, text = content
+    # The constructors also accept integers, which would become other addresses.
+    if type(index) is int and 0 <= index < len(tags.IP_TYPES) and type(text) is str:
+        return tags.IP_TYPES[index](text)
     raise bad_content(content, "IP address")
 
 
 #: The tags of Python's own types, as :class:`callboard.basp.cbor.writer.EncoderTable` writes
-#: them; with them go `tags.TRUSTED_TAGS`.
+#: them. Readers that use them also need `tags.TRUSTED_TAGS`.
 PYTHON_TAGS: Final[Mapping[int, TagReader]] = {
     tags.SET: _hashed_reader(set, "set"),
     tags.TUPLE: _read_tuple,

@@ -1,16 +1,16 @@
-"""From Python values to CBOR, exact to the type.
+"""Encoder of CBOR that preserves exact Python types.
 
-A table of encoders is looked up by the exact class of each value, so a subclass of a built-in
-type never passes for its base. A room adds the encoders of its own types to its table, by
-assignment, or makes them on first use::
+A table has the encoder of each exact class, so a subclass of a built-in type is never encoded
+as its base. A package adds encoders of its own types to its table, by assignment or at their
+first use::
 
     table = EncoderTable(depth_limit=16)
     table[Point] = lambda point, depth: TAG_HEAD + table.encode_array(point.parts, depth)
     payload = table.encode(value)
 
-The encoders are written by hand because a scalar or a small message costs a third of what the
-general encoder takes; long runs of scalars go to cbor2 in one call. What `PYTHON_TAGS` of
-:mod:`callboard.basp.cbor.reader` reads is written here.
+The encoders are written by hand because they encode a scalar or a small message in a third of
+the time of cbor2; long runs of scalars are passed to cbor2 in one call. The tags are those that
+`PYTHON_TAGS` of :mod:`callboard.basp.cbor.reader` decodes.
 """
 
 import sys
@@ -25,13 +25,13 @@ from callboard.basp.cbor import tags
 from callboard.basp.cbor.collisions import TEXTS, check_hashes
 from callboard.basp.errors import CollidingKeys
 
-#: Takes a value and the number of containers around it.
+#: Encodes a value; the second argument is the number of containers around it.
 Encoder = Callable[[Any, int], bytes]
 
-# Types whose CBOR needs no tag and no look inside.
+# Types that cbor2 encodes as we do, without tags.
 _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
 
-# From this many items on, checking their types and calling cbor2 once is cheaper.
+# From this many items on, checking all types and calling cbor2 once is faster than our loop.
 _LONG_RUN: Final = 12
 
 _pack_1 = Struct(">BB").pack
@@ -43,16 +43,16 @@ _dumps = cbor2.dumps
 
 
 class Unserializable(Exception):
-    """A value that has no encoder; its place in the message is found afterwards."""
+    """A value has no encoder; the codec searches for its path in the message afterwards."""
 
 
 def too_deep(limit: int) -> Unserializable:
-    """Return the error for a value nested deeper than ``limit`` containers."""
+    """Return the error for a value that is nested deeper than ``limit`` containers."""
     return Unserializable(f"nested deeper than {limit} containers")
 
 
 def head(major: int, count: int) -> bytes:
-    """Write the head of a CBOR item: ``major`` is the type in its upper three bits."""
+    """Encode the head of a CBOR item; ``major`` has the major type in its upper three bits."""
     if count < 24:
         return bytes((major | count,))
     if count < 0x100:
@@ -94,7 +94,7 @@ def encode_text(value: str, _depth: int = 0) -> bytes:
     """Encode a string.
 
     Raises:
-        UnicodeEncodeError: it has no UTF-8 form.
+        UnicodeEncodeError: the string has no UTF-8 form.
     """
     text = value.encode()
     size = len(text)
@@ -108,11 +108,11 @@ def encode_bytes(value: bytes, _depth: int = 0) -> bytes:
 
 
 def _moment_encoder(prefix: bytes) -> Encoder:
-    """Return the encoder of datetimes or times; ``prefix`` is the head of their tag."""
+    """Return the encoder of datetimes or times; ``prefix`` is the head of the tag."""
 
     def encode(value: datetime | time, _depth: int) -> bytes:
         if value.tzinfo is not None and value.utcoffset() is None:
-            msg = f"tzinfo {value.tzinfo!r} gives this {type(value).__name__} no offset"
+            msg = f"tzinfo {value.tzinfo!r} returns no offset for this {type(value).__name__}"
             raise Unserializable(msg)
         text = prefix + encode_text(value.isoformat())
         return _FOLDED_HEAD + text if value.fold else text
@@ -127,12 +127,12 @@ def _encode_timedelta(value: timedelta, _depth: int) -> bytes:
 
 
 def _text_encoder(prefix: bytes) -> Encoder:
-    """Return the encoder of what is written as its text, with a tag before it."""
+    """Return the encoder of a type that is encoded as ``str(value)`` after a prefix."""
     return lambda value, _depth: prefix + encode_text(str(value))
 
 
 def _check_keys(keys: Sequence[object]) -> None:
-    """Refuse here what the receiver would refuse."""
+    """Refuse keys that the receiver would refuse, so the error reaches the sender."""
     try:
         check_hashes(keys)
     except CollidingKeys as error:
@@ -157,7 +157,8 @@ _PYTHON_ENCODERS: Final[Mapping[type, Encoder]] = {
     },
 }
 
-#: Those of classes whose modules take long to import: a value has imported its class.
+#: Encoders of classes whose modules take long to import, by module and name. They are not
+#: imported here: a program that has such a value has imported its module.
 _LATE_ENCODERS: Final[Mapping[tuple[str, str], Encoder]] = {
     ("decimal", "Decimal"): _text_encoder(head(0xC0, tags.DECIMAL)),
     ("uuid", "UUID"): lambda value, _depth: _UUID_HEAD + value.bytes,
@@ -165,19 +166,19 @@ _LATE_ENCODERS: Final[Mapping[tuple[str, str], Encoder]] = {
 
 
 class EncoderTable(dict[type, Encoder]):
-    """Encoders by exact class; those of other classes than Python's are added by the owner."""
+    """Encoders by exact class; the owner adds those of its own classes."""
 
     def __init__(
         self,
         depth_limit: int,
         find: Callable[["EncoderTable", type], Encoder | None] | None = None,
     ) -> None:
-        """Make the table of Python's types.
+        """Create the table of Python's types.
 
         Args:
-            depth_limit: containers inside each other, at most.
-            find: makes the encoder of a class that is met for the first time, given the table;
-                None for one that has no wire form.
+            depth_limit: limit of nested containers.
+            find: returns the encoder of a new class, given the table; None if the class has no
+                wire form.
         """
         super().__init__(_PYTHON_ENCODERS)
         self.depth_limit = depth_limit
@@ -189,25 +190,25 @@ class EncoderTable(dict[type, Encoder]):
         self[dict] = self._encode_dict
 
     def __missing__(self, cls: type) -> Encoder:
-        """Make the encoder of a class that was not met before.
+        """Add the encoder of a new class to the table, and return it.
 
         Raises:
-            Unserializable: it has no wire form.
+            Unserializable: the class has no wire form.
         """
         module, name = cls.__module__, cls.__qualname__
-        made = _LATE_ENCODERS.get((module, name))
-        if made is None or getattr(sys.modules.get(module), name, None) is not cls:
-            made = None if self._find is None else self._find(self, cls)
-        if made is None:
+        encoder = _LATE_ENCODERS.get((module, name))
+        if encoder is None or getattr(sys.modules.get(module), name, None) is not cls:
+            encoder = None if self._find is None else self._find(self, cls)
+        if encoder is None:
             raise Unserializable(cls)
-        self[cls] = made
-        return made
+        self[cls] = encoder
+        return encoder
 
     def encode(self, value: object, depth: int = 0) -> bytes:
         """Encode a value that has ``depth`` containers around it.
 
         Raises:
-            Unserializable: it, or a value in it, has no wire form.
+            Unserializable: the value, or a part of it, has no wire form.
         """
         return self[type(value)](value, depth)
 

@@ -1,6 +1,6 @@
-"""Which way messages take, and in which order they arrive. Pure.
+"""Paths to other nodes, and the order of messages on changing paths. Pure.
 
-`router` chooses a path to each node, `update` is what neighbors tell each other about paths,
-`diffusion` finds out when a node is lost for sure, and `path_order` keeps the order of messages
-whatever ways they take.
+`router` chooses a path to each node, `update` is the payload in which neighbors announce paths,
+`diffusion` detects that a node is lost, and `path_order` delivers messages in order after they
+took different paths.
 """

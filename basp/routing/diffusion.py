@@ -1,20 +1,20 @@
-"""When is a destination lost for sure? A diffusing computation that all its nodes finish.
+"""Detection of lost destinations: a diffusing computation that every node ends for itself.
 
-A node that loses its last path to a destination becomes *active* for it: a neighbor may have
-a path that it did not tell because it led through us, or the news of one is under way. As
-in DUAL the question spreads among the nodes without a path, and one with a path ends it by
-announcing the path. But one asker that collects replies would not do: several nodes lose
-their path at once, and one that answers "none" while it is asking itself says nothing about
-what *its* other neighbors are about to answer. So query and reply are one thing here, a
-*statement*: "I have no path there, and these are all my neighbors". Statements flood; a node
-without a path that reads of another one seeking makes its own. Each node stops by itself,
-when the statements are *closed*: they lead from it to neighbors that stated the same, and so
-on, and to no other node. No node waits for an answer, so nothing can deadlock.
+A node that loses its last path to a destination becomes *active* for it. A neighbor may still
+have a path: one that it did not announce because it led through us, or one whose announcement
+has not arrived yet. As in DUAL, the search spreads among the nodes without a path, and a node
+with a path ends it by announcing the path. It would not suffice that one node collects replies:
+several nodes lose their path at the same time, and a reply "no path" from a node that is still
+searching says nothing about the replies of *its* other neighbors. Therefore query and reply are
+the same here, a *statement*: "I have no path there, and these are all my neighbors". Statements
+are flooded, and a node without a path makes its own when it receives one. Each node ends its
+search when the statements are *closed*: starting from this node, every neighbor that a
+statement names has stated the same. No node waits for a reply, so there is no deadlock.
 
-Closed statements are never wrong: had links led to the destination all the while, the last node
-before it would not have stated that it has no path, and each node on the way named the next.
-"All the while" begins with the oldest of the statements, or when the network was last at
-rest.
+Closed statements are never wrong. Suppose that links led to the destination all the time. Then
+the last node before it would not have stated that it has no path, and each node on the path
+would have named the next one. "All the time" starts with the oldest of the statements, or when
+the network was last at rest.
 """
 
 from bisect import bisect_left
@@ -25,95 +25,98 @@ from typing import Final
 from callboard.basp.node_id import NodeId
 from callboard.basp.routing import update
 
-#: Statements kept of nodes out of reach, some hundred bytes each; the oldest are dropped. A
-#: cluster that heals brings back fewer at once, and a restarted node has another id.
+#: Statements of unreachable nodes that are kept, some hundred bytes each; the oldest are
+#: dropped. Fewer nodes return when a cluster heals, and a restarted node has another id.
 GONE_LIMIT: Final = 4096
 
-#: Statements that are looked at in one search for lost destinations, about.
+#: Statements that one search for lost destinations visits, approximately.
 SEARCH_STEPS: Final = 20_000
 
-#: Node ids in all statements of others, some hundred bytes each; what is more is not kept.
+#: Node ids in all statements of other nodes, some hundred bytes each; more are not kept.
 IDS_LIMIT: Final = 1 << 20
 
 
 class Diffusion:
-    """The destinations that one node is active for, and what all nodes stated.
+    """The destinations for which one node is active, and the statements of all nodes.
 
     Attributes:
         active: destinations without a path that are not known to be lost.
-        statements: the latest of each node, our own included. Those of lost nodes stay: they
-            may come back with the same one, which would not be sent a second time.
+        statements: the latest statement of each node, including this one. Statements of lost
+            nodes are kept: such a node may return with the same statement, and its neighbors
+            would not send this a second time.
     """
 
     def __init__(self, self_id: NodeId) -> None:
-        """Begin with nothing stated and nothing sought."""
+        """Start without statements."""
         self._self_id = self_id
         self.active: set[NodeId] = set()
         self.statements: dict[NodeId, update.Statement] = {}
-        # How many others seek a destination, those out of reach included.
+        # Number of other nodes that seek a destination, including unreachable nodes.
         self._sought: Counter[NodeId] = Counter()
         self._size = 0
-        # Where to go on with looking for lost destinations; None when all were looked at.
+        # Destination at which the next search continues; None if all were searched.
         self._next: NodeId | None = None
 
     @property
     def is_behind(self) -> bool:
-        """Whether destinations may be lost that were not looked at yet."""
+        """Whether some destinations have not been searched since the last change."""
         return self._next is not None
 
     @property
     def sought_count(self) -> int:
-        """How many destinations others seek."""
+        """Number of destinations that other nodes seek."""
         return len(self._sought)
 
     def take(
         self, statements: list[update.Statement], best: Mapping[NodeId, update.PathVector]
     ) -> list[update.Statement]:
-        """Keep what is news, and return it, to be sent on."""
+        """Record new statements; return them, to be forwarded."""
         news = []
-        for said in statements:
-            held = self.statements.get(said.node)
-            known = -1 if held is None else held.stamp
+        for statement in statements:
+            latest = self.statements.get(statement.node)
+            stamp = -1 if latest is None else latest.stamp
             if (
-                said.node == self._self_id
-                or not known < said.stamp <= known + update.STAMP_LEAP
+                statement.node == self._self_id
+                or not stamp < statement.stamp <= stamp + update.STAMP_LEAP
             ):
                 continue
-            self._drop(said.node)  # the latest last
+            self._drop(statement.node)  # so that the latest one is the last in the dict
             if (
-                self._size + said.size > IDS_LIMIT
-                or len(self._sought) + len(said.seeking) > update.UPDATE_LIMIT
+                self._size + statement.size > IDS_LIMIT
+                or len(self._sought) + len(statement.seeking) > update.UPDATE_LIMIT
             ):
-                continue  # what it is about is lost when nobody has found it for a while
-            self.statements[said.node] = said
-            self._sought.update(said.seeking)
-            self._size += said.size
-            news.append(said)
+                continue  # its destinations will be lost by the driver's time limit instead
+            self.statements[statement.node] = statement
+            self._sought.update(statement.seeking)
+            self._size += statement.size
+            news.append(statement)
         excess = len(self.statements) - len(best) - len(self.active) - GONE_LIMIT
         if excess > 0:
-            gone = [
+            unreachable = [
                 node
                 for node in self.statements
                 if node != self._self_id and not self._is_near(node, best)
             ]
-            for node in gone[:excess]:
+            for node in unreachable[:excess]:
                 self._drop(node)
         return news
 
     def _drop(self, node: NodeId) -> None:
-        """Forget what another node stated."""
-        said = self.statements.pop(node, None)
-        self._size -= 0 if said is None else said.size
-        for destination in () if said is None else said.seeking:
+        """Forget the statement of another node."""
+        statement = self.statements.pop(node, None)
+        if statement is None:
+            return
+        self._size -= statement.size
+        for destination in statement.seeking:
             self._sought[destination] -= 1
             if not self._sought[destination]:
                 del self._sought[destination]
 
-    def is_foreign(self, said: update.Statement) -> bool:
-        """Return whether something in our name is not what we stated, or did before."""
+    def is_forged(self, statement: update.Statement) -> bool:
+        """Return whether a statement in our name is neither our latest one nor an older one."""
         own = self.statements.get(self._self_id)
-        return said.node == self._self_id and (
-            own is None or (said != own and said.stamp >= own.stamp)
+        return statement.node == self._self_id and (
+            own is None or (statement != own and statement.stamp >= own.stamp)
         )
 
     def restate(
@@ -124,11 +127,12 @@ class Diffusion:
         *,
         anew: bool = False,
     ) -> update.Statement | None:
-        """Return a new statement of our own if the last one does not fit any more, or `anew`.
+        """Return a new own statement if the last one is outdated, or `anew` is set.
 
-        It names what others seek only while they do, so that nodes that are gone for good are
-        not named for ever. That a path came is not stated: the statements still lead on, as
-        far as the last node before the destination, and that one has a new neighbor to state.
+        It names destinations of other nodes only while these seek them, so nodes that never
+        return are not named forever. A new path is not a reason for a statement: the old
+        statements still lead to the last node before the destination, and this node states
+        its new neighbor.
         """
         if not (self.active or self.statements or anew):
             return None
@@ -144,13 +148,14 @@ class Diffusion:
                 return node in lacked
             return not _is_far(best[node]) or node in own.beyond
 
-        # Mostly all that others seek is stated; which of them are in reach takes longer.
+        # Fast check first: usually all destinations of other nodes are stated. Only the slow
+        # check below excludes destinations of nodes that are out of reach.
         if holds and all(map(is_stated, self._sought.keys() - self.active - {self._self_id})):
             return None
         sought: set[NodeId] = set()
-        for node, said in self.statements.items():
-            if said.seeking and node != self._self_id and self._is_near(node, best):
-                sought |= said.seeking
+        for node, statement in self.statements.items():
+            if statement.seeking and node != self._self_id and self._is_near(node, best):
+                sought |= statement.seeking
         sought -= self.active
         sought.discard(self._self_id)
         if holds and all(map(is_stated, sought)):
@@ -164,31 +169,33 @@ class Diffusion:
         return own
 
     def awaits(self, neighbors: Collection[NodeId]) -> bool:
-        """Return whether a neighbor still owes an answer about something that we seek.
+        """Return whether a neighbor has not answered yet for a destination that we seek.
 
-        Each will, with a path or a statement, or its link ends. Until then nothing that we
-        tell can end a search of a node behind us: our statement names that neighbor.
+        Each neighbor answers with a path or a statement, or its link ends. Until then our
+        updates cannot end the search of another node, because our statement names this
+        neighbor.
         """
         statements = self.statements
         return any(
-            said is None or not (said.lacks(destination) or destination in said.beyond)
+            statement is None
+            or not (statement.lacks(destination) or destination in statement.beyond)
             for destination in self.active
-            for said in map(statements.get, neighbors)
+            for statement in map(statements.get, neighbors)
         )
 
-    def find_lost(self, most: int | None = None) -> list[NodeId]:
+    def find_lost(self, limit: int | None = None) -> list[NodeId]:
         """Return destinations that are lost for sure, and stop seeking them.
 
         Args:
-            most: how many, about; then the next call goes on, and so it is after
-                `SEARCH_STEPS`. None for all that there are.
+            limit: approximate number of destinations. The search pauses there and after
+                `SEARCH_STEPS`, and the next call continues it. None returns all.
         """
         todo, steps = sorted(self.active), 0
         lost: list[NodeId] = []
         start = 0 if self._next is None else bisect_left(todo, self._next)
         self._next = None
         for destination in todo[start:] + todo[:start]:
-            if most is not None and (len(lost) >= most or steps > SEARCH_STEPS):
+            if limit is not None and (len(lost) >= limit or steps > SEARCH_STEPS):
                 self._next = destination
                 break
             count = self._nodes_that_lack(destination)
@@ -199,31 +206,31 @@ class Diffusion:
         return lost
 
     def _nodes_that_lack(self, destination: NodeId) -> int:
-        """Return how many statements about a destination are closed; below 0 if they are not.
+        """Return the number of closed statements about a destination.
 
-        It is the number of those that were looked at then.
+        If the statements are not closed, the result is negative: the number of visited ones.
         """
         reached, todo = {self._self_id}, [self._self_id]
         while todo:
-            said = self.statements.get(todo.pop())
-            if said is None:
+            statement = self.statements.get(todo.pop())
+            if statement is None:
                 return -len(reached)
-            if said.lacks(destination):
-                for node in said.neighbors - reached:
+            if statement.lacks(destination):
+                for node in statement.neighbors - reached:
                     if node not in self.statements:
-                        # At once: of many neighbors most have not answered yet.
+                        # Return at once: a hub has many neighbors that have not answered yet.
                         return -len(reached)
                     todo.append(node)
-                reached |= said.neighbors
-            elif destination not in said.beyond:
+                reached |= statement.neighbors
+            elif destination not in statement.beyond:
                 return -len(reached)
         return len(reached)
 
     def _is_near(self, node: NodeId, best: Mapping[NodeId, update.PathVector]) -> bool:
-        """Return whether ``node`` may wait for a statement of ours."""
+        """Return whether a statement of ours may matter to ``node``."""
         return node in best or node in self.active
 
 
 def _is_far(vector: update.PathVector) -> bool:
-    """Return whether a path is too long to be told on."""
+    """Return whether a path is too long to be announced."""
     return len(vector.path) >= update.PATH_LIMIT

@@ -1,25 +1,25 @@
-"""The payload of a routing update: path vectors, and what helps to know what is lost.
+"""The payload of a routing update: path vectors, and statements about lost destinations.
 
-A CBOR array ``[announced, withdrawn, cuts, statements, names]``; items that follow are of a
-later release and ignored, items that are absent count as empty:
+A CBOR array ``[announced, withdrawn, cuts, statements, names]``. Missing items count as empty;
+more items belong to a later release and are ignored:
 
 ========== ==========================================================================
-announced  ``[[path, stamps], …]``: ``path`` is the nodes from the sender (first) to the
-           destination (last), ``stamps`` the sequence number of each of them, as many
-withdrawn  ``[destination, …]``: the sender has no path there any more
+announced  ``[[path, stamps], …]``: ``path`` has the nodes from the sender (first) to the
+           destination (last), ``stamps`` the sequence number of each of them
+withdrawn  ``[destination, …]``: the sender no longer has a path to the destination
 cuts       ``[[node, neighbor, stamp], …]``: ``node`` has no link to ``neighbor`` since
            its ``stamp``, so paths with that link and an older stamp are dead
 statements ``[[node, stamp, neighbors, seeking, missing, beyond], …]``: query and reply
            of the diffusing computation, see :mod:`callboard.basp.routing.diffusion`
-names      ``[name, …]``: what the destinations of ``announced`` call themselves, in its
-           order, for people; empty where it is not known, or none at all
+names      ``[name, …]``: names of the destinations of ``announced``, in the same order,
+           for people; a text is empty if the name is unknown, the array if all are
 ========== ==========================================================================
 
-A node raises its own sequence number with each change of its links and each statement,
-so of two vectors with the same path, and of two statements of one node, the later one is
-known, also when it came first. A stamp that is far ahead of the one known is refused. A node
-that reads in its own name what it did not state takes a newer stamp than that, and says what
-is true.
+A node increases its sequence number with each change of its links and with each statement.
+So the newer one of two vectors with the same path, or of two statements of one node, is known
+in any order of arrival. A stamp far ahead of the last known one is refused. If a node
+receives a statement in its own name that it did not make, it makes a true one with a newer
+stamp.
 """
 
 from collections.abc import Collection, Generator, Sequence
@@ -35,22 +35,24 @@ from callboard.basp.errors import MalformedPayload
 from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
 from callboard.support.dataclass import dataclass
 
-#: Nodes on a path, the first and last included. Longer paths would cost more in
-#: forwarding than any cluster of people's making needs.
+#: Nodes on a path, including the first and the last. Real clusters have shorter paths, and
+#: forwarding on longer ones would be slow.
 PATH_LIMIT: Final = 16
-#: Destinations in one update; a cluster of that size needs another protocol.
+#: Entries in one update; a cluster of that size needs another protocol.
 UPDATE_LIMIT: Final = 65_536
-#: Bytes of an update that is read in parts.
+#: Larger updates are read in parts.
 LARGE_UPDATE: Final = 65_536
 
-# Paths, withdrawals and cuts in such a part, and statements.
+# Paths, withdrawals and cuts in one part.
 _PART: Final = 512
+# Statements in one part.
 _PART_STATEMENTS: Final = 16
 
-#: Characters of a name in an update; a node with a longer one has to be asked for it.
+#: Characters of a name in an update; the name of a node with a longer one is requested from it.
 NAME_LIMIT: Final = 256
 
-#: What is ahead of a node's own stamp, or the latest known one, by more is not that node's.
+#: Limit of the step from the latest known stamp of a node to its next one. A larger step is not
+#: from this node: it makes one step for each change.
 STAMP_LEAP: Final = 1 << 32
 
 _NOTHING_ELSE: Final = b"\x80\x80\x80"
@@ -58,7 +60,7 @@ _NOTHING_ELSE: Final = b"\x80\x80\x80"
 
 @dataclass(frozen=True, slots=True)
 class PathVector:
-    """A way to ``path[-1]``, beginning with the node that told it."""
+    """A path to ``path[-1]``, which starts at the neighbor that announced it."""
 
     path: tuple[NodeId, ...]
     stamps: tuple[int, ...]
@@ -74,15 +76,15 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What one node lacks, and which nodes to ask next; the one with the highest stamp holds.
+    """The destinations that one node lacks, and its neighbors; the newest statement is valid.
 
     Attributes:
-        node: who states it.
+        node: the node that makes the statement.
         stamp: its sequence number.
-        neighbors: all its neighbors then.
-        seeking: destinations it lost its last path to and is active for.
-        missing: others it has no path to either, because other nodes seek them.
-        beyond: such that its path is too long to be told on.
+        neighbors: all its neighbors at this time.
+        seeking: destinations whose last path it lost, and for which it is active.
+        missing: destinations that other nodes seek, and to which it has no path either.
+        beyond: destinations to which its path is too long to be announced.
     """
 
     node: NodeId
@@ -98,12 +100,12 @@ class Statement:
 
     @property
     def size(self) -> int:
-        """Node ids that it takes to write it."""
+        """Number of node ids in the encoded statement."""
         return 1 + sum(map(len, _sets(self)))
 
 
 class Update(NamedTuple):
-    """A routing update that was read; ``names`` are those of the destinations announced."""
+    """A decoded routing update; ``names`` has the names of the announced destinations."""
 
     announced: list[PathVector]
     withdrawn: list[NodeId]
@@ -113,30 +115,31 @@ class Update(NamedTuple):
 
 
 def write_vector(path: tuple[NodeId, ...], stamps: tuple[int, ...]) -> bytes:
-    """Write one path vector, for :func:`join_update`."""
+    """Encode one path vector, for :func:`join_update`."""
     return write_plain((path, stamps))
 
 
 def write_name(name: str) -> bytes:
-    """Write the name of a vector's destination, for :func:`join_update`."""
+    """Encode the name of a vector's destination, for :func:`join_update`."""
     return write_plain(name if len(name) <= NAME_LIMIT else "")
 
 
 def write_rest(
     withdrawn: Collection[NodeId], cuts: Collection[Cut], statements: Collection[Statement]
 ) -> bytes:
-    """Write what stands between vectors and names, for :func:`join_update`."""
+    """Encode the items between vectors and names, for :func:`join_update`."""
     if not (withdrawn or cuts or statements):
         return _NOTHING_ELSE
-    said = [
-        [each.node, each.stamp, *map(sorted, _sets(each))]  # the same bytes each time
-        for each in statements
+    items = [
+        # Sorted, so that equal statements have equal bytes.
+        [statement.node, statement.stamp, *map(sorted, _sets(statement))]
+        for statement in statements
     ]
-    return b"".join(map(write_plain, (list(withdrawn), list(map(tuple, cuts)), said)))
+    return b"".join(map(write_plain, (list(withdrawn), list(map(tuple, cuts)), items)))
 
 
 def join_update(vectors: Sequence[bytes], rest: bytes, names: Sequence[bytes]) -> bytes:
-    """Put a payload together: what goes to many neighbors is written once for all of them."""
+    """Join encoded items to a payload; an item for many neighbors is encoded only once."""
     heads = _array_head(len(vectors)), _array_head(len(names))
     return b"".join((_array_head(5), heads[0], *vectors, rest, heads[1], *names))
 
@@ -148,13 +151,13 @@ def _array_head(count: int) -> bytes:
     return b"\x9a" + count.to_bytes(4, "big")
 
 
-def _sets(said: Statement) -> tuple[frozenset[NodeId], ...]:
+def _sets(statement: Statement) -> tuple[frozenset[NodeId], ...]:
     """Return the four sets of a statement in wire order."""
-    return said.neighbors, said.seeking, said.missing, said.beyond
+    return statement.neighbors, statement.seeking, statement.missing, statement.beyond
 
 
 def read_update(peer: NodeId, payload: bytes) -> Update:
-    """Read what ``peer`` tells.
+    """Decode an update of ``peer``.
 
     Raises:
         MalformedPayload: the payload has another shape, or a path that does not begin with
@@ -168,26 +171,27 @@ def read_update(peer: NodeId, payload: bytes) -> Update:
 
 
 def read_parts(peer: NodeId, payload: bytes) -> Generator[Update | None, None, None]:
-    """Read an update in parts, in their order; of a large one there is nothing at first.
+    """Yield an update in parts, in order; None while a large update is being decoded.
 
     Raises:
-        RemoteProtocolError: as :func:`read_update`, when it comes to what is wrong.
+        RemoteProtocolError: as :func:`read_update`, when the malformed part is reached.
     """
     if len(payload) <= LARGE_UPDATE:
         yield _read_entries(peer, _lists_of(peer, read_plain(payload)))
         return
     content = yield from read_plain_in_pieces(payload)
     *entries, statements, names = _lists_of(peer, content)
-    for at in range(0, max(map(len, entries)), _PART):
-        announced, withdrawn, cuts = (part[at : at + _PART] for part in entries)
-        yield _read_entries(peer, [announced, withdrawn, cuts, [], names[at : at + _PART]])
-    for at in range(0, len(statements), _PART_STATEMENTS):
-        said = statements[at : at + _PART_STATEMENTS]
-        yield _read_entries(peer, [[], [], [], said, []])
+    for start in range(0, max(map(len, entries)), _PART):
+        part = slice(start, start + _PART)
+        announced, withdrawn, cuts = (items[part] for items in entries)
+        yield _read_entries(peer, [announced, withdrawn, cuts, [], names[part]])
+    for start in range(0, len(statements), _PART_STATEMENTS):
+        part = slice(start, start + _PART_STATEMENTS)
+        yield _read_entries(peer, [[], [], [], statements[part], []])
 
 
 def _lists_of(peer: NodeId, content: Any) -> list[list[Any]]:
-    """Return the five lists of an update."""
+    """Check the outer form of an update; return its five lists."""
     if type(content) is not list or len(content) < 2:
         _refuse(peer, "it must be [announced, withdrawn, cuts, statements, names]")
     parts = [*content[:5], [], [], []][:5]
@@ -198,17 +202,17 @@ def _lists_of(peer: NodeId, content: Any) -> list[list[Any]]:
     if count > UPDATE_LIMIT:
         _refuse(peer, f"{count:,} entries exceed {UPDATE_LIMIT:,}")
     if names and len(names) != len(entries[0]):
-        _refuse(peer, "names must be as many as vectors")
+        _refuse(peer, f"{len(names):,} names for {len(entries[0]):,} vectors; must be equal")
     return parts
 
 
 def _read_entries(peer: NodeId, lists: list[list[Any]]) -> Update:
-    """Read the entries of an update."""
+    """Decode the entries of an update."""
     announced, withdrawn, cuts, statements, names = lists
     if not all(map(_is_node, withdrawn)):
         _refuse(peer, "withdrawn must hold node ids")
     if not all(map(_is_name, names)):
-        _refuse(peer, f"names must be texts of {NAME_LIMIT} characters")
+        _refuse(peer, f"names must be texts of at most {NAME_LIMIT} characters")
     return Update(
         [_read_vector(peer, item) for item in announced],
         withdrawn,
@@ -219,24 +223,24 @@ def _read_entries(peer: NodeId, lists: list[list[Any]]) -> Update:
 
 
 def _read_vector(peer: NodeId, item: object) -> PathVector:
-    """Read ``[path, stamps]``."""
+    """Decode ``[path, stamps]``."""
     if type(item) is not list or len(item) != 2:
         _refuse(peer, "a vector must be [path, stamps]")
     path, stamps = item
     if type(path) is not list or type(stamps) is not list or len(path) != len(stamps):
-        _refuse(peer, "path and stamps must be arrays of one length")
+        _refuse(peer, "path and stamps must be arrays of the same length")
     if not 1 <= len(path) <= PATH_LIMIT:
         _refuse(peer, f"path has {len(path)} nodes, 1-{PATH_LIMIT} are allowed")
     if not all(map(_is_node, path)) or not all(map(is_natural, stamps)):
         _refuse(peer, "a path must hold node ids, stamps must be 64-bit numbers")
     if path[0] != peer or len(set(path)) != len(path):
         _refuse(peer, "a path must begin with the sender and visit no node twice")
-    path[0] = peer  # one object for all paths: there may be very many
+    path[0] = peer  # all paths share one object, because there may be many thousands
     return PathVector(tuple(path), tuple(stamps))
 
 
 def _read_cut(peer: NodeId, item: Any) -> Cut:
-    """Read ``[node, neighbor, stamp]``."""
+    """Decode ``[node, neighbor, stamp]``."""
     if type(item) is not list or len(item) != 3:
         _refuse(peer, "a cut must be [node, neighbor, stamp]")
     node, neighbor, stamp = item
@@ -246,7 +250,7 @@ def _read_cut(peer: NodeId, item: Any) -> Cut:
 
 
 def _read_statement(peer: NodeId, item: Any) -> Statement:
-    """Read a statement of one node."""
+    """Decode the statement of one node."""
     if type(item) is not list or len(item) != 6:
         _refuse(peer, "a statement must be [node, stamp] and four arrays")
     node, stamp, *lists = item
@@ -259,7 +263,10 @@ def _read_statement(peer: NodeId, item: Any) -> Statement:
 
 
 def _is_node(value: object) -> bool:
-    """Return whether a value is the id of a node; frames to `NO_NODE` end links."""
+    """Return whether a value is the id of a node.
+
+    `NO_NODE` is not: a frame to it would break the next link, which refuses it.
+    """
     return type(value) is bytes and len(value) == NODE_ID_SIZE and value != NO_NODE
 
 

@@ -251,7 +251,7 @@ _FROM_TAG: Final[dict[int, tuple[type, DataType, _Maker]]] = {
 _TAGS: Final = {kind: tag for tag, (_, kind, _) in _FROM_TAG.items()}
 #: Tags of sets and tables, whose elements and keys are hashed.
 _HASHED: Final = frozenset({_TAGS[DataType.Set], _TAGS[DataType.Table]})
-_READER: Final = CborReader("data", max_depth=_CBOR_DEPTH, kept=_FROM_TAG)
+_READER: Final = CborReader("data", max_depth=_CBOR_DEPTH, raw_tags=_FROM_TAG)
 
 # ------------------------------------------------------- the shortcut: Python values
 

@@ -80,8 +80,8 @@ class PeerAuthorizer:
         if standing.rights.is_member:
             return False
         gate = LeafGate(self, self._routes.node_id, wire.peer, standing)
-        if wire.link.shown:
-            gate.give(wire.link.shown)
+        if wire.link.published_actor:
+            gate.give(wire.link.published_actor)
         wire.guard(partial(self._admit, gate, wire), partial(self._outgoing, gate))
         return True
 

@@ -69,8 +69,8 @@ class World:
 def router_state(router):
     """Return all that a router decides by."""
     return (
-        {n: sorted(v.items()) for n, v in sorted(router._heard.items())},
-        {n: sorted(told) for n, told in sorted(router._told.items())},
+        {n: sorted(v.items()) for n, v in sorted(router._received.items())},
+        {n: sorted(told) for n, told in sorted(router._announced.items())},
         sorted(router._best.items()),
         sorted(router._cuts.items()),
         router._stamp,

@@ -139,7 +139,7 @@ def test_many_neighbors_are_told_of_fewer_nodes_at_once():
 
     changes = hub.conclude()
 
-    assert 1 <= len(changes.gained) * 400 <= router._TOLD_AT_ONCE
+    assert 1 <= len(changes.gained) * 400 <= router._ANNOUNCEMENTS
 
 
 @pytest.mark.slow

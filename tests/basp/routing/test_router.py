@@ -174,7 +174,7 @@ def test_changes_tell_gained_moved_and_lost():
     assert router.receive(c, via).gained == []
     assert router.path(d) == ()
     assert d not in router.next_hops
-    assert set(router._heard) == {b}
+    assert set(router._received) == {b}
 
 
 def test_vectors_through_ourselves_withdraw():
@@ -198,7 +198,7 @@ def test_late_vectors_are_ignored_by_their_stamps():
     router.receive(b, write_update([PathVector((b, d), (5, 5))], []))
     router.receive(b, write_update([PathVector((b, d), (5, 4))], []))
 
-    assert router._heard[b][d].stamps == (5, 5)
+    assert router._received[b][d].stamps == (5, 5)
 
 
 def test_a_neighbor_is_added_once_and_is_not_oneself():
@@ -307,7 +307,7 @@ def test_a_router_that_closes_loses_all_and_tells_nobody():
 
     changes = router.close()
     assert (sorted(changes.lost), changes.updates) == ([b, c, d], [])
-    assert (set(router._heard), router.reachable, router.active) == (set(), set(), set())
+    assert (set(router._received), router.reachable, router.active) == (set(), set(), set())
     assert router.remove_peer(b) == Changes()
 
 
