@@ -157,7 +157,7 @@ def test_a_large_item_has_pauses():
         (b"\x9b\xff\xff\xff\xff\xff\xff\xff\xff", "ends inside"),
         (b"\xbb\xff\xff\xff\xff\xff\xff\xff\xff", "ends inside"),
         (b"\x5b\xff\xff\xff\xff\xff\xff\xff\xff", "cannot be read"),
-        (b"\x9f" + b"\x01" * 9_000 + b"\xff", "open"),
+        (b"\x9f" + b"\x01" * 9_000 + b"\xff", "indefinite length"),
         (b"\x81" * (DEPTH + 1) + b"\x01", "too deep"),
         (b"\xa1\x01\x02", "not int"),
         (b"\xa1\x81\x01\x02", "not list|not tuple"),
