@@ -1,14 +1,15 @@
-"""The Binary Actor System Protocol, pure: bytes and events in, effects out.
+"""The Binary Actor System Protocol as pure machines: bytes and events in, effects out.
 
-No sockets, no threads, no clock, no randomness: time, nonces and ids are arguments. The names
-below are the ones a node needs; header constants, effects and codecs of single
-payloads are imported from their modules.
+No sockets, no threads, no clock, no randomness: time, nonces and ids are arguments. A node
+needs the names below; header constants, effects and codecs of single payloads are imported
+from their modules.
 """
 
 if __name__ != "callboard.basp":
-    # Under a second name every class would exist twice, and neither would know the other's.
-    what = "import callboard.basp"
-    raise ImportError(what, name=__name__)
+    # With a second name every class would exist twice, and `except` and `isinstance` would not
+    # recognize objects of the other copy.
+    message = "import callboard.basp"
+    raise ImportError(message, name=__name__)
 
 from callboard.basp.accounting import Account, Accounts
 from callboard.basp.errors import BaspError, LocalProtocolError, RemoteProtocolError

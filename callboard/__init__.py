@@ -1,6 +1,6 @@
 """callboard runs your Python classes as actors on any number of machines.
 
-It tells you within a second when one dies, and accounts for every message.
+It reports the end of an actor within a second, and accounts for every message.
 
     from callboard import Actor, Node, handler
 
@@ -16,7 +16,7 @@ It tells you within a second when one dies, and accounts for every message.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard import composition as _composition  # noqa: F401 - it fills the slots of packages
+from callboard import composition as _composition  # noqa: F401 - its import fills the slots
 
 if TYPE_CHECKING:
     from callboard import errors as errors
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from callboard.topics.actor_subscription import TopicMessage as TopicMessage
     from callboard.topics.actor_subscription import topic as topic
 
-# A name is imported when it is first used, so that who needs one room pays for no other: Spark
-# executors read logs without actors. A test holds this equal to the imports above.
+# A name is imported at its first use, so a program loads only the packages that it uses: Spark
+# executors read logs without actors. A test compares this table with the imports above.
 _HOMES: Final = {
     name: home
     for home, names in {
@@ -118,24 +118,24 @@ _HOMES: Final = {
     for name in names.split()
 }
 _MODULES: Final = ("errors", "events")
-#: Packages that `import callboard` alone reaches by their names.
-_ROOMS: Final = ("broker", "commitlog", "simulation")
+#: Packages that are attributes of `callboard` without an import of their own.
+_PACKAGES: Final = ("broker", "commitlog", "simulation")
 
-if not TYPE_CHECKING:  # checkers see it in the imports
+if not TYPE_CHECKING:  # type checkers use the imports instead
     __all__ = [*_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name (PEP 562)."""
-    if name in _MODULES or name in _ROOMS:
+    if name in _MODULES or name in _PACKAGES:
         return import_module(f"callboard.{name}")
     if name not in _HOMES:
-        what = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(what)
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return value
 
 
 def __dir__() -> list[str]:
-    """Return what can be imported, also where nobody has yet."""
+    """Return all public names, including those that are not imported yet."""
     return sorted({*globals(), *_HOMES, *_MODULES})

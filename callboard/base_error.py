@@ -1,5 +1,5 @@
-"""The root of the errors of callboard, below all rooms that raise some."""
+"""The root of the errors of callboard, which every package may import."""
 
 
 class CallboardError(Exception):
-    """Root of everything that callboard raises at its users."""
+    """Root of all errors that callboard raises in the code of its users."""

@@ -1,10 +1,10 @@
-"""A pytest plugin: every lock asserts its owner and its order.
+"""A pytest plugin: every lock checks its owner and its order.
 
-`-p callboard.checked_locks` puts locks that know the rules of `callboard.locks` in the place of
-all locks that are made from its import on; it has to stand before plugins that import rooms of
-callboard. It makes futures assert that none is completed, and no callback called, by a thread
-that holds a lock. A broken rule raises `LockMisuse`. It fails the test also where the thread of
-a node has caught that error.
+`-p callboard.checked_locks` makes all locks that are created after its import check the rules
+of `callboard.locks`, so it has to be named before plugins that import packages of callboard.
+Futures check that a thread which holds a lock neither completes them nor calls their callbacks.
+A broken rule raises `LockMisuse`, and fails the test even if a thread of a node caught the
+error.
 """
 
 import threading
@@ -22,7 +22,7 @@ class LockMisuse(AssertionError):
 
 
 class _Held(threading.local):
-    """The locks of a thread, in the order in which it took them."""
+    """The locks of a thread, in the order of their acquisition."""
 
     def __init__(self) -> None:
         self.locks: list[CheckedLock] = []
@@ -30,21 +30,22 @@ class _Held(threading.local):
 
 _held: Final = _Held()
 
-#: Seconds below which a wait for a lock stops nobody, in whichever order it is taken.
+#: Waits for a lock with a shorter timeout, in seconds, may be in any order: they cannot block
+#: a thread for long.
 _MOMENT: Final = 1.0
 
-#: What was broken since the last test, with its stack.
+#: Broken rules since the last test, with their stacks.
 _misuses: Final[list[str]] = []
 
 
 def _misuse(text: str) -> LockMisuse:
-    """Record a broken rule, and return the error of it."""
+    """Record a broken rule, and return its error."""
     _misuses.append(f"{text}\n{''.join(traceback.format_stack(limit=25)[:-2])}")
     return LockMisuse(text)
 
 
 class CheckedLock:
-    """A lock that asserts the rules."""
+    """A lock that checks the rules."""
 
     def __init__(self, name: str, rank: int, *, reentrant: bool, runs_users: bool) -> None:
         self.name, self.rank, self.is_reentrant = name, rank, reentrant
@@ -55,7 +56,7 @@ class CheckedLock:
         return f"<lock {self.name!r} of rank {self.rank}>"
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
-        """Take the lock, if this thread may."""
+        """Acquire the lock if the rules allow it."""
         held = _held.locks
         if self in held:
             if not self.is_reentrant:
@@ -65,22 +66,22 @@ class CheckedLock:
             blocking
             and not 0 <= timeout < _MOMENT
             and held
-            and max(each.rank for each in held) >= self.rank
+            and max(lock.rank for lock in held) >= self.rank
         ):
             error = _misuse(f"{self} is taken while this thread holds {held}")
             raise error
-        taken = self._lock.acquire(blocking, timeout)
-        if taken:
+        is_acquired = self._lock.acquire(blocking, timeout)
+        if is_acquired:
             held.append(self)
-        return taken
+        return is_acquired
 
     def release(self) -> None:
-        """Release the lock; only its owner may."""
+        """Release the lock; only its owner may do this."""
         held = _held.locks
         if self not in held:
             error = _misuse(f"{self} is released by a thread that does not hold it")
             raise error
-        for index in range(len(held) - 1, -1, -1):  # the latest of it
+        for index in range(len(held) - 1, -1, -1):  # the latest acquisition first
             if held[index] is self:
                 del held[index]
                 break
@@ -92,7 +93,7 @@ class CheckedLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    # What `threading.Condition` uses.
+    # The methods below are those that `threading.Condition` calls.
 
     def _is_owned(self) -> bool:
         return self in _held.locks
@@ -112,31 +113,31 @@ class CheckedLock:
             _held.locks.append(self)
 
 
-def refuse_held(what: str) -> None:
-    """Raise if this thread holds a lock.
+def refuse_held(action: str) -> None:
+    """Raise if this thread holds a lock; ``action`` is for the text of the error.
 
     Raises:
-        LockMisuse: it does.
+        LockMisuse: this thread holds a lock that guards data.
     """
-    held = [each for each in _held.locks if not each.runs_users]
-    if held:
-        error = _misuse(f"{what} while this thread holds {held}")
+    guards = [lock for lock in _held.locks if not lock.runs_users]
+    if guards:
+        error = _misuse(f"{action} while this thread holds {guards}")
         raise error
 
 
-def _outside(method: Callable[..., Any], what: str) -> Callable[..., Any]:
+def _outside(method: Callable[..., Any], action: str) -> Callable[..., Any]:
     """Return a method that refuses to run under a lock."""
 
     def checked(self: Any, *args: Any) -> Any:
         if not getattr(self, "is_internal", False):
-            refuse_held(what)
+            refuse_held(action)
         return method(self, *args)
 
     return checked
 
 
 def _install() -> None:
-    """Make locks and futures assert the rules."""
+    """Replace the factory of locks, and the methods of futures that call code of users."""
     locks.use(CheckedLock)
     from callboard.kernel.reply import Future
 
@@ -145,38 +146,38 @@ def _install() -> None:
         "set_exception": "a future is failed",
         "_run_callbacks": "callbacks of a future are called",
     }
-    for name, what in methods.items():
-        setattr(Future, name, _outside(getattr(Future, name), what))
+    for name, action in methods.items():
+        setattr(Future, name, _outside(getattr(Future, name), action))
 
 
 _install()
 
 
 def misuses() -> list[str]:
-    """Return what was broken since the last call, each with its stack."""
-    found = _misuses[:]
+    """Return the rules broken since the last call, each with its stack."""
+    texts = _misuses[:]
     _misuses.clear()
-    return found
+    return texts
 
 
 def _left_held() -> list[str]:
-    """Return what is wrong if this thread still holds locks, and forget that it does.
+    """Return an error text for each lock that this thread still holds, and forget the locks.
 
-    A test that was ended from outside, as by a signal, may leave a lock between taking it and
-    the statement that releases it. The tests after it would fail for that.
+    A signal that ends a test may interrupt it between acquiring a lock and the statement that
+    releases it. If the lock were not forgotten, all later tests would fail, too.
     """
-    left = [f"{each} is still held when the test has ended" for each in _held.locks]
+    texts = [f"{lock} is still held when the test has ended" for lock in _held.locks]
     _held.locks.clear()
-    return left
+    return texts
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Fail a test in which a rule was broken, on whichever thread."""
+    """Fail a test if any thread broke a rule."""
     try:
         result = yield
     finally:
-        found = [*misuses(), *_left_held()]
-    if found:
-        pytest.fail("\n".join(found), pytrace=False)
+        texts = [*misuses(), *_left_held()]
+    if texts:
+        pytest.fail("\n".join(texts), pytrace=False)
     return result

@@ -1,8 +1,8 @@
-"""Which parts callboard is made of, by name: the one module that may name all of them.
+"""The parts of callboard by name: the only module that may name all packages.
 
-A package never imports what stands above it. Where it uses such a part all the same, or one
-that few programs need, it asks a slot of `callboard.support.slots`; here each slot is filled.
-Nothing is imported before it is asked for.
+A package never imports a package above it. If it needs such a part, or one that few programs
+use, it loads the part from a slot of `callboard.support.slots`. This module fills these slots
+with names. A part is imported when it is loaded.
 """
 
 from callboard.support import slots

@@ -1,20 +1,21 @@
 """The locks of callboard: each has a name, a rank and an owner.
 
-Every lock that guards data is made here, by `lock`, `condition` or `collecting_lock`. In
-production it is the interpreter's own `RLock`: it costs as much as a `Lock`, and it knows its
-owner. The owner is what tells a call that it runs inside another one: see
+Every lock that guards data is created here, by `lock`, `condition` or `collecting_lock`. In
+production it is the interpreter's `RLock`, which is as fast as a `Lock` and knows its owner. A
+call checks the owner to find out whether it runs inside another call of the same thread: see
 `callboard.support.reentry`.
 
-Three rules hold for all of them:
+Three rules are valid for all of them:
 
-1. **Code of users never runs under a lock.** A future is completed, a callback or a hook is
-   called, and the last reference to an object of a user is dropped after the lock is released:
-   collect, release, then call.
-2. **Locks are taken in the order of their ranks.** A thread that holds a lock takes only locks
-   of higher ranks. Two locks of one rank are never held together.
-3. **A lock is taken once**, unless it is made with `reentrant=True`.
+1. **Code of users never runs under a lock.** Futures are completed, callbacks and hooks are
+   called, and the last reference to a user's object is dropped after the lock is released:
+   collect, release, then call. Otherwise that code could wait for a second lock, whose owner
+   waits for this one.
+2. **Locks are acquired in the order of their ranks.** A thread that holds a lock acquires only
+   locks of higher ranks. Two locks of one rank are never held together.
+3. **A lock is acquired once**, unless it is created with `reentrant=True`.
 
-The pytest plugin `callboard.checked_locks` puts locks that assert these rules in their place.
+The pytest plugin `callboard.checked_locks` replaces the locks by ones that check these rules.
 `docs/locks.md` lists all locks.
 """
 
@@ -28,13 +29,13 @@ class Lock(Protocol):
     """A lock with an owner."""
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:  # noqa: FBT001
-        """Take the lock; return whether it was taken."""
+        """Acquire the lock; return whether it was acquired."""
 
     def release(self) -> None:
         """Release the lock."""
 
     def __enter__(self) -> bool:
-        """Take the lock."""
+        """Acquire the lock."""
 
     def __exit__(self, *_: object) -> None:
         """Release the lock."""
@@ -44,7 +45,7 @@ class Lock(Protocol):
 
 
 class Factory(Protocol):
-    """Makes a lock; see `lock` for the arguments."""
+    """Creates a lock; see `lock` for the arguments."""
 
     def __call__(self, name: str, rank: int, *, reentrant: bool, runs_users: bool) -> Lock:
         """Return a lock."""
@@ -52,50 +53,50 @@ class Factory(Protocol):
 
 def _plain(name: str, rank: int, *, reentrant: bool, runs_users: bool) -> Lock:
     """Return the lock of production."""
-    made: Lock = threading.RLock()  # type: ignore[assignment]  # the stubs lack `_is_owned`
-    return made
+    guard: Lock = threading.RLock()  # type: ignore[assignment]  # the stubs lack `_is_owned`
+    return guard
 
 
-#: All locks that guard data, weakly: for the rare question whether this thread holds any.
-#: Adding, removing and copying are one step of the interpreter each.
-_all: Final[set["ref[Lock]"]] = set()
+#: Weak references to all locks that guard data, for `holds_any`. Adding, removing and copying
+#: are atomic in the interpreter, so the set needs no lock.
+_data_locks: Final[set["ref[Lock]"]] = set()
 
-#: The locks under which code of users may run: under these, waiting is what operations do.
-_that_run_users: Final[set["ref[Lock]"]] = set()
+#: Weak references to all locks that are created with `runs_users=True`.
+_operation_locks: Final[set["ref[Lock]"]] = set()
 
 
 _factory: Factory = _plain
 
 
 def use(factory: Factory) -> None:
-    """Make all locks from here on with a factory; for tests, before the rooms are imported."""
+    """Create all later locks with a factory; tests call it before they import the packages."""
     global _factory
     _factory = factory
 
 
 def lock(name: str, rank: int, *, reentrant: bool = False, runs_users: bool = False) -> Lock:
-    """Make a lock.
+    """Create a lock.
 
     Args:
-        name: what it guards, as in `docs/locks.md`.
-        rank: its place in the order; a thread takes locks of rising ranks only.
-        reentrant: whether its owner may take it again.
-        runs_users: whether code of users may run under it, against the first rule: it makes
-            whole operations follow each other, and guards no data. The page gives the reason.
+        name: the guarded data, as in `docs/locks.md`.
+        rank: position in the order; a thread acquires locks of increasing ranks only.
+        reentrant: whether its owner may acquire it again.
+        runs_users: whether code of users may run under it, an exception to the first rule: the
+            lock serializes whole operations and guards no data. The page gives the reason.
     """
-    made = _factory(name, rank, reentrant=reentrant, runs_users=runs_users)
-    known = _that_run_users if runs_users else _all
-    known.add(ref(made, known.discard))
-    return made
+    guard = _factory(name, rank, reentrant=reentrant, runs_users=runs_users)
+    group = _operation_locks if runs_users else _data_locks
+    group.add(ref(guard, group.discard))
+    return guard
 
 
 def condition(name: str, rank: int) -> threading.Condition:
-    """Make a condition with a lock of its own."""
+    """Create a condition with a new lock."""
     return condition_on(lock(name, rank))
 
 
 def condition_on(guard: Lock) -> threading.Condition:
-    """Make a condition of a lock."""
+    """Create a condition of an existing lock."""
     return threading.Condition(guard)  # type: ignore[arg-type]  # as it is used, a lock
 
 
@@ -106,28 +107,30 @@ Call = tuple[Callable[..., object], tuple[Any, ...]]
 class CollectingLock:
     """A reentrant lock whose owner collects calls that must not run under it.
 
-    What completes futures or calls hooks somewhere below a lock passes them to `after`. The
-    thread that has collected them makes the calls, in their order, when it has released the
-    lock. No other thread makes them: it may hold a lock of its program that a callback takes.
+    Code under the lock that would complete a future or call a hook passes this call to
+    `after`. The same thread executes the collected calls in order after it has released the
+    lock. No other thread may execute them: it may hold a lock of its program that a callback
+    acquires.
     """
 
     __slots__ = ("calls", "guard", "outer")
 
     def __init__(self, name: str, rank: int) -> None:
-        """Make a lock as `lock` does."""
-        #: For hot paths: its owner calls `release` of this object if there are `calls`.
+        """Create a lock; the arguments are those of `lock`."""
+        #: The lock itself, for hot paths. Its owner must call `release` of this object if there
+        #: are `calls`.
         self.guard = lock(name, rank, reentrant=True)
-        #: What the owner has collected.
+        #: The calls that the owner has collected.
         self.calls: list[Call] = []
-        #: A lock under which this one may be taken: while that is held, it collects.
+        #: A lock of lower rank. While the thread holds it too, the outer lock collects.
         self.outer: CollectingLock | None = None
 
     def __enter__(self) -> None:
-        """Take the lock."""
+        """Acquire the lock."""
         self.guard.acquire()
 
     def __exit__(self, *_: object) -> None:
-        """Release the lock, and make the calls."""
+        """Release the lock, and execute the collected calls."""
         self.release()
 
     @property
@@ -136,7 +139,7 @@ class CollectingLock:
         return is_owned(self.guard)
 
     def after(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function when this thread has released the lock; at once if it has not it."""
+        """Call a function after this thread has released the lock, or at once without it."""
         outer = self.outer
         if outer is not None and outer.is_owned:
             outer.after(function, *args)
@@ -146,21 +149,21 @@ class CollectingLock:
             function(*args)
 
     def _at_fork_reinit(self) -> None:
-        """Forget who holds it: in a forked process that thread does not exist."""
+        """Free the lock in a forked process if a thread held it that does not exist there."""
         if not self.is_owned:
             self.guard, self.calls = _renewed(self.guard), []
 
     def release(self) -> None:
-        """Release the lock, and make the calls unless this thread has taken it twice.
+        """Release the lock; execute the calls unless this thread still holds it.
 
         Raises:
-            BaseException: what the first call that failed has raised; all were made.
+            BaseException: the exception of the first call that failed, after all calls.
         """
         calls = self.calls
         if not calls:
             self.guard.release()
             return
-        self.calls = []  # before the next owner collects
+        self.calls = []  # before the release, because the next owner collects its own calls
         self.guard.release()
         if self.is_owned:
             self.calls = calls + self.calls
@@ -176,27 +179,27 @@ class CollectingLock:
 
 
 def collecting_lock(name: str, rank: int) -> CollectingLock:
-    """Make a reentrant lock whose owner collects calls."""
+    """Create a reentrant lock whose owner collects calls."""
     return CollectingLock(name, rank)
 
 
 class Turn:
-    """A turn that one thread at a time has, and for which none waits.
+    """A permission that one thread at a time has, and for which no thread waits.
 
-    A thread that does not get it leaves its work to the one that has it. So whoever has it may
-    call code of users.
+    A thread that does not get it leaves its work to the thread that has it. Because no thread
+    waits for it, its owner may call code of users.
     """
 
     __slots__ = ("_free",)
 
     def __init__(self) -> None:
-        """Make a turn that nobody has."""
+        """Create a free turn."""
         self._free = [None]
 
     def take(self) -> bool:
-        """Take the turn; return False if somebody has it, this thread included."""
+        """Take the turn; return False if a thread has it, even if it is this one."""
         try:
-            self._free.pop()  # one step of the interpreter
+            self._free.pop()  # atomic in the interpreter
         except IndexError:
             return False
         return True
@@ -206,39 +209,39 @@ class Turn:
         self._free.append(None)
 
     def _at_fork_reinit(self) -> None:
-        """Forget who has it: in a forked process that thread does not exist."""
+        """Free the turn in a forked process: its owner does not exist there."""
         self._free = [None]
 
 
 def _renewed(guard: Any) -> Any:
-    """Return a lock that nobody holds, in a forked process."""
+    """Free a lock in a forked process, and return it."""
     guard._at_fork_reinit()  # noqa: SLF001  # for modules of Python, which do the same
     return guard
 
 
 def renew_all() -> None:
-    """Renew all locks in a forked process, except those that the thread which forked holds.
+    """Free all locks in a forked process, except those of the thread that forked.
 
-    The threads that hold the others do not exist there, so nobody would release them.
+    The owners of the others do not exist there, so the locks would never be released.
     """
-    for known in [*_all, *_that_run_users]:
-        made = known()
-        if made is not None and not is_owned(made):
-            _renewed(made)
+    for reference in [*_data_locks, *_operation_locks]:
+        guard = reference()
+        if guard is not None and not is_owned(guard):
+            _renewed(guard)
 
 
 def is_owned(guard: Lock) -> bool:
     """Return whether this thread holds a lock."""
-    return guard._is_owned()  # noqa: SLF001  # public in all but its name: `Condition` uses it
+    return guard._is_owned()  # noqa: SLF001  # `threading.Condition` uses it in the same way
 
 
 def owner_test(guard: Lock) -> Callable[[], bool]:
-    """Return what tells whether its thread holds a lock; hot paths keep it and call it."""
+    """Return `is_owned` of one lock as a function without arguments, for hot paths."""
     return guard._is_owned  # noqa: SLF001  # as in `is_owned`
 
 
 def is_taken(guard: Lock) -> bool:
-    """Return whether any thread, this one included, holds a lock at this moment."""
+    """Return whether any thread, including this one, holds a lock at this moment."""
     if is_owned(guard) or not guard.acquire(blocking=False):
         return True
     guard.release()
@@ -246,14 +249,14 @@ def is_taken(guard: Lock) -> bool:
 
 
 def take_if_free(guard: Lock) -> bool:
-    """Take a lock that no thread holds, this one included; return whether it was taken."""
+    """Acquire a lock if no thread holds it, including this one; return whether it did."""
     return not is_owned(guard) and guard.acquire(blocking=False)
 
 
 def holds_any() -> bool:
-    """Return whether this thread holds any lock that guards data; it looks at all of them."""
-    for known in list(_all):
-        made = known()
-        if made is not None and is_owned(made):
+    """Return whether this thread holds any lock that guards data; it checks all of them."""
+    for reference in list(_data_locks):
+        guard = reference()
+        if guard is not None and is_owned(guard):
             return True
     return False

@@ -1,7 +1,8 @@
-"""A few pages over HTTP for monitoring, each made when somebody asks for it.
+"""A few pages over HTTP for monitoring, each created for its request.
 
-The server answers on threads of its own. Every program that reaches the port may ask, so it
-belongs on 127.0.0.1 or a network of yours. Pages of other sites may not: see `host_guard`.
+The server answers on its own threads. Every program that can reach the port can read the pages,
+so bind it to 127.0.0.1 or to a private network. Web pages of other sites are refused: see
+`host_guard`.
 """
 
 import logging
@@ -24,16 +25,16 @@ _log = logging.getLogger("callboard")
 PLAIN: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 
-#: Bytes of a text that is posted: a level or a name, never a document.
+#: Bytes of a posted text, which is a level or a name.
 POST_LIMIT: Final = 4_096
 
-#: Pages for probes and Prometheus, which ask by the names of services. They hold no payloads,
-#: so they are answered under every host if other machines reach the port.
+#: Pages for probes and Prometheus, which send names of services as the host. They contain
+#: no messages, so a port that other machines can reach answers them for every host.
 PROBED_PAGES: Final = ("/livez", "/readyz", "/metrics")
 
 
 class Page(NamedTuple):
-    """What is answered."""
+    """An answer."""
 
     status: HTTPStatus
     content_type: str
@@ -45,17 +46,17 @@ Actions = Mapping[str, Callable[[str], Page]]
 
 
 def text_page(text: str, status: HTTPStatus = HTTPStatus.OK) -> Page:
-    """Return a page of plain text; its line end is added."""
+    """Return a page of plain text; a line break is added."""
     return Page(status, PLAIN, f"{text}\n")
 
 
 def json_page(value: Any) -> Page:
-    """Return a page with a value as JSON; what JSON lacks is written as text."""
+    """Return a page with a value as JSON; values that JSON lacks are written as text."""
     return Page(HTTPStatus.OK, JSON, json_of(value, ensure_ascii=True, default=str) + "\n")
 
 
 def metrics_page(metrics: Iterable[Metric]) -> Page:
-    """Return a page with metrics, as Prometheus reads them."""
+    """Return a page with metrics in the format of Prometheus."""
     return Page(HTTPStatus.OK, CONTENT_TYPE, exposition(metrics))
 
 
@@ -72,19 +73,19 @@ class PageServer(Closing):
         hosts: Iterable[str] = (),
         option: str = "hosts",
     ) -> None:
-        """Open the port and begin to answer.
+        """Open the port and start to answer.
 
         Args:
-            pages: for each path what makes its page; called on any thread.
+            pages: function that creates the page of each path; called on any thread.
             host: local address.
-            port: TCP port; 0 picks one.
-            actions: for each path what is done with a text that is posted there.
-            hosts: names by which the port is reached, beside addresses, `localhost` and the
-                name of the machine; `*` for all.
-            option: what the option for `hosts` is called.
+            port: TCP port; 0 selects a free one.
+            actions: function that handles a text posted to each path.
+            hosts: names of the port, besides addresses, `localhost` and the name of the
+                machine; `*` for all.
+            option: name of the option for `hosts`, for error texts.
 
         Raises:
-            OSError: the address is not ours or the port is taken.
+            OSError: the address is not one of this machine, or the port is in use.
         """
         guard = HostGuard.of_port(host, hosts, option=option)
         self._server = _http_server((host, port), pages, actions or {}, guard)
@@ -92,12 +93,12 @@ class PageServer(Closing):
 
     @property
     def port(self) -> int:
-        """The port that was opened."""
+        """The number of the port."""
         return self._server.port
 
     @property
     def url(self) -> str:
-        """Where it answers, without a path."""
+        """The URL of the server, without a path."""
         return f"http://{self._server.server_address[0]!s}:{self.port}"
 
     def close(self) -> None:
@@ -108,14 +109,14 @@ class PageServer(Closing):
 def _http_server(
     address: tuple[str, int], pages: Pages, actions: Actions, guard: HostGuard
 ) -> "WebServer":
-    """Open a port. `http.server` is loaded here: most programs never serve a page."""
+    """Open a port. `http.server` is imported here, because most programs serve no pages."""
     from callboard.web import WebHandler, WebServer
 
     class PageHandler(WebHandler):
         """Answers one connection."""
 
         def refusal(self) -> Refusal | None:
-            """Return why the request is refused; probes may ask a public port by any name."""
+            """Return the reason to refuse the request; a public port answers all probes."""
             path, is_get = self.path.partition("?")[0], self.command in ("GET", "HEAD")
             if guard.any_address and is_get and path in PROBED_PAGES:
                 return None
@@ -131,13 +132,13 @@ def _http_server(
         def do_POST(self) -> None:  # noqa: N802  # as above
             action = actions.get(self.path)
             if action is None:
-                self._send(text_page("nothing is done here", HTTPStatus.NOT_FOUND))
-            elif (posted := self.body(POST_LIMIT)) is None:
-                text = f"a text of at most {POST_LIMIT} bytes, with its length, is taken here"
+                self._send(text_page("this path takes no POST", HTTPStatus.NOT_FOUND))
+            elif (content := self.body(POST_LIMIT)) is None:
+                text = f"post a text of at most {POST_LIMIT} bytes, with a Content-Length"
                 self._send(text_page(text, HTTPStatus.BAD_REQUEST))
             else:
-                made = partial(action, posted.decode(errors="replace"))
-                self._send(_made(made, self.path))
+                page = partial(action, content.decode(errors="replace"))
+                self._send(_created(page, self.path))
 
         def _send(self, page: Page) -> None:
             body = page.text.encode(errors="replace")
@@ -157,16 +158,16 @@ def _get(pages: Pages, actions: Actions, target: str) -> Page:
     page = pages.get(path)
     if page is None:
         if actions.get(path) is not None:
-            text = "this changes something; send it by POST"
+            text = "this path changes the node; use POST"
             return text_page(text, HTTPStatus.METHOD_NOT_ALLOWED)
-        text = f"nothing here; there are {', '.join(pages)}"
+        text = f"no such page; the pages are {', '.join(pages)}"
         return text_page(text, HTTPStatus.NOT_FOUND)
-    return _made(page, target)
+    return _created(page, target)
 
 
-def _made(page: Callable[[], Page], target: str) -> Page:
+def _created(page: Callable[[], Page], target: str) -> Page:
     try:
         return page()
-    except BaseException as error:  # noqa: BLE001  # what it shows may have ended meanwhile
-        logged(_log, "the page %s could not be made", printable(target), error=error)
+    except BaseException as error:  # noqa: BLE001  # such as an actor that ended during the call
+        logged(_log, "the page %s could not be created", printable(target), error=error)
         return text_page("see the log", HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -1,4 +1,4 @@
-"""The public part of `callboard.support.text`: names that a log or terminal may show."""
+"""The public part of `callboard.support.text`: texts that are safe for a log or a terminal."""
 
 from callboard.support.text import printable
 

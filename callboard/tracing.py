@@ -1,21 +1,21 @@
-"""Spans of OpenTelemetry: one for each ask, and one for each message that is handled.
+"""Spans of OpenTelemetry: one for each ask, and one for each handled message.
 
     from callboard import tracing
 
     tracing.start()                       # with the provider that the program has set
     with Node() as node: ...
 
-The trace context that callboard carries with messages joins the spans, over any number of
-actors and nodes: the span of an ask is a child of the span that its asker is in; that of a
-handler is a child of the ask, or of the span in which its message was told. A message that came
-without a context begins a trace. What the runtime asks for itself has no spans.
+Messages carry a trace context, which connects the spans across actors and nodes. The span of an
+ask is a child of the asker's span. The span of a handler is a child of the ask, or of the
+sender's span if its message is not an ask. A message without a context begins a trace. Messages
+of the runtime itself have no spans.
 
-| span | kind | its time |
+| span | kind | duration |
 |---|---|---|
 | `ask TYPE` | client | from the ask to its answer or error |
-| `ACTOR.HANDLER` | server for asks, consumer for tells | of the handler, awaits included |
+| `ACTOR.HANDLER` | server for asks, consumer for tells | the handler, including awaits |
 
-Needs the extra `otel`; without `start()` the package is not imported, and nothing costs more.
+Needs the extra `otel`. Before `start()` the package is not imported, and messages cost no more.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from callboard.support.text import error_text
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
-#: Whose messages have no spans: the runtime's own.
+#: Modules whose messages and handlers have no spans: those of the runtime.
 _OWN: Final = "callboard."
 
 
@@ -45,17 +45,17 @@ class OpenTelemetryMissing(CallboardError, ImportError):
 
 
 def start(tracer_provider: "TracerProvider | None" = None) -> None:
-    """Make spans of what is asked, and of what actors handle that are spawned from now on.
+    """Start spans for all asks, and for messages to actors that are spawned later.
 
-    Call it once in each process, before its nodes are made.
+    Call it once in each process, before you create its nodes.
 
     Args:
-        tracer_provider: makes the tracer; left out, the one that the program has set, or what
-            `opentelemetry-instrument` and the variables `OTEL_…` configure.
+        tracer_provider: creates the tracer; by default the provider that the program has set,
+            or the one that `opentelemetry-instrument` and the variables `OTEL_…` configure.
 
     Raises:
         OpenTelemetryMissing: the extra `otel` is not installed.
-        WrongArgument: that is no provider.
+        WrongArgument: the argument is not a provider.
     """
     try:
         from opentelemetry import trace
@@ -70,12 +70,12 @@ def start(tracer_provider: "TracerProvider | None" = None) -> None:
 
 
 def stop() -> None:
-    """Make no spans from now on; contexts are carried as without them."""
+    """Stop creating spans; messages still carry trace contexts."""
     INSTRUMENTATION.make_spans(None)
 
 
 class _Spans:
-    """Makes spans, from the contexts that messages carry and for them."""
+    """Creates the spans, and converts their contexts to those of messages."""
 
     def __init__(self, provider: "TracerProvider | None") -> None:
         from opentelemetry import trace
@@ -86,29 +86,29 @@ class _Spans:
         self._texts = tracecontext.TraceContextTextMapPropagator()
 
     def current(self) -> TraceContext | None:
-        """Return the context of the current span, else the one that was carried here."""
+        """Return the context of the current span, or else of the message being handled."""
         return self._written(self._api.get_current_span()) or INSTRUMENTATION.trace.get()
 
     def _written(self, span: "Span") -> TraceContext | None:
-        """Return the context of a span as it is carried; None for one that is none."""
+        """Return the context of a span as messages carry it; None for an invalid span."""
         texts: dict[str, str] = {}
         self._texts.inject(texts, self._api.set_span_in_context(span))
         parent = texts.get("traceparent")
         return None if parent is None else TraceContext(parent, texts.get("tracestate", ""))
 
     def ask(self, ref: Any, message: object) -> Begun | None:
-        """Begin the span of an ask; None for one of the runtime's own."""
+        """Begin the span of an ask; return None for an ask of the runtime."""
         kind = type(message)
-        what = message.method if isinstance(message, Call) else kind.__qualname__
+        label = message.method if isinstance(message, Call) else kind.__qualname__
         if kind.__module__.startswith(_OWN) and kind is not Call:
             return None
         carried = self.current()
         span = self._tracer.start_span(
-            f"ask {what}",
+            f"ask {label}",
             context=self._read(carried),
             kind=self._api.SpanKind.CLIENT,
             attributes={
-                **_operation("send", what),
+                **_operation("send", label),
                 "callboard.destination.actor.id": ref.actor_id,
                 "callboard.destination.node.id": ref.node_id.hex(),
             },
@@ -141,7 +141,7 @@ class _Spans:
             if not awaits:
                 with self._handling(name, args, is_method=is_method):
                     return function(*args, **kwargs)
-            if is_method:  # who called it gets an error, and the actor goes on
+            if is_method:  # wrong arguments are the caller's error, and must not stop the actor
                 try:
                     inspect.signature(function).bind(*args, **kwargs)
                 except TypeError as error:
@@ -152,7 +152,7 @@ class _Spans:
 
     @contextmanager
     def _handling(self, name: str, args: tuple[Any, ...], *, is_method: bool) -> Iterator[None]:
-        """Have a span while an actor handles a message, or a call of a method."""
+        """Hold a span open while an actor handles a message, or a call of a method."""
         cell = current_cell.get()
         assert cell is not None, "handlers run in actors"
         sender, runtime = cell.sender, cell.runtime
@@ -186,23 +186,23 @@ class _Spans:
                 raise
 
     def _read(self, carried: TraceContext | None) -> Any:
-        """Return the context of OpenTelemetry with what was carried as its span, if any was."""
+        """Return the context of OpenTelemetry for the trace context of a message."""
         texts = {} if carried is None else {"traceparent": carried.parent}
         if carried is not None and carried.state:
             texts["tracestate"] = carried.state
         return self._texts.extract(texts)
 
     def _failed(self, span: "Span", error: BaseException) -> None:
-        """Write an error into a span, also one whose text cannot be made."""
+        """Record an error in a span, even if its `__str__` raises."""
         with suppress(Exception):
             span.record_exception(error)
         span.set_status(self._api.Status(self._api.StatusCode.ERROR, error_text(error)))
 
 
-def _operation(kind: str, what: object) -> dict[str, Any]:
-    """Return what a span says of any operation, in the words of OpenTelemetry."""
+def _operation(kind: str, label: object) -> dict[str, Any]:
+    """Return the attributes that spans of both kinds have, as OpenTelemetry names them."""
     return {
         "messaging.system": "callboard",
         "messaging.operation.type": kind,
-        "callboard.message": str(what),
+        "callboard.message": str(label),
     }

@@ -1,10 +1,10 @@
-"""What a forked child may do with the objects of its parent: nothing, and it is told so.
+"""Objects of a parent process in a forked child: every use of them raises an error.
 
-`os.fork` and the fork method of `multiprocessing` copy the memory of a process, but none of its
-other threads. In the child a node has nobody who runs it, a lock may be held by a thread that
-does not exist, and every descriptor is shared: a socket keeps a port in use and hides the
-parent's death from its peers, a lock file keeps the next owner out, and two processes that
-append to one file overwrite each other.
+`os.fork` and the fork method of `multiprocessing` copy the memory of a process, but only the
+forking thread. In the child no thread runs the nodes, a lock may be held by a thread that
+does not exist, and all descriptors are shared with the parent: a socket keeps a port in use and
+hides the parent's end from its peers, a lock file blocks the next owner, and two processes that
+append to one file overwrite each other's data.
 
 So every object that holds a descriptor, a lock on a file, or a thread registers here:
 
@@ -12,24 +12,24 @@ So every object that holds a descriptor, a lock on a file, or a thread registers
 
 In a child, before `os.fork` returns there:
 
-1. each registered object counts as a copy (`is_copy`);
-2. all locks of `callboard.locks`, and whatever else our modules and the registered objects
-   lock or wait with, are made anew, so that no call waits for a thread of the parent;
-3. its function is called: it gives the descriptors to `drop`, and marks the object so that
+1. each registered object is marked as a copy (`is_copy`);
+2. all locks of `callboard.locks`, and all locks, conditions and events of our modules and of
+   the registered objects, are reset, so that no call waits for a thread of the parent;
+3. its function is called: it passes the descriptors to `drop`, and marks the object so that
    later calls raise the error that they raise after `close`, with the text of `refusal`.
    `close` itself, and the end of a `with` block, do nothing in a copy;
-4. connections that our listening sockets had accepted are dropped as well.
+4. connections that our listening sockets had accepted are dropped, too.
 
-`drop` puts a read-only `/dev/null` in place of a descriptor. Closing alone would free the
-number: whoever still holds it would write into the next file that the child opens. Nothing of
-the parent changes: its locks of the `flock` kind belong to the open file that it still has, and
-neither a connection nor a lock is ended by a process that merely lets go of its descriptor.
+`drop` replaces a descriptor with a read-only `/dev/null`. If it only closed the descriptor, the
+next file that the child opens would have the same number, and code that still has this number
+would write into that file. Nothing changes for the parent: its `flock` locks belong to the open
+file, which it still has, and a connection does not end while the parent has a descriptor of it.
 
 A connection of SQLite is never closed in a child. The library would remove or copy the
-write-ahead log of the parent, and it believes that the process still has the locks of the file.
-For this reason `inherited_database` names the files that a child must not open.
+write-ahead log of the parent, and it assumes that the process still has the locks of the file.
+For this reason `inherited_database` identifies the files that a child must not open.
 
-Functions here take no lock, and are called on the only thread of the child.
+Functions here acquire no lock, and are called on the only thread of the child.
 """
 
 import atexit
@@ -58,13 +58,13 @@ S = TypeVar("S", bound=socket.socket)
 
 _log = logging.getLogger("callboard")
 
-#: What `stat` says of a file: its device and its number there.
+#: Device and inode number of a file, from `stat`.
 Identity = tuple[int, int]
 
 #: The files beside a database of SQLite.
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 
-#: Where the system lists the open descriptors of this process.
+#: The folder in which the system lists the open descriptors of this process.
 _DESCRIPTORS: Final = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared, not listened at
@@ -88,7 +88,7 @@ class _Entry:
         self.is_copy = False
 
 
-#: By `id`, since objects may compare equal, or not be hashable.
+#: Registered objects by `id`, because objects may compare equal or not be hashable.
 _OWNERS: Final[dict[int, _Entry]] = {}
 
 #: The files of SQLite that were open in the parent.
@@ -100,15 +100,15 @@ _DIALED: Final[set[tuple[str, int]]] = set()
 
 
 def register(owner: T, leave: Callable[[T], object] | None = None) -> None:
-    """Call `leave(owner)` in each forked child, as long as the owner is alive.
+    """Call `leave(owner)` in each forked child while the owner exists.
 
-    Without `leave` its locks are made anew, and it counts as a copy.
+    Without `leave` its locks are reset, and it is marked as a copy.
 
     Args:
-        owner: What holds a descriptor, a lock or a thread. No reference to it is kept.
-        leave: Drops its descriptors and marks it. It takes no lock, waits for nothing, and
-            leaves alone what parent and child share: no `flock`, no `unlink`, no `shutdown`.
-            A function of the class; one that refers to the owner would keep it alive.
+        owner: An object with a descriptor, a lock or a thread. Only a weak reference is kept.
+        leave: Drops its descriptors and marks it. It must not acquire a lock, wait, or change
+            a resource that parent and child share: no `flock`, no `unlink`, no `shutdown`.
+            Pass a function of the class: a bound method would keep the owner alive.
     """
     number = id(owner)
     entry = _OWNERS.get(number)
@@ -123,26 +123,26 @@ def register(owner: T, leave: Callable[[T], object] | None = None) -> None:
 
 
 def is_copy(owner: object) -> bool:
-    """Return whether a registered object is the copy of one that a parent process has."""
+    """Return whether a registered object belongs to a parent process."""
     entry = _OWNERS.get(id(owner))
     return entry is not None and entry.is_copy
 
 
-def refusal(what: str, remedy: str) -> str:
+def refusal(label: str, remedy: str) -> str:
     """Return the text of the error for the use of a copy.
 
     Args:
-        what: The object, as "the log /var/log/x".
-        remedy: What to do in the child, as "open another one here".
+        label: The object, such as "the log /var/log/x".
+        remedy: Advice for the child, such as "open another one here".
     """
     return (
-        f"{what} belongs to the process from which this one was forked, and cannot be used"
+        f"{label} belongs to the process from which this one was forked, and cannot be used"
         f" here; {remedy}, or start processes with 'spawn'"
     )
 
 
 def nothing_in_copies(close: Callable[P, None]) -> Callable[P, None]:
-    """Return a method that does nothing in a copy: what is closed belongs to the parent."""
+    """Return a method that does nothing in a copy, because its resources are the parent's."""
 
     @wraps(close)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -166,11 +166,11 @@ def nothing_awaited_in_copies(
 
 
 class Refusing:
-    """The part of a copy that did the work: every use of it raises."""
+    """Replaces the working part of a copy: every use of it raises."""
 
-    def __init__(self, error: Callable[[str], Exception], what: str, remedy: str) -> None:
-        """Raise `error` with the text of `refusal`."""
-        self.__error, self.__text = error, refusal(what, remedy)
+    def __init__(self, error: Callable[[str], Exception], label: str, remedy: str) -> None:
+        """Create a part that raises `error` with the text of `refusal`."""
+        self.__error, self.__text = error, refusal(label, remedy)
 
     def __getattr__(self, _: str) -> NoReturn:
         raise self.__error(self.__text)
@@ -181,10 +181,10 @@ class Refusing:
 
 
 def drop(*resources: "int | HasDescriptor | None") -> None:
-    """Replace descriptors by `/dev/null`: what they led to is no longer open in this process.
+    """Replace descriptors with `/dev/null`, so their files are no longer open in this process.
 
-    For functions given to `register`. Descriptors that are closed, below zero or None are left
-    out.
+    For functions given to `register`. Descriptors that are closed, negative or None are
+    ignored.
     """
     for resource in resources:
         number = -1
@@ -195,12 +195,12 @@ def drop(*resources: "int | HasDescriptor | None") -> None:
             continue
         try:
             null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # no descriptor is left: this frees one
+        except OSError:  # the process has no free descriptor: closing this one frees it
             with suppress(OSError):
                 os.close(number)
             continue
         try:
-            os.fstat(number)  # a number that is free stays free
+            os.fstat(number)  # raises if the descriptor is closed; it must stay closed
             os.dup2(null, number, inheritable=False)
         except OSError:
             pass
@@ -209,35 +209,38 @@ def drop(*resources: "int | HasDescriptor | None") -> None:
 
 
 def drop_listener(sock: "socket.socket | Any") -> None:
-    """Drop a listening socket and, soon after, all connections that were accepted there."""
+    """Drop a listening socket and, in the last step, all connections accepted by it."""
     with suppress(OSError):
         drop_accepted(*_address_of(sock.getsockname()))
     drop(sock)
 
 
 def drop_accepted(host: str, port: int) -> None:
-    """Let the connections accepted at an address be dropped; port 0 is a Unix socket's path."""
+    """Mark the connections accepted at an address; they are dropped in the last step.
+
+    Port 0 means that ``host`` is the path of a Unix socket.
+    """
     _LISTENED.add((host, port))
 
 
 def drop_endpoint(endpoint: str, *, is_bound: bool) -> None:
-    """Let the connections of an endpoint be dropped, as `tcp://HOST:PORT` or `ipc://PATH`."""
-    scheme, _, place = endpoint.partition("://")
-    host, _, port = place.rpartition(":")
-    note = drop_accepted if is_bound else drop_dialed
+    """Mark the connections of an endpoint `tcp://HOST:PORT` or `ipc://PATH`."""
+    scheme, _, path = endpoint.partition("://")
+    host, _, port = path.rpartition(":")
+    mark = drop_accepted if is_bound else drop_dialed
     if scheme == "ipc":
-        note(place, 0)
+        mark(path, 0)
     elif port.isdecimal():
         host = host.strip("[]")
         is_number = host.replace(".", "").isdecimal() or ":" in host
-        note(host if is_number else "", int(port))
+        mark(host if is_number else "", int(port))
 
 
 def drop_dialed(host: str, port: int) -> None:
-    """Let the connections to an address be dropped, for libraries that keep them to themselves.
+    """Mark the connections to an address, for libraries that do not expose their sockets.
 
     Args:
-        host: An IP address, or empty for any.
+        host: An IP address; empty for all.
         port: The remote port.
     """
     _DIALED.add((host, port))
@@ -250,33 +253,34 @@ def own_socket(sock: S) -> S:
 
 
 def own_listener(sock: S) -> S:
-    """Register a listening socket, with the connections accepted there, and return it."""
+    """Register a listening socket, with the connections accepted by it, and return it."""
     register(sock, drop_listener)
     return sock
 
 
 def own_wake(owner: T) -> T:
-    """Register an object whose `wake_pending` says that a thread will look into it; return it.
+    """Register an object whose `wake_pending` is set while a thread has to check it; return it.
 
-    In a child that thread does not exist: the next call pokes again, and is refused.
+    In a child this thread does not exist. If the flag stayed set, calls would wait for it;
+    after the reset, the next call wakes the runner again, and is refused.
     """
-    register(owner, _unpoke)
+    register(owner, _clear_wake)
     return owner
 
 
-def _unpoke(owner: Any) -> None:
+def _clear_wake(owner: Any) -> None:
     owner.wake_pending = False
 
 
 def keep_for_ever(thing: object) -> None:
-    """Never free an object of a library: its end would act on what the parent has open."""
+    """Keep an object of a library forever: its finalizer would change the parent's files."""
     import ctypes  # only in children
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def at_exit(call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call a function when this process exits, but in none of its forked children."""
+    """Call a function when this process exits, but not in its forked children."""
     process = os.getpid()
 
     def called() -> None:
@@ -287,7 +291,7 @@ def at_exit(call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Non
 
 
 def own_loop(loop: "asyncio.AbstractEventLoop") -> None:
-    """Register an event loop that a thread of ours runs: its poller and its own pipe."""
+    """Register an event loop of one of our threads: its selector and its socket pair."""
     register(loop, _drop_loop)
 
 
@@ -296,7 +300,7 @@ def _drop_loop(loop: Any) -> None:
 
 
 def own_pipes(process: "subprocess.Popen[Any]") -> None:
-    """Register the pipes to a process: it ends when the last descriptor of its input does."""
+    """Register the pipes of a process: open copies of its input would keep it running."""
     register(process, _drop_pipes)
 
 
@@ -308,51 +312,50 @@ def leave_database(connection: object, path: "str | Path") -> None:
     """Drop the descriptors of a connection of SQLite that is never closed.
 
     Args:
-        connection: It is kept for ever: its end would be that of a connection to the parent's
-            file.
-        path: Of the database.
+        connection: The connection, which is kept forever: freeing it would close it.
+        path: Path of the database.
     """
     keep_for_ever(connection)
-    place = os.path.realpath(path)
-    names = {place + ending for ending in _ENDINGS}
+    database = os.path.realpath(path)
+    names = {database + ending for ending in _ENDINGS}
     for number in _open_descriptors():
         with suppress(OSError):
             link = os.readlink(f"{_DESCRIPTORS}/{number}")  # noqa: PTH115
             name = link.removesuffix(" (deleted)")
             if name in names:
-                if name == place:
-                    found = os.fstat(number)
-                    _DATABASES[found.st_dev, found.st_ino] = place
+                if name == database:
+                    status = os.fstat(number)
+                    _DATABASES[status.st_dev, status.st_ino] = database
                 drop(number)
 
 
 def inherited_database(path: "str | Path") -> bool:
-    """Return whether a file of SQLite was open in the process from which this was forked."""
+    """Return whether a file of SQLite was open in the parent when this process was forked."""
     if _DATABASES:
         with suppress(OSError):
-            found = os.stat(path)  # noqa: PTH116  # a path may be a text
-            return (found.st_dev, found.st_ino) in _DATABASES
+            status = os.stat(path)  # noqa: PTH116  # a path may be a text
+            return (status.st_dev, status.st_ino) in _DATABASES
     return False
 
 
 def renew_locks(holder: object) -> None:
-    """Make the locks, conditions and events of an object or module anew: nobody holds them.
+    """Reset the locks, conditions and events of an object or module.
 
-    What has a lock has `_at_fork_reinit`, as the locks of Python and of `callboard.locks` have.
+    They have a method `_at_fork_reinit`, as the locks of Python and of `callboard.locks` do.
     """
     for value in _values_of(holder):
-        # Looked up on the class: what users' objects answer to unknown names is not asked.
+        # Looked up in the class, because `__getattr__` of a user's object may return anything.
         kind = type(value)
         renew = getattr(kind, "_at_fork_reinit", None)
         if renew is not None:
             is_owned = getattr(kind, "_is_owned", None)
-            # What the thread that forked holds it will release.
+            # The forking thread exists in the child, and releases its locks itself.
             if is_owned is None or kind is threading.Condition or not is_owned(value):
                 renew(value)
 
 
 def _values_of(holder: object) -> Iterator[object]:
-    """Iterate over the attributes of an object."""
+    """Yield the values of the attributes of an object."""
     yield from list(getattr(holder, "__dict__", {}).values())
     for kind in type(holder).__mro__:
         names = kind.__dict__.get("__slots__", ())
@@ -363,7 +366,7 @@ def _values_of(holder: object) -> Iterator[object]:
 
 
 def _in_child() -> None:
-    """Leave all that belongs to the parent."""
+    """Reset locks, and drop all resources of the parent."""
     locks.renew_all()
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "callboard":
@@ -377,7 +380,7 @@ def _in_child() -> None:
         for leave in entry.leaves if owner is not None else ():
             try:
                 leave(owner)
-            except Exception:  # noqa: BLE001  # the others have to be left all the same
+            except Exception:  # noqa: BLE001  # the other objects must be left, too
                 _log.exception("a forked process could not leave %s", type(owner).__name__)
     if _LISTENED or _DIALED:
         _drop_connections()
@@ -386,7 +389,7 @@ def _in_child() -> None:
 
 
 def _drop_connections() -> None:
-    """Drop the connections of addresses that were noted."""
+    """Drop the connections of marked addresses."""
     for number in _open_descriptors():
         with suppress(OSError):
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
@@ -402,7 +405,7 @@ def _drop_connections() -> None:
 
 
 def _is_at(addresses: set[tuple[str, int]], read: Callable[[], Any]) -> bool:
-    """Return whether an address of a socket is one of some."""
+    """Return whether the address of a socket, returned by `read`, is one of some addresses."""
     if not addresses:
         return False
     try:
@@ -412,12 +415,12 @@ def _is_at(addresses: set[tuple[str, int]], read: Callable[[], Any]) -> bool:
     host = host.removeprefix("::ffff:")
     return (host, port) in addresses or (
         port > 0
-        and any(port == known and (name in _ANY_HOST or not name) for name, known in addresses)
+        and any(port == other and (name in _ANY_HOST or not name) for name, other in addresses)
     )
 
 
 def _address_of(address: Any) -> tuple[str, int]:
-    """Return host and port of what `getsockname` returns; path and 0 of a Unix socket."""
+    """Return host and port of a result of `getsockname`; path and 0 for a Unix socket."""
     if isinstance(address, tuple) and len(address) > 1:
         return str(address[0]), int(address[1])
     name = os.fsdecode(address) if isinstance(address, bytes | str) else ""
@@ -425,7 +428,7 @@ def _address_of(address: Any) -> tuple[str, int]:
 
 
 def _open_descriptors() -> list[int]:
-    """Return the numbers of the descriptors that are open."""
+    """Return the open descriptors of this process."""
     with suppress(OSError):
         return [int(name) for name in os.listdir(_DESCRIPTORS) if name.isdigit()]  # noqa: PTH208
     return []

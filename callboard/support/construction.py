@@ -1,12 +1,13 @@
-"""Instances of what was sent or stored: the fields have the values that they had there.
+"""Instances of sent or stored messages: each field has the value that was sent or stored.
 
-A class may have code that runs when an instance is made: `__post_init__`, its own `__init__`,
-`__new__` or `__setattr__`. It may check the values of a peer, so it runs for received values.
-But it has run before, where the value was made: a change such as "from euros to cents" is wrong
-when it is made twice. So fields that it changes get back what was sent, and the log
-names the class once.
+A class may have code that runs when an instance is created: `__post_init__`, its own
+`__init__`, `__new__` or `__setattr__`. This code may check values, so it also runs for values
+of peers. But it has already run where the value was created, and a conversion such as "from
+euros to cents" must not be applied twice. Therefore fields that it changes are set back to the
+sent value, and the log names the class once.
 
-Whether a class has such code is decided when it is registered: others are made directly.
+Whether a class has such code is determined when it is registered. Instances of other classes
+are created directly.
 """
 
 import dataclasses
@@ -27,15 +28,15 @@ _CONTAINERS: Final = frozenset({list, dict, set, bytearray})
 
 
 def constructor_of(cls: type, names: Iterable[str]) -> Callable[..., Any]:
-    """Return what makes an instance of values for these fields, in order or by name.
+    """Return a function that creates an instance from values of fields, in order or by name.
 
-    It is the class itself where that has no code of its own.
+    It is the class itself if the class has no code of its own.
     """
     return Restoring(cls, names) if has_own_code(cls) else cls
 
 
 def has_own_code(cls: type) -> bool:
-    """Return whether code that nobody generated runs when an instance is made."""
+    """Return whether code that is not generated runs when an instance is created."""
     if issubclass(cls, tuple):
         return _is_written(cls, "__new__") or _is_written(cls, "__init__")
     is_frozen = getattr(cls, "__dataclass_params__", None)
@@ -50,27 +51,27 @@ def has_own_code(cls: type) -> bool:
 
 
 def _is_written(cls: type, name: str) -> bool:
-    """Return whether a method is a function that was not generated."""
-    found = next((vars(kind)[name] for kind in cls.__mro__ if name in vars(kind)), None)
-    if isinstance(found, (staticmethod, classmethod)):
-        found = found.__func__
-    if isinstance(found, FunctionType):
-        return found.__code__.co_filename != _GENERATED
-    return False  # a built-in one, or one that is generated when it is looked up
+    """Return whether a method is a Python function that is not generated."""
+    method = next((vars(kind)[name] for kind in cls.__mro__ if name in vars(kind)), None)
+    if isinstance(method, (staticmethod, classmethod)):
+        method = method.__func__
+    if isinstance(method, FunctionType):
+        return method.__code__.co_filename != _GENERATED
+    return False  # built-in, or generated at its first use
 
 
 def runs_code_of_users(cls: type) -> bool:
-    """Return whether reading instances of a class runs functions that its user wrote.
+    """Return whether reading instances of a class runs functions of the user.
 
-    Such a function may take any time, so a node calls it in the turn of the actor that gets
-    the message. Beside what makes an instance these are `__hash__` and `__eq__` of keys and
-    elements of sets, and the makers of defaults. Classes of callboard itself have none.
+    Such a function may take any time, so a node calls it in the turn of the receiving actor.
+    Besides the code for new instances, these functions are `__hash__` and `__eq__` of keys and
+    elements of sets, and default factories. Classes of callboard itself have none.
     """
     if _is_ours(cls.__module__):
         return False
     if _is_users(cls, "__hash__") or _is_users(cls, "__eq__"):
         return True
-    if issubclass(cls, Enum):  # members are there already; flags are made of their bits
+    if issubclass(cls, Enum):  # members exist already; combinations of flags are created
         return issubclass(cls, Flag) and _is_users(cls, "_missing_")
     if has_own_code(cls):
         return True
@@ -91,68 +92,75 @@ def _is_users(cls: type, name: str) -> bool:
 
 
 class Restoring:
-    """Makes instances of a class that has code of its own."""
+    """Creates instances of a class that has its own code, with the sent values of fields."""
 
-    __slots__ = ("_cls", "_is_told", "_names")
+    __slots__ = ("_cls", "_has_warned", "_names")
 
     def __init__(self, cls: type, names: Iterable[str]) -> None:
         self._cls = cls
         self._names = tuple(names)
-        self._is_told = False
+        self._has_warned = False
 
     def __call__(self, *values: Any, **fields: Any) -> Any:
-        """Return an instance of the values that were sent."""
-        sent = dict(zip(self._names, values, strict=False))
-        sent.update(fields)
-        return self.make(sent, sent.keys())
+        """Return an instance with the sent values, given in order or by name."""
+        sent_fields = dict(zip(self._names, values, strict=False))
+        sent_fields.update(fields)
+        return self.make(sent_fields, sent_fields.keys())
 
     def make(self, fields: Mapping[str, Any], sent: Collection[str]) -> Any:
-        """Return an instance, of which only some fields were sent.
+        """Return an instance.
 
-        The others have defaults, which the code of the class may change.
+        Args:
+            fields: values for the constructor.
+            sent: names of fields that were sent. The others have defaults, which the code of
+                the class may change.
         """
-        kept = {name: _kept(fields[name]) for name in sent if name in fields}
-        made = self._cls(**fields)
-        if type(made) is not self._cls:
-            return made
-        if isinstance(made, tuple):
-            return self._restored_tuple(made, fields, kept)
-        for name, value in kept.items():
-            given, now = fields[name], getattr(made, name, _NOTHING)
-            if now is given and (value is given or _is_equal(value, given)):
+        copies = {name: _copied(fields[name]) for name in sent if name in fields}
+        instance = self._cls(**fields)
+        if type(instance) is not self._cls:
+            return instance
+        if isinstance(instance, tuple):
+            return self._restored_tuple(instance, fields, copies)
+        for name, copy in copies.items():
+            given, current = fields[name], getattr(instance, name, _NOTHING)
+            # Equal to the copy, too: the code may have changed a list in place.
+            if current is given and (copy is given or _is_equal(copy, given)):
                 continue
-            self._tell(name, value, now)
-            object.__setattr__(made, name, value)
-        return made
+            self._warn(name, copy, current)
+            object.__setattr__(instance, name, copy)
+        return instance
 
     def _restored_tuple(
-        self, made: Any, fields: Mapping[str, Any], kept: Mapping[str, Any]
+        self, instance: Any, fields: Mapping[str, Any], copies: Mapping[str, Any]
     ) -> Any:
-        """Return a named tuple with what was sent; one that changed is made anew."""
-        values = [kept.get(name, now) for name, now in zip(made._fields, made, strict=False)]
-        is_same = len(values) == len(made) and all(
-            now is fields[name] and _is_equal(kept.get(name, now), now)
-            for name, now in zip(made._fields, made, strict=False)
-            if name in kept
+        """Return a named tuple with the sent values; create a new one if any was changed."""
+        values = [
+            copies.get(name, current)
+            for name, current in zip(instance._fields, instance, strict=False)
+        ]
+        is_same = len(values) == len(instance) and all(
+            current is fields[name] and _is_equal(copies.get(name, current), current)
+            for name, current in zip(instance._fields, instance, strict=False)
+            if name in copies
         )
         if is_same:
-            return made
-        for name, value, now in zip(made._fields, values, made, strict=False):
-            self._tell(name, value, now)
+            return instance
+        for name, value, current in zip(instance._fields, values, instance, strict=False):
+            self._warn(name, value, current)
         restored: Any = tuple.__new__(self._cls, values)
-        if hasattr(made, "__dict__"):
-            vars(restored).update(vars(made))
+        if hasattr(instance, "__dict__"):
+            vars(restored).update(vars(instance))
         return restored
 
-    def _tell(self, name: str, sent: Any, now: Any) -> None:
-        """Log a field that has another value than was sent, once for the class."""
-        if self._is_told or _is_equal(sent, now):
+    def _warn(self, name: str, sent_value: Any, current: Any) -> None:
+        """Log a field whose value was changed, once for the class."""
+        if self._has_warned or _is_equal(sent_value, current):
             return
-        self._is_told = True
+        self._has_warned = True
         _log.warning(
-            "%s.%s changes field %r when it is made; values that were sent or stored keep what "
-            "they had. Change it where it is made first, or let the code give the same result "
-            "when it runs twice",
+            "%s.%s changes field %r when an instance is created; received and stored instances "
+            "keep the original value. Change the value before the first instance is created, "
+            "or let the code give the same result when it runs twice",
             self._cls.__module__,
             self._cls.__qualname__,
             name,
@@ -160,7 +168,7 @@ class Restoring:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Return whether two values are equal; what raises is not."""
+    """Return whether two values are equal; False if the comparison raises."""
     if one is other:
         return True
     try:
@@ -169,39 +177,39 @@ def _is_equal(one: Any, other: Any) -> bool:
         return False
 
 
-def _kept(value: Any) -> Any:
-    """Return a value that code which has the original cannot change."""
+def _copied(value: Any) -> Any:
+    """Return a value that does not change with the original; immutable parts are shared."""
     kind = type(value)
     if kind in _CONTAINERS:
         if kind is list:
-            return [_kept(item) for item in value]
+            return [_copied(item) for item in value]
         if kind is dict:
-            return {key: _kept(item) for key, item in value.items()}
+            return {key: _copied(item) for key, item in value.items()}
         return kind(value)
     if kind is tuple:
-        items = tuple(map(_kept, value))
+        items = tuple(map(_copied, value))
         is_same = all(map(_is_identical, items, value))
         return value if is_same else items
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _kept_record(value)
+        return _copied_record(value)
     return value
 
 
 def _is_identical(one: object, other: object) -> bool:
-    """Return whether two names are of one object."""
+    """Return whether both arguments are the same object."""
     return one is other
 
 
-def _kept_record(value: Any) -> Any:
-    """Return a copy of a record with what it holds, made without its code."""
+def _copied_record(value: Any) -> Any:
+    """Return a deep copy of a dataclass instance, without running code of its class."""
     names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-    fields = {name: _kept(getattr(value, name)) for name in names}
+    fields = {name: _copied(getattr(value, name)) for name in names}
     is_frozen = type(value).__dataclass_params__.frozen
     if is_frozen and all(fields[name] is getattr(value, name) for name in names):
         return value
-    copied: Any = object.__new__(type(value))
+    record: Any = object.__new__(type(value))
     if hasattr(value, "__dict__"):
-        vars(copied).update(vars(value))
+        vars(record).update(vars(value))
     for name, item in fields.items():
-        object.__setattr__(copied, name, item)
-    return copied
+        object.__setattr__(record, name, item)
+    return record

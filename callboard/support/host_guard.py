@@ -1,12 +1,12 @@
-"""The guard of every port that speaks HTTP: by which names it is reached, and for which pages.
+"""The guard of HTTP ports: refuses requests with other hosts, and from pages of other sites.
 
 A page of another site can make a browser send requests to a port of this machine. With DNS
-rebinding the site's own name leads here, and the page may then read the answers as well. So a
-request has to name one of the port's own hosts (`Host`): an address, `localhost`, the name of
-the machine, or one of `hosts`. If a page sends it (`Origin`, `Sec-Fetch-Site`), the page has to
-be of that host too.
+rebinding, the name of that site resolves to this machine, and then the page can read the
+answers, too. Therefore the `Host` of a request must be one of the port's hosts: an address,
+`localhost`, the name of the machine, or one of `hosts`. If a page sends the request (`Origin`,
+`Sec-Fetch-Site`), the page must be of the same host.
 
-Sans-IO: every HTTP server of the package calls `HostGuard.refusal` before it looks at a path.
+Sans-IO: every HTTP server of callboard calls `HostGuard.refusal` before it reads the path.
 """
 
 import ipaddress
@@ -19,24 +19,24 @@ from urllib.parse import urlsplit
 
 from callboard.support.dataclass import dataclass
 
-#: An entry of `hosts` that stands for every name.
+#: An entry of `hosts` that allows every name.
 ANY_HOST: Final = "*"
 
 _EVERY_INTERFACE: Final = ("", "0.0.0.0", "::")  # noqa: S104  # compared, not bound
-#: A host as browsers send it: a name or an address, and perhaps a port. No user, no path.
+#: A host as browsers send it: a name or an address, with an optional port. No user, no path.
 _HOST: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^\s\[\]@/\\?#:,;%]+)(?::[0-9]{1,5})?")
 _OWN_SITES: Final = ("", "none", "same-origin")
 
 
 class Asking(NamedTuple):
-    """The parts of a request that the guard judges.
+    """The parts of a request that the guard checks.
 
     Attributes:
-        hosts: every `Host` header; of HTTP/2 the authority.
-        origins: every `Origin` header: the site of the page that asks.
+        hosts: all `Host` headers; for HTTP/2 the authority.
+        origins: all `Origin` headers: the site of the page that sends the request.
         fetched: `Sec-Fetch-Site`; empty if it is missing.
-        target: the target of the request line; an absolute one names a host as well.
-        needs_host: whether the version of HTTP demands `Host`. No browser speaks an older one.
+        target: the target of the request line; an absolute one has a host, too.
+        needs_host: whether the version of HTTP requires `Host`. Browsers use no older one.
     """
 
     hosts: Sequence[str]
@@ -52,7 +52,7 @@ class Asking(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """The status and the text with which a request is refused."""
+    """The status and the text of the answer to a refused request."""
 
     status: HTTPStatus
     text: str
@@ -63,13 +63,13 @@ class HostGuard:
     """The hosts of one port.
 
     Attributes:
-        hosts: further names, in lower case, each for every port or with its port; `*` for all.
-            Behind a proxy that sends a `Host` of its own these are both: that one, and the name
-            that browsers know.
-        any_address: whether any IP address is a name of the port: other machines reach it,
-            perhaps through a translation of addresses. No name leads a browser to send one.
-        own: names that the port has without being told.
-        option: the option that names further hosts, as the text of a refusal has it.
+        hosts: more names, in lower case, each with or without a port; `*` for all. If a proxy
+            sends its own `Host`, both are needed: this one, and the name that browsers use.
+        any_address: whether every IP address is allowed. So it is if other machines can reach
+            the port, maybe through address translation. DNS rebinding needs a name, not an
+            address.
+        own: names that are always allowed.
+        option: name of the option for `hosts`, for error texts.
     """
 
     hosts: Collection[str] = ()
@@ -83,21 +83,21 @@ class HostGuard:
     ) -> "HostGuard":
         """Return the guard of a port that is bound to an address or a name."""
         own = {socket.gethostname().lower(), _plain_name(address)} - {*_EVERY_INTERFACE}
-        further = frozenset(host.lower() for host in hosts)
-        return cls(further, not is_loopback(address), frozenset(own), option)
+        names = frozenset(host.lower() for host in hosts)
+        return cls(names, not is_loopback(address), frozenset(own), option)
 
     @property
     def names(self) -> frozenset[str]:
-        """All names of the port, its own among them."""
+        """All names of the port: `hosts` and `own`."""
         return frozenset((*self.hosts, *self.own))
 
     @property
     def is_open(self) -> bool:
-        """Whether every name is one of the port."""
+        """Whether every host is allowed."""
         return ANY_HOST in self.hosts
 
     def knows(self, host: str) -> bool:
-        """Return whether the port may be reached by a host, which may have a port."""
+        """Return whether a host, with or without a port, is allowed."""
         host = host.lower()
         match = _HOST.fullmatch(host)
         if match is None:
@@ -112,13 +112,15 @@ class HostGuard:
     def refusal(
         self, asking: Asking, *, is_link: bool = False, programs: bool = False
     ) -> Refusal | None:
-        """Return why a request is refused; None if it is not.
+        """Return the reason to refuse a request; None to answer it.
 
-        `is_link`: the request may come from a link on a page of another site. `programs`: see
-        `host_refusal`.
+        Args:
+            asking: the request.
+            is_link: whether the request may come from a link on a page of another site.
+            programs: see `host_refusal`.
         """
-        if (refused := self.host_refusal(asking, programs=programs)) is not None:
-            return refused
+        if (refusal := self.host_refusal(asking, programs=programs)) is not None:
+            return refusal
         host = asking.hosts[0] if asking.hosts else ""
         if not self._is_own_page(host, asking, is_link=is_link):
             text = "pages of other sites get nothing here; open this port's own address"
@@ -126,10 +128,12 @@ class HostGuard:
         return None
 
     def host_refusal(self, asking: Asking, *, programs: bool = False) -> Refusal | None:
-        """Return why the host of a request is refused; None if it is not.
+        """Return the reason to refuse a request because of its host; None without one.
 
-        `programs`: a request that no page sends may come by any name. It holds for POST and for
-        WebSocket, with which browsers always send `Origin`, and not for GET.
+        Args:
+            asking: the request.
+            programs: whether a request that no page sends may have any host. Set it only for
+                POST and WebSocket: for these, browsers always send `Origin`.
         """
         if len(asking.hosts) > 1 or len(asking.origins) > 1:
             return Refusal(HTTPStatus.BAD_REQUEST, "send Host and Origin once")
@@ -142,17 +146,18 @@ class HostGuard:
         if not unknown:
             return None
         text = f"the host {unknown[0][:200]!r} is not one of this port"
-        step = f"use an address of it, or name the host in {self.option}"
+        step = f"use one of its addresses, or add the host to {self.option}"
         return Refusal(HTTPStatus.FORBIDDEN, f"{text}; {step}")
 
     def _is_own_page(self, host: str, asking: Asking, *, is_link: bool) -> bool:
-        """Return whether no page of another site asks."""
+        """Return whether the request is from a page of this host, or from no page."""
         if asking.origins:
             try:
                 site = urlsplit(asking.origins[0]).netloc.lower()
             except ValueError:
                 return False
-            # a proxy may ask with another Host; then the browser's own word is needed as well
+            # The host differs if a proxy sends its own one. Then the browser must confirm that
+            # the page is of the same site.
             is_named = site in self.hosts and asking.fetched == "same-origin"
             if site != host.lower() and not is_named:
                 return False
@@ -160,7 +165,7 @@ class HostGuard:
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether a name or an address leads to this machine only."""
+    """Return whether a name or an address is a loopback one, which stays on this machine."""
     name = _plain_name(name)
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -169,7 +174,7 @@ def is_loopback(name: str) -> bool:
 
 
 def _plain_name(name: str) -> str:
-    """Return a name in lower case, without brackets and the dot of a full name."""
+    """Return a name in lower case, without brackets and without a final dot."""
     return name.lower().strip("[]").removesuffix(".")
 
 
@@ -183,7 +188,7 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _authority(target: str) -> list[str]:
-    """Return the host in a target with a scheme, as requests to a proxy have it."""
+    """Return the host of an absolute target, which requests to a proxy have."""
     if target.startswith("/") or "://" not in target:
         return []
     return [target.partition("://")[2].partition("/")[0].partition("?")[0]]

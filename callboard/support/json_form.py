@@ -1,8 +1,8 @@
-"""JSON of any value: numbers that JSON lacks are written as text.
+"""Encoder of any value as JSON: numbers that JSON lacks become texts.
 
-`json.dumps` writes NaN and infinity as words that are not JSON: browsers, `jq` and databases
-refuse the whole document. All code that writes values of users as JSON uses this instead. Such
-a number becomes the text `"nan"`, `"inf"` or `"-inf"`, as Python and Broker print it.
+`json.dumps` writes NaN and infinity as words that are not JSON, so browsers, `jq` and databases
+refuse the whole document. All code that writes values of users as JSON uses this module
+instead. Such a number becomes the text `"nan"`, `"inf"` or `"-inf"`, as in Python and Broker.
 """
 
 import json
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-#: What the text of a number that JSON lacks stands for; the last three are JavaScript's.
+#: Numbers by the texts that stand for them; the last three texts are those of JavaScript.
 NUMBERS: Final[Mapping[str, float]] = {
     "nan": math.nan,
     "inf": math.inf,
@@ -27,12 +27,12 @@ def json_of(
     """Return a value as JSON.
 
     Args:
-        value: whatever `json.dumps` takes.
-        ensure_ascii: whether other characters are escaped.
-        default: returns what is written for a value that JSON lacks.
+        value: any value that `json.dumps` accepts.
+        ensure_ascii: whether characters outside ASCII are escaped.
+        default: returns a substitute for a value that JSON lacks.
 
     Raises:
-        TypeError: JSON lacks a value, and there is no `default`.
+        TypeError: JSON lacks a value, and `default` is None.
         ValueError: the value contains itself.
     """
     try:
@@ -42,16 +42,18 @@ def json_of(
             finite = _finite(value)
         except RecursionError:
             raise error from None
-    more = default and (lambda held: _finite(default(held)))
-    return json.dumps(finite, ensure_ascii=ensure_ascii, allow_nan=False, default=more)
+    finite_default = default and (lambda item: _finite(default(item)))
+    return json.dumps(
+        finite, ensure_ascii=ensure_ascii, allow_nan=False, default=finite_default
+    )
 
 
 def _finite(value: Any) -> Any:
-    """Return a value with texts in the place of numbers that JSON lacks."""
+    """Return a value in which texts replace the numbers that JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(float(value))
     if isinstance(value, dict):
-        return {_finite(key): _finite(held) for key, held in value.items()}
+        return {_finite(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(held) for held in value]
+        return [_finite(item) for item in value]
     return value

@@ -1,11 +1,11 @@
-"""How deep values may be nested, checked before a native encoder or parser sees them.
+"""Limits for the depth of values, checked before a native encoder or parser is called.
 
 Encoders and parsers in C and Rust recurse on the native stack. Some of them count their levels
-(`json` raises `RecursionError`), others do not: `cbor2.dumps` ends the process with a
+(`json` raises `RecursionError`), others do not: `cbor2.dumps` crashes the process with a
 segmentation fault for a list of some thousand levels. On Python 3.13 `json.loads` returns lists
-of up to 10,000 levels, so a few kilobytes of a client's JSON could do that. Every value of a
-user or a peer is therefore encoded by `to_cbor` and parsed by `parse_json`; a test looks for
-calls that pass them by.
+of up to 10,000 levels, so a few kilobytes of a client's JSON would suffice for such a crash.
+Therefore every value of a user or a peer is encoded by `to_cbor` and parsed by `parse_json`; a
+test searches the source for calls that bypass them.
 """
 
 import json
@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import cbor2
 
-#: Levels of containers inside each other: as many as `cbor2.loads` reads by default, and far
-#: below what any native stack holds.
+#: Nested levels of containers: the default limit of `cbor2.loads`, and far below the limit of
+#: any native stack.
 LEVEL_LIMIT: Final = 400
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
 _DICT: Final = {dict}
 _ARRAYS: Final = frozenset({list, tuple})
-#: Containers of one level from which on each counts once.
+#: With more containers on one level, equal references are visited only once.
 _MANY: Final = 1_000
 _TEXTUAL: Final = (str, bytes, bytearray, memoryview)
 _TEXTS: Final = frozenset({str, bytes})
@@ -42,11 +42,11 @@ def check_levels(value: Any, limit: int = LEVEL_LIMIT) -> None:
     """Refuse a value whose containers are nested too deep, without recursing.
 
     Args:
-        value: any value; what is in mappings, sequences, sets and tags is looked at.
-        limit: levels of containers inside each other.
+        value: any value; mappings, sequences, sets and tags are searched.
+        limit: nested levels of containers.
 
     Raises:
-        NestedTooDeep: there are more.
+        NestedTooDeep: the value has more levels.
     """
     if limit > 0 and type(value) is dict and _is_flat(value):
         return
@@ -54,10 +54,10 @@ def check_levels(value: Any, limit: int = LEVEL_LIMIT) -> None:
 
 
 def check_all_levels(values: Sequence[Any], limit: int = LEVEL_LIMIT) -> None:
-    """Refuse values of which one is nested too deep; a run of them costs less than each alone.
+    """Refuse values if one is nested too deep; faster than a call for each value.
 
     Raises:
-        NestedTooDeep: one has more levels than the limit.
+        NestedTooDeep: a value has more levels than the limit.
     """
     level = values
     for _ in range(limit):
@@ -74,21 +74,23 @@ def check_all_levels(values: Sequence[Any], limit: int = LEVEL_LIMIT) -> None:
         if _SCALARS.issuperset(map(type, parts)):
             return
         level = [part for part in parts if type(part) not in _SCALARS]
-        if len(level) > _MANY:  # such as one list that stands in a list twice, and so on
+        # A list that contains one list twice, which contains one list twice, and so on, would
+        # otherwise double the work on each level.
+        if len(level) > _MANY:
             level = list({id(part): part for part in level}.values())
     if any(map(_is_container, level)):
         raise NestedTooDeep(limit)
 
 
 def _is_flat(value: dict[Any, Any]) -> bool:
-    """Return whether a mapping holds scalars alone."""
+    """Return whether a mapping has only scalars."""
     return _SCALARS.issuperset(map(type, value.values())) and _TEXTS.issuperset(
         map(type, value)
     )
 
 
 def _parts(value: Any) -> Collection[Any]:
-    """Return what a container holds; nothing for what is not a container."""
+    """Return the items of a container; none for any other value."""
     if isinstance(value, Mapping):
         return [*value, *value.values()]
     if isinstance(value, cbor2.CBORTag):
@@ -97,23 +99,23 @@ def _parts(value: Any) -> Collection[Any]:
 
 
 def _is_container(value: Any) -> bool:
-    """Return whether a value holds others."""
+    """Return whether a value is a container."""
     if isinstance(value, _TEXTUAL):
         return False
     return isinstance(value, Mapping | Sequence | AbstractSet | cbor2.CBORTag)
 
 
 def to_cbor(value: Any, limit: int = LEVEL_LIMIT, **options: Any) -> bytes:
-    """Return the CBOR of a value that a user or a peer made.
+    """Return the CBOR of a value of a user or a peer.
 
     Args:
-        value: what to encode.
-        limit: levels of containers inside each other.
-        options: of `cbor2.dumps`.
+        value: the value.
+        limit: nested levels of containers.
+        options: options of `cbor2.dumps`.
 
     Raises:
-        NestedTooDeep: it has more levels.
-        cbor2.CBOREncodeError: CBOR has no place for it.
+        NestedTooDeep: the value has more levels.
+        cbor2.CBOREncodeError: a value has no form in CBOR.
     """
     if type(value) not in _SCALARS:
         check_levels(value, limit)
@@ -125,21 +127,21 @@ def parse_json(
     limit: int = LEVEL_LIMIT,
     parse: Callable[[Any], Any] = json.loads,
 ) -> Any:
-    """Return the value of a JSON text that a user or a peer wrote.
+    """Return the value of a JSON text of a user or a peer.
 
     Args:
         text: the JSON; bytes are UTF-8, UTF-16 or UTF-32.
-        limit: levels of containers inside each other.
+        limit: nested levels of containers.
         parse: the parser, such as the `decode` of a `json.JSONDecoder`.
 
     Raises:
-        NestedTooDeep: it has more levels.
-        ValueError: it is not JSON.
+        NestedTooDeep: the value has more levels.
+        ValueError: the text is not JSON.
     """
     try:
         value = parse(text)
     except RecursionError:
         raise NestedTooDeep(limit) from None
-    if len(text) > limit:  # each level has a character
+    if len(text) > limit:  # each level has at least one character
         check_levels(value, limit)
     return value

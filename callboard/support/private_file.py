@@ -1,11 +1,11 @@
-"""Files and folders that their user alone can use.
+"""Files and folders that only their user can use.
 
-New folders of logs, journals, states and spools have the mode 0700, and files in them 0600. A
-file is as open as its folder: what an operator has made with another mode keeps it, and gets
-new files that fit. Files of SQLite stand in folders of the operator's, so they have 0600
-themselves; SQLite gives its `-wal` and `-shm` the mode of the database.
+New folders of logs, journals, states and spools have the mode 0700, and files in them 0600. The
+mode of a file follows that of its folder: if an operator created the folder with another mode,
+new files in it are as accessible as the folder. Files of SQLite are in folders of the operator,
+so they have the mode 0600; SQLite gives its `-wal` and `-shm` files the mode of the database.
 
-Every part of the package that keeps data makes its files here.
+All packages that store data create their files here.
 """
 
 import os
@@ -21,62 +21,62 @@ _FILE_BITS: Final = 0o666
 
 
 def check_mode(mode: object) -> int | None:
-    """Return the mode of a folder as a user gave it; None for the default.
+    """Return the mode of a folder from a user; None for the default.
 
     Raises:
-        ValueError: it is not a mode by which the user can use the folder.
+        ValueError: with this mode the user could not use the folder.
     """
     if mode is None:
         return None
     if not isinstance(mode, int) or mode & 0o700 != 0o700 or mode & ~0o777:
-        what = f"{mode:#o}" if isinstance(mode, int) else repr(mode)
-        text = f"mode={what} is not a mode of a folder of its user; give one such as 0o750"
+        number = f"{mode:#o}" if isinstance(mode, int) else repr(mode)
+        text = f"mode={number} does not let its user use the folder; give one such as 0o750"
         raise ValueError(text)
     return mode
 
 
 def check_file_mode(mode: object) -> int | None:
-    """Return the mode of a file as a user gave it; None for the default.
+    """Return the mode of a file from a user; None for the default.
 
     Raises:
-        ValueError: it is not a mode by which the user can use the file.
+        ValueError: with this mode the user could not use the file.
     """
     if mode is None:
         return None
     if type(mode) is not int or mode & 0o600 != 0o600 or mode & ~_FILE_BITS:
-        what = f"{mode:#o}" if type(mode) is int else repr(mode)
-        text = f"mode={what:.60} is not a mode of a file of its user; give one such as 0o640"
+        number = f"{mode:#o}" if type(mode) is int else repr(mode)
+        text = f"mode={number:.60} does not let its user use the file; give one such as 0o640"
         raise ValueError(text)
     return mode
 
 
 def folder_mode(file_mode: int | None) -> int | None:
-    """Return the mode of a folder in which files have a mode: who reads them can search it."""
+    """Return the mode of a folder for files of a mode: readers of the files can search it."""
     return None if file_mode is None else file_mode | (file_mode & 0o444) >> 2
 
 
 def make_folder(path: str | Path, mode: int | None = None) -> None:
-    """Make a folder and those above it that are missing; those that exist keep their mode.
+    """Create a folder and its missing parents; existing folders keep their mode.
 
     Raises:
-        OSError: one cannot be made.
+        OSError: a folder cannot be created.
     """
-    place = Path(path)
-    missing = [place, *place.parents]
+    target = Path(path)
+    missing = [target, *target.parents]
     while missing and missing[-1].exists():
         missing.pop()
     for folder in reversed(missing):
-        with suppress(FileExistsError):  # another process made it meanwhile
+        with suppress(FileExistsError):  # another process was faster
             make_one_folder(folder, mode)
-    if not place.is_dir():
-        place.mkdir(exist_ok=True)  # a file has its place: the system says so
+    if not target.is_dir():
+        target.mkdir(exist_ok=True)  # raises the system's error: there is a file of this name
 
 
 def make_one_folder(path: str | Path, mode: int | None = None) -> None:
-    """Make a folder; a mode that was given holds whatever the umask is.
+    """Create a folder; a given mode is set regardless of the umask.
 
     Raises:
-        OSError: it cannot be made, or is there.
+        OSError: the folder cannot be created, or exists.
     """
     os.mkdir(path, FOLDER_MODE if mode is None else mode)  # noqa: PTH102  (of any folder)
     if mode is not None:
@@ -84,7 +84,7 @@ def make_one_folder(path: str | Path, mode: int | None = None) -> None:
 
 
 def mode_in(path: str | Path) -> int:
-    """Return the mode of a new file at a path: its folder's, without search."""
+    """Return the mode of a new file at a path: that of its folder without the search bits."""
     try:
         return os.stat(os.path.dirname(path) or ".").st_mode & _FILE_BITS  # noqa: PTH116, PTH120
     except OSError:
@@ -94,8 +94,8 @@ def mode_in(path: str | Path) -> int:
 def lock_mode_in(path: str | Path) -> int:
     """Return the mode of a new lock file at a path.
 
-    Whoever can read a file can lock it, and so keep its user out: those alone can who may also
-    write in its folder.
+    A user who can read a file can lock it, and so block its owner. Therefore only users who can
+    write in the folder can read the lock file.
     """
     try:
         is_shared = os.stat(os.path.dirname(path) or ".").st_mode & 0o020  # noqa: PTH116, PTH120
@@ -105,10 +105,10 @@ def lock_mode_in(path: str | Path) -> int:
 
 
 def make_private_file(path: str | Path, mode: int | None = None) -> None:
-    """Make an empty file that its user alone can use, unless something is there.
+    """Create an empty file that only its user can use, unless the path exists.
 
-    A mode that is given holds instead, whatever the umask is. What the system refuses is left
-    to the one that opens the file.
+    A given mode is set instead, regardless of the umask. Errors of the system are ignored: the
+    caller opens the file next and gets them then.
     """
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(OSError):
@@ -121,9 +121,9 @@ def make_private_file(path: str | Path, mode: int | None = None) -> None:
 
 
 def open_private(path: str | Path, flags: int) -> int:
-    """Open a file; one that is made is as open as its folder. An `opener` of `open`.
+    """Open a file; the mode of a new one follows its folder. An `opener` for `open`.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     return os.open(path, flags | os.O_CLOEXEC, mode_in(path) if flags & os.O_CREAT else 0)

@@ -1,25 +1,26 @@
-"""The release and the build of this program: what nodes tell each other about themselves."""
+"""The release and the build of this program, which nodes exchange in their handshakes."""
 
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-#: The version of `pyproject.toml`; a constant, since reading metadata takes longer than a node.
+#: The version in `pyproject.toml`. A constant, because reading it from metadata takes longer
+#: than importing a node.
 RELEASE: Final = "0.2.0.dev0"
 
-#: Characters of a build: enough of a digest to tell builds apart.
+#: Characters of a build id: enough of a digest to distinguish builds.
 BUILD_SIZE: Final = 12
 
-#: Bytes of the largest file that is read for the name of a build.
+#: Bytes of the largest file that is read for the build id.
 _LIMIT: Final = 1 << 20
 
 
 @cache
 def build_id() -> str:
-    """Return what tells builds of one release apart; empty where nothing does.
+    """Return an id that distinguishes builds of one release; empty if there is none.
 
-    In a checkout it is the start of the commit; where a wheel is installed, of the digest over
-    its list of files and their digests.
+    In a checkout it is the start of the commit id. For an installed wheel it is the start of a
+    digest of the list of files with their digests.
     """
     package = Path(__file__).resolve().parents[1]
     try:
@@ -37,7 +38,7 @@ def _read(path: Path) -> str:
 
 
 def _commit(git: Path) -> str:
-    """Return the commit that a checkout stands on, as far as its files tell."""
+    """Return the current commit of a checkout; "" if its files do not contain it."""
     if git.is_file():  # a worktree
         git = git.parent / _read(git).removeprefix("gitdir:").strip()
     head = _read(git / "HEAD").strip()
@@ -45,16 +46,16 @@ def _commit(git: Path) -> str:
         return head
     name = head.removeprefix("ref:").strip()
     shared = git / "commondir"
-    place = git / _read(shared).strip() if shared.is_file() else git
-    if (place / name).is_file():
-        return _read(place / name).strip()
-    packed = place / "packed-refs"
+    folder = git / _read(shared).strip() if shared.is_file() else git
+    if (folder / name).is_file():
+        return _read(folder / name).strip()
+    packed = folder / "packed-refs"
     lines = _read(packed).splitlines() if packed.is_file() else []
     return next((line.split()[0] for line in lines if line.endswith(f" {name}")), "")
 
 
 def _digest_of_wheel(folder: Path) -> str:
-    """Return a digest over the list of files that was installed with a wheel."""
+    """Return a digest of the list of files of an installed wheel."""
     from hashlib import sha256
 
     record = next(folder.glob("callboard-*.dist-info/RECORD"), None)

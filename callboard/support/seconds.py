@@ -1,8 +1,7 @@
-"""Times in seconds, and other numbers, as programs, files and other nodes give them.
+"""Checks of times in seconds, and of other numbers, from programs, files and other nodes.
 
-A time that is no number, or not a number (NaN), would put timers out of order; an infinite or
-huge one cannot be told to a clock, a socket or another node. So each is checked once, where it
-comes in.
+A NaN would break the order of timers, and clocks, sockets and other nodes do not accept
+infinite or huge times. Therefore each value is checked once, where it enters callboard.
 """
 
 from collections.abc import Callable
@@ -10,10 +9,10 @@ from dataclasses import fields
 from numbers import Real
 from typing import Any, Final
 
-#: Seconds that stand for ever: 31 years. Longer times are taken for this.
+#: Seconds that mean "forever": 31 years. Longer times are replaced by this one.
 MAX_SECONDS: Final = 1e9
 
-#: The largest number in settings. Integers have no end, but floats that are made of them have.
+#: The largest number in settings. A larger integer could not be converted to a float.
 LARGEST: Final = 2**63 - 1
 
 
@@ -27,26 +26,26 @@ def checked_seconds(
     """Return a time in seconds from 0 to `MAX_SECONDS`.
 
     Args:
-        value: a time that has run out already, less than 0, is 0.
-        name: of the argument, for the error's text.
-        refuse: makes the error.
-        is_period: whether it has to be more than 0.
+        value: the time; a negative one, which is in the past, becomes 0.
+        name: name of the argument, for the text of the error.
+        refuse: creates the error.
+        is_period: whether 0 and negative times are refused.
 
     Raises:
-        Exception: that of `refuse`: it is not a number, or no time.
+        Exception: the error of `refuse`: the value is not a valid time.
     """
-    if (
-        type(value) is float and 0.0 < value <= MAX_SECONDS
-    ):  # as most are; the test below is slow
+    # The fast path of nearly all calls; the checks below are slow.
+    if type(value) is float and 0.0 < value <= MAX_SECONDS:
         return value
     is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_number or value != value:  # as NaN alone is
-        text = f"{name}={_shown(value)}: a time is a number of seconds"
+    if not is_number or value != value:  # NaN is not equal to itself
+        text = f"{name}={_shown(value)}: a time must be a number of seconds"
         raise refuse(text)
     if is_period and not value > 0:  # type: ignore[operator]
-        text = f"{name}={_shown(value)}: a period is more than 0 seconds"
+        text = f"{name}={_shown(value)}: a period must be more than 0 seconds"
         raise refuse(text)
-    if value > MAX_SECONDS:  # type: ignore[operator]  # before it is a float: integers have no end
+    # Before the conversion: float() raises for a very large integer.
+    if value > MAX_SECONDS:  # type: ignore[operator]
         return MAX_SECONDS
     return float(value) if value > 0 else 0.0  # type: ignore[operator,arg-type]
 
@@ -55,13 +54,13 @@ def check_numbers(settings: Any) -> None:
     """Check the numbers among the fields of a dataclass.
 
     Raises:
-        ValueError: one is not a number (NaN), infinite, or too large to reckon with.
+        ValueError: a number is NaN, infinite, or too large for calculations.
     """
     for field in fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
             name = f"{type(settings).__name__}({field.name}={_shown(value)})"
-            text = f"{name}: give a number of at most {LARGEST:,}"
+            text = f"{name}: must be a number of at most {LARGEST:,}"
             raise ValueError(text)
 
 

@@ -1,9 +1,9 @@
-"""Slots for parts that a package uses and that stand above it, or are seldom needed.
+"""Slots for parts that a package loads but may not import, or that few programs need.
 
-A slot is filled by name with the place of a part, `module:name` or `module`, which is imported
-when the part is used. `callboard.composition` fills them with our own parts as soon as
-`callboard` is imported, so ours need no metadata of an installed package. Where a slot has a
-group of entry points, those of other distributions are parts too.
+A slot has the address of each part by name: `module:name` or `module`. The module is imported
+when the part is loaded. `callboard.composition` fills the slots with our own parts when
+`callboard` is imported, so these need no metadata of an installed package. If a slot has a
+group of entry points, those of other distributions are parts, too.
 """
 
 from importlib import import_module
@@ -14,44 +14,44 @@ class PartSlot:
     """Parts of one kind by their names.
 
     Attributes:
-        label: what such a part is, for the text of an error.
-        group: the entry points by which other distributions bring one; "" for none.
+        label: name of the kind, for error texts.
+        group: group of entry points of other distributions; "" for none.
     """
 
     label: str
     group: str = ""
 
     def __init__(self, label: str, group: str = "") -> None:
-        """Begin empty."""
+        """Create an empty slot."""
         self.label, self.group = label, group
-        self._places: dict[str, str] = {}
+        self._addresses: dict[str, str] = {}
 
-    def fill(self, places: dict[str, str]) -> None:
-        """Add parts of our own: their places, by name."""
-        self._places.update(places)
+    def fill(self, addresses: dict[str, str]) -> None:
+        """Add our own parts: their addresses, by name."""
+        self._addresses.update(addresses)
 
     def names(self) -> list[str]:
-        """Return the names of our own parts, in the order in which they were filled in."""
-        return list(self._places)
+        """Return the names of our own parts, in the order in which they were added."""
+        return list(self._addresses)
 
     def load(self, name: str) -> Any:
         """Import a part.
 
         Raises:
-            LookupError: there is none of that name.
-            ImportError: it needs a package that is not installed.
+            LookupError: the slot has no part of this name.
+            ImportError: the part needs a package that is not installed.
         """
-        place = self._places.get(name)
-        if place is None:
-            return self._brought(name)
-        module, _, attribute = place.partition(":")
+        address = self._addresses.get(name)
+        if address is None:
+            return self._load_entry_point(name)
+        module, _, attribute = address.partition(":")
         part: Any = import_module(module)
         return getattr(part, attribute) if attribute else part
 
-    def _brought(self, name: str) -> Any:
-        """Return a part of another distribution."""
+    def _load_entry_point(self, name: str) -> Any:
+        """Import a part of another distribution."""
         if self.group:
-            from importlib.metadata import entry_points  # takes as long as importing a node
+            from importlib.metadata import entry_points  # slow to import
 
             for entry in entry_points(group=self.group, name=name):
                 return entry.load()
@@ -59,26 +59,26 @@ class PartSlot:
         raise LookupError(message)
 
 
-#: Nouns of the command line: a module with an `app` each.
+#: Groups of commands: modules with an `app`.
 COMMANDS: Final = PartSlot("command")
 
-#: Wires of foreign software that endpoints peer by: the class of each, made with the hub.
+#: Protocols of other software for peerings of endpoints: classes that are created with the hub.
 WIRES: Final = PartSlot("wire", "callboard.wires")
 
-#: Ports and clients of other protocols: the class or module of each.
+#: Ports and clients of other protocols: classes or modules.
 DOORS: Final = PartSlot("door")
 
-#: Databases behind states and leases: the class of each.
+#: Databases for states and leases: classes.
 BACKENDS: Final = PartSlot("backend", "callboard.backends")
 
-#: What a public node can be made with: the class or module of each.
+#: Optional parts of public nodes: classes or modules.
 NODE_PARTS: Final = PartSlot("part of nodes", "callboard.node_parts")
 
-#: What opens logs that are not in a folder, by the scheme of the address.
+#: Functions that open logs outside a folder, by the scheme of the address.
 LOG_OPENERS: Final = PartSlot("opener of logs", "callboard.log_openers")
 
-#: What opens the port of a Thespian system.
+#: Classes that open the port of a Thespian system.
 OPENERS: Final = PartSlot("opener of ports", "callboard.openers")
 
-#: What Spark's executors import before their first task.
+#: Modules that Spark's executors import before their first task.
 TASK_MODULES: Final = PartSlot("module of tasks")

@@ -39,12 +39,12 @@ def test_head_gives_the_length_only(server):
 
 
 def test_other_paths_are_not_found_and_say_what_is(server):
-    assert ask(server, "/b")[:2] == (404, "nothing here; there are /a, /fails\n")
+    assert ask(server, "/b")[:2] == (404, "no such page; the pages are /a, /fails\n")
 
 
 def test_a_page_that_cannot_be_made_is_logged_and_others_are_served(server, caplog):
     assert ask(server, "/fails")[:2] == (500, "see the log\n")
-    assert "the page /fails could not be made" in caplog.text
+    assert "the page /fails could not be created" in caplog.text
     assert ask(server, "/a")[0] == 200
 
 

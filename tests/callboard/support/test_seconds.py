@@ -52,9 +52,9 @@ def test_a_time_is_a_number_from_0_to_the_longest_or_refused(value):
 
 
 def test_the_error_is_ours_a_value_error_and_short():
-    with pytest.raises(CallboardError, match=r"^timeout=nan: a time is a number of seconds$"):
+    with pytest.raises(CallboardError, match=r"^timeout=nan: a time must be a number of seconds$"):
         seconds(math.nan)
-    with pytest.raises(ValueError, match="every=0: a period is more than 0") as caught:
+    with pytest.raises(ValueError, match="every=0: a period must be more than 0") as caught:
         period(0, "every")
     assert isinstance(caught.value, errors.InvalidSeconds)
     with pytest.raises(ValueError, match="timeout") as caught:
