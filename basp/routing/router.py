@@ -449,7 +449,8 @@ class Router:
             if cut.node == me and cut.stamp > self._cuts.get((me, cut.neighbor), -1)
         ]
         ends = {cut.neighbor for cut in forged if isinstance(cut, Cut)}
-        forged += filter(self._diffusion.is_forged, update.statements)
+        is_forged = self._diffusion.is_forged
+        forged += [statement for statement in update.statements if is_forged(statement)]
         stamps = [entry.stamp for entry in forged if entry.stamp <= self._stamp + STAMP_LEAP]
         if not stamps:
             return None

@@ -1,4 +1,4 @@
-"""Keywords of Zeek Broker's package beside our own names for the same parameters."""
+"""Aliases of parameters: keywords of Zeek Broker's package in addition to our own names."""
 
 import functools
 import inspect
@@ -8,29 +8,30 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def alias(**others: str) -> Callable[[F], F]:
-    """Let a function take parameters under other names as well: `alias(addr="address")`.
+def alias(**aliases: str) -> Callable[[F], F]:
+    """Add aliases to parameters of a function: `alias(addr="address")`.
 
-    A call that gives a parameter under both names is refused as Python does it.
+    A call with both names of a parameter raises a `TypeError`, as for a repeated argument.
     """
 
-    def renamed(function: F) -> F:
+    def decorate(function: F) -> F:
         @functools.wraps(function)
-        def call(*args: Any, **named: Any) -> Any:
-            for name in others.keys() & named.keys() if named else ():
-                if others[name] in named:
+        def call(*args: Any, **keywords: Any) -> Any:
+            for name in aliases.keys() & keywords.keys() if keywords else ():
+                parameter = aliases[name]
+                if parameter in keywords:
                     message = (
-                        f"{function.__name__}() got {name} and {others[name]}, which are one"
+                        f"{function.__name__}() got {name} and {parameter}, which are the same"
                     )
                     raise TypeError(message)
-                named[others[name]] = named.pop(name)
-            return function(*args, **named)
+                keywords[parameter] = keywords.pop(name)
+            return function(*args, **keywords)
 
         @functools.wraps(function)
-        async def acall(*args: Any, **named: Any) -> Any:
-            return await call(*args, **named)
+        async def acall(*args: Any, **keywords: Any) -> Any:
+            return await call(*args, **keywords)
 
-        made: Any = acall if inspect.iscoroutinefunction(function) else call
-        return made  # type: ignore[no-any-return]
+        wrapper: Any = acall if inspect.iscoroutinefunction(function) else call
+        return wrapper  # type: ignore[no-any-return]
 
-    return renamed
+    return decorate

@@ -1,9 +1,9 @@
-"""Whether the path of an open file still leads to it.
+"""Detection of open files that were removed, moved or replaced.
 
-A file can be removed, moved away or replaced while a process has it open. The process writes
-on, and all that it writes is lost with its last descriptor. So everything that acknowledges
-what it has written to a file asks, at most `CHECK_SECONDS` before the acknowledgement, whether
-device and number of the file at the path are those of the open file.
+If this happens while a process has a file open, the process can continue to write, but all its
+data is lost when it closes the file. So all code that acknowledges writes to a file checks, at
+most `CHECK_SECONDS` before the acknowledgement, whether the file at the path has the same
+device and inode number as the open file.
 """
 
 import errno
@@ -13,27 +13,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-#: Device and number of a file.
+#: Device and inode number of a file.
 Identity = tuple[int, int]
 
-#: Seconds between two checks of a file that is written all the time. A check takes 2 µs.
+#: Seconds between two checks of a file that is written continuously. A check takes 2 µs.
 CHECK_SECONDS: Final = 0.25
 
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
 
 def identity_of(file: "int | str | os.PathLike[str]") -> Identity:
-    """Return the identity of an open file, or of that at a path.
+    """Return the identity of an open file, or of the file at a path.
 
     Raises:
-        OSError: there is none.
+        OSError: the file does not exist.
     """
-    found = os.stat(file)  # noqa: PTH116  # called often
-    return found.st_dev, found.st_ino
+    status = os.stat(file)  # noqa: PTH116  # called often
+    return status.st_dev, status.st_ino
 
 
 def is_at(path: "str | os.PathLike[str]", identity: Identity) -> bool:
-    """Return whether a path leads to a file; True where the system does not tell."""
+    """Return whether a path leads to a file; True if the system cannot check it now."""
     try:
         return identity_of(path) == identity
     except OSError as error:
@@ -59,16 +59,17 @@ class FilePlaces:
         self._misplaced = ""
 
     def add(self, path: "str | os.PathLike[str]") -> None:
-        """Check that the file which is now at a path stays there; none may be there."""
-        place = os.path.abspath(path)  # noqa: PTH100  # of a text; the process may go elsewhere
+        """Add the file that is at a path; ignore a path without a file."""
+        # Absolute, because the process may change its working directory.
+        absolute = os.path.abspath(path)  # noqa: PTH100  # of a text
         with suppress(OSError):
-            self._files[place] = identity_of(place)
+            self._files[absolute] = identity_of(absolute)
 
     def misplaced(self) -> str:
-        """Return the path of a file that is no longer at its place; empty if all are.
+        """Return the path of a file that is no longer there; empty if all files are.
 
-        The system is asked at most once in `CHECK_SECONDS`. A file that was found misplaced
-        once stays so.
+        The files are checked at most once in `CHECK_SECONDS`. After a file was misplaced once,
+        the result does not change.
         """
         now = self._clock()
         if now >= self._next_check and not self._misplaced:

@@ -1,9 +1,9 @@
-"""An async iterator that survives a cancelled wait.
+"""An async iterator that can be used after a cancelled wait.
 
-An async generator ends for good when a wait inside it is cancelled, and its next `__anext__`
-raises `StopAsyncIteration`: `asyncio.wait_for(anext(events), 1)` would end the iteration when
-one second passes without an event. So no public iterator is a generator: `Items` asks for each
-item anew. `tests/test_waits.py` finds generators.
+An async generator ends when a wait inside it is cancelled, and its next `__anext__` raises
+`StopAsyncIteration`: `asyncio.wait_for(anext(events), 1)` would end the iteration if no event
+arrives within one second. Therefore public iterators are never generators: `Items` awaits a new
+coroutine for each item. `tests/test_waits.py` searches for generators.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,10 +13,11 @@ T = TypeVar("T")
 
 
 class Items(AsyncIterator[T]):
-    """Asks for one item after the other.
+    """Iterates over the results of a coroutine function.
 
-    An exception of `next_item` is raised and does not end the iteration, except
-    `StopAsyncIteration`. The end, `aclose` and dropping the iterator call `close` once.
+    Exceptions of `next_item` are raised and do not end the iteration, except
+    `StopAsyncIteration` and those in `ends`. `close` is called once: at the end, by `aclose`,
+    or when the iterator is freed.
     """
 
     def __init__(
@@ -26,12 +27,12 @@ class Items(AsyncIterator[T]):
         *,
         ends: tuple[type[BaseException], ...] = (),
     ) -> None:
-        """Begin an iteration.
+        """Start an iteration.
 
         Args:
-            next_item: returns the next item; cancelled, it has taken none.
-            close: releases what the iteration holds.
-            ends: exceptions that mean the end.
+            next_item: returns the next item; if it is cancelled, no item may be lost.
+            close: releases the resources of the iteration.
+            ends: exceptions that end the iteration.
         """
         self._is_closed = False
         self._next_item, self._close, self._ends = next_item, close, ends
@@ -56,7 +57,7 @@ class Items(AsyncIterator[T]):
         self._end()
 
     def __del__(self) -> None:
-        """End an iteration that was dropped."""
+        """End the iteration when the iterator is freed."""
         self._end()
 
     def _end(self) -> None:

@@ -1,8 +1,8 @@
-"""Texts and values without what is secret in them: for errors, logs and pages.
+"""Removes secrets from texts and values, for errors, logs and pages.
 
-A password gets into an error by the address that it stands in, or by the value that has a
-mistake. Every part of the package that shows an address or a value of a configuration takes the
-secret out here. Fields that hold secrets are out of the `repr` of their classes as well.
+A password can get into an error text with its address, or with an invalid value. All code that
+shows an address or a value of a configuration passes it through this module. Fields with
+secrets are also left out of the `repr` of their classes.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-#: Stands for what is secret.
+#: Replaces a secret.
 HIDDEN: Final = "***"
 
 #: Words in the names of keys, options and parameters whose values are secret.
@@ -19,10 +19,10 @@ _WORDS: Final = (
     r"|(?:access|account|api|private|shared|secret|session)[_-]?key"
 )
 _NAME: Final = re.compile(_WORDS, re.IGNORECASE)
-#: Names with such a word that say where a secret is: the place of a file, a text of a service.
-_PLACE: Final = re.compile(r"(?:_file|_path|_folder|_endpoint)$", re.IGNORECASE)
+#: Names with such a word that are not secret, because they are the location of a secret.
+_LOCATION: Final = re.compile(r"(?:_file|_path|_folder|_endpoint)$", re.IGNORECASE)
 
-#: A password before the host of an address; it may hold what ends an address elsewhere.
+#: A password before the host of an address. It may contain characters that end an address.
 _USER: Final = re.compile(r"""\b([a-z][a-z0-9+.-]*://[^\s/?#@:'"]*):[^\s'"]*@""", re.IGNORECASE)
 _PARAMETER: Final = re.compile(
     rf"""([?&;][\w.-]*(?:{_WORDS}|\bsig|key_?id)[\w.-]*=)[^\s&;'"#]+""", re.IGNORECASE
@@ -30,35 +30,35 @@ _PARAMETER: Final = re.compile(
 
 
 def is_secret(name: object) -> bool:
-    """Return whether the value of a key is secret, by its name."""
+    """Return whether a key has a secret value, judging by the name of the key."""
     text = str(name)
-    return _NAME.search(text) is not None and _PLACE.search(text) is None
+    return _NAME.search(text) is not None and _LOCATION.search(text) is None
 
 
 def redacted(text: object) -> str:
-    """Return a text in which the addresses have no password and no token.
+    """Return a text without the passwords and tokens of the addresses in it.
 
     >>> redacted("postgresql://ann:pa@ss@db/shop?sslpassword=x is not there")
     'postgresql://ann:***@db/shop?sslpassword=*** is not there'
     """
-    shown = str(text)
-    if "://" in shown:
-        shown = _USER.sub(rf"\1:{HIDDEN}@", shown)
-        shown = _PARAMETER.sub(rf"\1{HIDDEN}", shown)
-    return shown
+    result = str(text)
+    if "://" in result:
+        result = _USER.sub(rf"\1:{HIDDEN}@", result)
+        result = _PARAMETER.sub(rf"\1{HIDDEN}", result)
+    return result
 
 
-#: What a library quotes in an error.
+#: A quoted part of a library's error text.
 _QUOTED: Final = re.compile(r""""[^"]+"|'[^']+'""")
-#: What stands in an address between the user's name and the last `@`, which may be damaged.
+#: The part of an address, even a malformed one, between the user's name and the last `@`.
 _CREDENTIALS: Final = re.compile(r"://[^:]*:(.*)@", re.DOTALL)
 
 
 def redacted_error(text: object, address: str) -> str:
-    """Return what a library says of an address, without pieces of the address' secrets.
+    """Return a library's error text about an address, without parts of the address's secrets.
 
-    libpq quotes the piece of a damaged address that it stumbled over, which may be a part of
-    the password alone.
+    libpq quotes the part of a malformed address that it could not parse, which may be a part
+    of the password alone.
 
     >>> redacted_error('unexpected spaces found in "pa ss"', "postgresql://ann:pa ss@db/shop")
     'unexpected spaces found in "***"'
@@ -74,14 +74,14 @@ def redacted_error(text: object, address: str) -> str:
         is_of_secret = any(piece in secret for secret in secrets for piece in pieces)
         return f"{quoted[0]}{HIDDEN}{quoted[0]}" if is_of_secret else quoted
 
-    shown = _QUOTED.sub(replace, redacted(text))
+    result = _QUOTED.sub(replace, redacted(text))
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        shown = shown.replace(secret, HIDDEN)
-    return shown
+        result = result.replace(secret, HIDDEN)
+    return result
 
 
 def hidden(value: Any, name: object = "") -> Any:
-    """Return a value as it may be shown, with the secret ones in tables and lists left out."""
+    """Return a value without secrets, including those inside mappings and lists."""
     if is_secret(name) and value is not None:
         return HIDDEN
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""Files that a user has named: configurations, secrets, certificates, rules.
+"""Bounded reads of files that a user names: configurations, secrets, certificates, rules.
 
-As low in the house as `text`: every room may import it.
+Every package may import this module.
 """
 
 import errno
@@ -8,24 +8,24 @@ import os
 import stat
 from typing import Final
 
-#: Bytes of a file that is read whole; parsers need several times that in memory.
+#: Bytes of a file that is read as a whole; parsers need several times its size in memory.
 NAMED_LIMIT: Final = 16 * 1024 * 1024
 
 
 def read_user_file(path: str | os.PathLike[str], limit: int = NAMED_LIMIT) -> bytes:
-    """Return what a file holds; the links that lead there are its owner's, and followed.
+    """Return the content of a file; symbolic links are followed.
 
     Raises:
-        OSError: it cannot be read, is larger, or is a pipe, a device or a folder: those may
-            keep us waiting, or never end.
+        OSError: the file cannot be read, is larger than `limit`, or is a pipe, a device or a
+            folder: a read of these may block, or never end.
     """
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                what = "it is not a file"
-                raise OSError(errno.EINVAL, what, str(path))
+                message = "it is not a file"
+                raise OSError(errno.EINVAL, message, str(path))
             data = file.read(limit + 1)
-    except ValueError:  # a NUL in its name
+    except ValueError:  # the path contains a NUL
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit:,} B", str(path))
@@ -33,5 +33,5 @@ def read_user_file(path: str | os.PathLike[str], limit: int = NAMED_LIMIT) -> by
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for the other end of a pipe."""
+    """Open a file; if it is a pipe, do not wait for its other end."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
