@@ -1,9 +1,9 @@
 """Inspection tables: packages describe their state as rows of plain values.
 
-Each package registers a function that creates the rows of a table, by a name such as `topics` or
-`stores`. Rows are created at each request, so tables need no counters and no storage, and only
-the requested rows are sent. Search, sorting and paging are shared, and run on the node that has
-the rows.
+Each package registers a function that creates the rows of a table, by a name such as `topics`
+or `stores`. Rows are created at each request, so tables need no counters and no storage, and
+only the requested rows are sent. Search, sorting and paging are shared, and run on the node
+that has the rows.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -118,7 +118,7 @@ def test_so_many_nodes_are_known_at_once_and_no_more_wait(flooded):
     rest_of(flooded)
 
     assert len(flooded.reachable) <= NODES_LIMIT
-    assert sum(map(len, flooded._heard.values())) <= NODES_LIMIT
+    assert sum(map(len, flooded._received.values())) <= NODES_LIMIT
 
 
 @pytest.mark.slow
