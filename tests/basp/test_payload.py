@@ -140,7 +140,7 @@ CASES = [
     (len, "builtin_function"),
     (int, "builtins.type"),
     (dt.time(1, tzinfo=ZoneInfo("Europe/Berlin")), "offset"),
-    (object.__new__(Point), "cannot be written"),
+    (object.__new__(Point), "cannot be encoded"),
 ]
 
 
