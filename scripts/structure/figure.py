@@ -10,10 +10,11 @@ class Figure:
 
     Attributes:
         name: its key in the limits file.
-        value: what was measured.
-        meaning: what it counts.
-        is_floor: whether the limit is the least it may be, not the most.
-        found: what was counted, a line each, the worst first.
+        value: the measured value.
+        meaning: description of the counted things.
+        is_floor: whether the limit is the smallest allowed value, not the greatest.
+        found: the counted places, one line each, the worst first.
+        default_limit: the limit if the file has none; None if the file must have one.
     """
 
     name: str
@@ -21,3 +22,4 @@ class Figure:
     meaning: str
     is_floor: bool = False
     found: Sequence[str] = field(default=(), repr=False)
+    default_limit: float | None = None

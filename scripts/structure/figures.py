@@ -15,6 +15,7 @@ from scripts.structure.circles import circles, import_graph
 from scripts.structure.figure import Figure
 from scripts.structure.kernel_imports import import_figures
 from scripts.structure.source import Function, SourceFile, canonical
+from scripts.structure.wording import wording_figures
 
 RUNTIME_INTERNALS: Final = ("runner", "cells", "spawn", "closed", "emit", "ref_to")
 """Attributes of the runtime that rooms above `actors` are not to touch."""
@@ -54,6 +55,7 @@ def measure(source: Sequence[SourceFile], tests: Sequence[SourceFile]) -> list[F
         _private_reaches(source),
         _sleeps(tests),
         _missing_names(source, tests),
+        *wording_figures(source),
     ]
 
 

@@ -27,7 +27,7 @@ class Limits:
         """Return a line for each figure that is worse than its limit, or has none."""
         lines = []
         for figure in figures:
-            limit = self._limits.get(figure.name)
+            limit = self._limits.get(figure.name, figure.default_limit)
             if limit is None:
                 lines.append(
                     f"{figure.name}: {figure.value:g}, without a limit in {self._path.name}"

@@ -14,7 +14,7 @@ from callboard.support import slots
 
 ROOT = Path(__file__).parents[2]
 SLOTS = [slot for slot in vars(slots).values() if isinstance(slot, slots.PartSlot)]
-PLACES = [place for slot in SLOTS for place in slot._places.values()]
+PLACES = [place for slot in SLOTS for place in slot._addresses.values()]
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -377,6 +377,6 @@ def test_what_a_bounded_mailbox_cannot_hand_over_is_a_dead_letter(near, bounded,
         ref.tell(Number("me", 5))
     assert [each.result(60) for each in futures[:2]] == [0, 1]
     for each in futures[2:]:
-        with pytest.raises(MailboxFull, match="calls wait"):
+        with pytest.raises(MailboxFull, match="calls are queued"):
             each.result(60)
     eventually(lambda: near.stats().dead_letters == before + 3)

@@ -45,6 +45,12 @@ def test_a_figure_without_a_limit_fails(path):
     ]
 
 
+def test_a_default_limit_holds_without_a_line_in_the_file(path):
+    figure = Figure("wording_store", 1, "places", default_limit=0)
+    assert Limits(path).failures([figure]) == ["wording_store: 1, at most 0 (places)"]
+    assert Limits(path).failures([Figure("wording_store", 0, "places", default_limit=0)]) == []
+
+
 def test_what_is_better_is_told_with_the_new_limit(path):
     assert Limits(path).improvements([circles(7), documented(0.8)]) == [
         "circles: 7, the limit 20 can be lowered to it",
