@@ -51,7 +51,7 @@ PRONOUNS: Final = (
     *("each", "it", "itself", "one", "others", "that", "them", "they", "those"),
     *("what", "which", "who", "whom"),
 )
-ADVERBS: Final = (*("at", "before", "behind", "here", "how", "then", "there", "where", "why"),)
+ADVERBS: Final = ("at", "before", "behind", "here", "how", "then", "there", "where", "why")
 VAGUE_NAMES: Final = frozenset({*PARTICIPLES, *PRONOUNS, *ADVERBS})
 """As the name of a variable, such a word does not describe the value."""
 
