@@ -267,23 +267,23 @@ class FrameReader:
             )
 
 
-#: Operations by which links look after themselves, whatever programs do.
+#: Operations that links send regularly, even if programs send nothing.
 _QUIET: Final = frozenset({Operation.HEARTBEAT, Operation.DELIVERY_REPORT})
 
 
 def frame_words(data: bytes) -> Iterator[tuple[str, bool]]:
-    """Yield for each frame that begins in some bytes what it is, for people.
+    """Yield a word for people for each frame that starts in ``data``.
 
-    With it comes whether it is one by which links look after themselves.
+    The second item is whether links send such a frame regularly.
     """
     start = 0
     while start + HEADER_SIZE <= len(data):
-        operation, size, about, *_ = HEADER.unpack_from(data, start)
+        operation, size, flags, *_ = HEADER.unpack_from(data, start)
         if operation not in tuple(Operation):
             return
         operation = Operation(operation)
         word = operation.name.lower().removesuffix("_proxy_instance").replace("_", " ")
         if operation is Operation.DISPATCH_MESSAGE:
-            word = "answer" if about & RESPONSE else "message"
+            word = "answer" if flags & RESPONSE else "message"
         yield word, operation in _QUIET
         start += HEADER_SIZE + size

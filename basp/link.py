@@ -54,7 +54,8 @@ from callboard.basp.node_id import NO_NODE, NodeId, node_id_text
 from callboard.basp.seal import Opener, Sealer
 from callboard.support.dataclass import dataclass
 
-#: Seconds for which bytes of an unfinished batch count as life: they prove nothing yet.
+#: Seconds for which bytes of an incomplete batch count as a sign of life. They are not checked
+#: yet, so a third party could send them to keep a dead link.
 BATCH_SECONDS: Final = 10.0
 
 #: Connections of one pair that may be parked; more are dropped as redundant. A node that dials
@@ -275,7 +276,7 @@ class Link:
         )
         self._pairs = pairs
         self._reader = FrameReader(HANDSHAKE_LIMIT)
-        # Checks what comes over a sealed link; None before it is sealed, and on all others.
+        # Checks the batches of a sealed link; None before it is sealed, and on other links.
         self._opener: Opener | None = None
         self._opened_at = now  # the last batch
         # End of the time for the current part of the handshake; None between parts.
@@ -312,9 +313,10 @@ class Link:
         return [Transmit(greeting)] if greeting else []
 
     def take(self, data: bytes, now: float) -> tuple[list[RawFrame], list[Effect]]:
-        """Take bytes of the peer, one call for a whole read: this is the hot entry.
+        """Handle the bytes of one read; this is the hot path.
 
-        A read that brings nothing but dispatches gives them as they are; others give effects.
+        Returns:
+            The frames of a read that has only dispatches, or the effects of any other read.
         """
         opener = self._opener
         if opener is None:
@@ -342,21 +344,25 @@ class Link:
         return [], self._take_read(frames, now)
 
     def _take_opened(self, opened: bytes | memoryview, now: float, *, was_read: bool) -> Any:
-        """Take what the batches of a read held; they alone are signs of the peer's life."""
+        """Update the times of a sealed link; return the contents for the frame reader.
+
+        Only complete batches prove that the peer is alive.
+        """
         if opened:
             self._opened_at = now
+        # The reader accepts a view only for the rest of a payload.
         if type(opened) is memoryview and len(opened) > self._reader.missing:
-            opened = bytes(opened)  # it begins a frame
-        # Without data the driver has not read for a while: that is no silence of the peer.
+            opened = bytes(opened)
+        # Without data the driver has paused reading, so the peer is not silent.
         if not was_read or now < self._opened_at + BATCH_SECONDS:
             self.heard_at = now
         return opened
 
     def _take_unconfirmed(self, data: bytes, now: float) -> list[Effect]:
-        """Take bytes of a peer that may not have established the link yet."""
+        """Handle bytes of a peer that may not have established the link yet."""
         reader, effects, was_sealed = self._reader, [], self._opener is not None
         while self.state is LinkState.INTRODUCING and reader.error is None and data:
-            size = reader.wanted  # what follows the last frame of it may be sealed
+            size = reader.wanted  # one frame at a time: later bytes may be sealed
             effects += self._take_read(reader.feed(data[:size]), now)
             data = data[size:]
         if data and self._opener is not None and not was_sealed:
@@ -369,7 +375,7 @@ class Link:
     def _take_broken(
         self, data: bytes, now: float, error: errors.BrokenSeal | None
     ) -> list[Effect]:
-        """Take what came before a batch that the peer did not send, and end the link."""
+        """Handle the contents before a broken batch, and end the link."""
         effects = self._take_read(self._reader.feed(data), now) if data else []
         if error is None:
             return effects

@@ -1,4 +1,4 @@
-"""The seal of a link with a secret: batches that only the two sides can have written.
+"""The seal of a link with a secret: batches with a MAC, which only the two sides can create.
 
 After ``hello`` each direction of a sealed link is a stream of batches. A batch holds any part
 of the stream of frames: many small frames, or a piece of a large one.
@@ -12,14 +12,15 @@ offset size field
 12+n   16   MAC over all bytes before it
 ====== ==== =======================================================
 
-Each direction has a key of its own (:mod:`callboard.basp.handshake`), so that a batch is of no
-use on another link, in the other direction, or at another place of the stream. A receiver acts
-on nothing before its MAC is checked. There is no batch for the end: a clean end is
-a ``drop_conn`` inside the seal, and an end of the stream without it is a loss.
+Each direction of each link has its own key (:mod:`callboard.basp.handshake`), and each batch
+has a counter, so a batch is invalid on another link, in the other direction, and at another
+position of the stream. A receiver checks the MAC of a batch before it uses its content. No
+batch marks the end: a clean end is a ``drop_conn`` inside the seal, and an end of the stream
+without it is a loss.
 
-The MAC is keyed BLAKE2b up to ``SHORT`` bytes, and HMAC-SHA256 above, each with 16 bytes and a
-key of its own: each is the faster one there. Both begin with copies of prepared states, which
-saves half the time for a small batch.
+The MAC is keyed BLAKE2b for up to ``SHORT`` bytes, and HMAC-SHA256 for more: each is the faster
+one for its sizes. Both have 16 bytes, and keys of their own. They start from copies of prepared
+states, which saves half the time for a small batch.
 """
 
 import hmac
@@ -34,16 +35,18 @@ KEY_SIZE: Final = 32
 MAC_SIZE: Final = 16
 BATCH_HEADER: Final = Struct(">IQ")
 BATCH_HEADER_SIZE: Final = 12
-#: Bytes of a batch beside its content.
+#: Bytes of a batch without its content.
 OVERHEAD: Final = BATCH_HEADER_SIZE + MAC_SIZE
-#: Bytes of the largest batch. Receivers read as many at once, so a flood comes batch by batch.
+#: Bytes of the largest batch. Receivers read up to this size, so under load each read is one
+#: batch.
 BATCH_LIMIT: Final = 64 * 1024
 CONTENT_LIMIT: Final = BATCH_LIMIT - OVERHEAD
-#: Bytes of the longest content with the MAC for short ones.
+#: Bytes of the longest content with the MAC for short batches.
 SHORT: Final = 768
 _SHORT_BATCH: Final = SHORT + OVERHEAD
 
-#: Python hashes fewer bytes than 2,048 at a time without releasing the interpreter's lock.
+#: Bytes that Python hashes without releasing the interpreter's lock: it releases it from 2,048
+#: bytes on.
 _PIECE: Final = 2047
 _SHA_BLOCK: Final = 64
 
@@ -70,7 +73,7 @@ class _Mac:
             blake2b(label, key=key, digest_size=KEY_SIZE).digest()
             for label in (b"short", b"long")
         )
-        #: A state of BLAKE2b to be copied.
+        #: The initial state of BLAKE2b; each batch uses a copy.
         self.short = blake2b(key=short, digest_size=MAC_SIZE)
         padded = long.ljust(_SHA_BLOCK, b"\0")
         self._inner = sha256(bytes(byte ^ 0x36 for byte in padded))
@@ -78,14 +81,16 @@ class _Mac:
         self._is_contended = is_contended
 
     def __deepcopy__(self, _: Any) -> Self:
-        """Return itself: its states are only copied, never changed."""
+        """Return this object: its states are never changed."""
         return self
 
     def long(self, header: bytes | memoryview, content: bytes | memoryview) -> bytes:
         """Return the MAC of a long batch."""
         inner = self._inner.copy()
         inner.update(header)
-        if self._is_contended():  # whoever releases the lock waits milliseconds to get it back
+        # If another thread computes, a thread that releases the interpreter's lock waits
+        # milliseconds until it gets the lock back. Small pieces keep it.
+        if self._is_contended():
             view = memoryview(content)
             for start in range(0, len(view), _PIECE):
                 inner.update(view[start : start + _PIECE])
@@ -102,18 +107,18 @@ class Sealer:
     __slots__ = ("_counter", "_mac", "_start_short")
 
     def __init__(self, key: bytes, is_contended: Callable[[], bool] = never) -> None:
-        """Begin a direction.
+        """Start a direction.
 
         Args:
-            key: 32 bytes that nothing else uses.
-            is_contended: whether another thread computes: then the interpreter's lock is kept
-                while a long batch is hashed.
+            key: 32 bytes, used for this direction only.
+            is_contended: returns whether another thread computes. Then the interpreter's lock
+                is not released while a long batch is hashed.
 
         Raises:
             ValueError: the key has another length.
         """
         self._mac = _Mac(key, is_contended)
-        #: Bound: it is called for each small batch.
+        #: Kept as a bound method, because each small batch calls it.
         self._start_short = self._mac.short.copy
         self._counter = 0
 
@@ -128,49 +133,51 @@ class Sealer:
             batch += mac.digest()
         else:
             batch = b"".join((header, content, self._mac.long(header, content)))
-        self._counter += 1  # not before: without memory for it, this batch is made again
+        # Last: after a `MemoryError` above, the caller seals this batch again.
+        self._counter += 1
         return batch
 
     def seal_all(self, data: bytes) -> bytes:
-        """Return as many batches as bytes need."""
+        """Return batches with all bytes of ``data``."""
         view = memoryview(data)
         starts = range(0, len(view), CONTENT_LIMIT)
         return b"".join(self.seal(view[start : start + CONTENT_LIMIT]) for start in starts)
 
 
 class Opener:
-    """Checks the batches of one direction, and returns what they hold.
+    """Checks the batches of one direction, and returns their contents.
 
-    After the first bad batch it stays failed: :attr:`error` says why, what good batches held
-    before it is still returned, and every later byte is ignored.
+    After the first bad batch the opener stays failed: :attr:`error` has the reason, the
+    contents of earlier batches are still returned, and all later bytes are ignored.
     """
 
     __slots__ = ("_counter", "_mac", "_pending", "_start_short", "_wanted", "error", "missing")
 
     def __init__(self, key: bytes, is_contended: Callable[[], bool] = never) -> None:
-        """Begin a direction; the arguments are those of :class:`Sealer`.
+        """Start a direction; for the arguments see :class:`Sealer`.
 
         Raises:
             ValueError: the key has another length.
         """
         self._mac = _Mac(key, is_contended)
-        #: Bound: it is called for each small batch.
+        #: Kept as a bound method, because each small batch calls it.
         self._start_short = self._mac.short.copy
         self._counter = 0
-        #: An unfinished batch, and how many bytes are needed before it is looked at again.
+        #: An incomplete batch.
         self._pending = bytearray()
+        #: Size of its header, or of the whole batch once the header is known.
         self._wanted = 0
-        #: Bytes until the unfinished batch can be looked at again; 0 where there is none. Not a
-        #: property: it is read before each read of a link.
+        #: Bytes missing from this size; 0 without an incomplete batch. An attribute and not a
+        #: property, because it is read before each read of a link.
         self.missing = 0
-        #: Why the stream cannot be read any more; None while it can.
+        #: The reason why opening has failed; None while the opener works.
         self.error: BrokenSeal | None = None
 
     def open(self, data: bytes) -> bytes | memoryview:
-        """Return what the batches hold that ``data`` completes; empty while none is complete.
+        """Return the contents of the batches that ``data`` completes; empty without any.
 
-        A long batch that came alone is not copied: what is returned is a view of ``data``.
-        Never raises for what a peer sent: check :attr:`error` after it.
+        The content of a single long batch is a view of ``data``, not a copy. Bad batches of a
+        peer do not raise: check :attr:`error` after the call.
         """
         if self._pending:
             self._pending += data
@@ -181,7 +188,7 @@ class Opener:
             self._pending.clear()
             self.missing = 0
         size = len(data)
-        if OVERHEAD < size <= _SHORT_BATCH:  # one small batch: an ask or an answer, alone
+        if OVERHEAD < size <= _SHORT_BATCH:  # usually one small batch: an ask or an answer
             length, counter = _unpack(data)
             if length == size - OVERHEAD and counter == self._counter and self.error is None:
                 mac = self._start_short()
@@ -192,7 +199,7 @@ class Opener:
         return self._open_each(data)
 
     def _open_each(self, data: bytes) -> bytes | memoryview:
-        """Open all batches of a read, and keep an unfinished one."""
+        """Open all batches of a read, and keep an incomplete one."""
         contents: list[memoryview] = []
         view, start, size = memoryview(data), 0, len(data)
         while self.error is None and start < size:
@@ -209,7 +216,7 @@ class Opener:
                 break
             body = end - MAC_SIZE
             if not _equal(self._mac_of(view[start:body]), view[body:end]):
-                msg = f"the MAC of batch {self._counter:,} is wrong: it was changed on its way"
+                msg = f"the MAC of batch {self._counter:,} is wrong: it was changed in transit"
                 self.error = BrokenSeal(msg)
                 break
             contents.append(view[start + BATCH_HEADER_SIZE : body])
@@ -219,18 +226,18 @@ class Opener:
         return contents[0] if is_alone else b"".join(contents)
 
     def _is_header_good(self, length: int, counter: int) -> bool:
-        """Return whether a batch may be the next one, or note why not."""
+        """Return whether a batch may be the next one; set the error if not."""
         if not 0 < length <= CONTENT_LIMIT:
-            msg = f"a batch of {length:,} B where 1 to {CONTENT_LIMIT:,} B are possible"
+            msg = f"a batch has {length:,} B, 1 to {CONTENT_LIMIT:,} B are allowed"
         elif counter != self._counter:
-            msg = f"batch {counter:,} where batch {self._counter:,} is due"
+            msg = f"batch {counter:,} arrived instead of batch {self._counter:,}"
         else:
             return True
         self.error = BrokenSeal(f"{msg}: it was not sent as the next one of this link")
         return False
 
     def _mac_of(self, body: memoryview) -> bytes:
-        """Return the MAC that a batch should have."""
+        """Return the correct MAC of a batch."""
         if len(body) <= SHORT + BATCH_HEADER_SIZE:
             mac = self._start_short()
             mac.update(body)
@@ -238,20 +245,20 @@ class Opener:
         return self._mac.long(body[:BATCH_HEADER_SIZE], body[BATCH_HEADER_SIZE:])
 
     def read_size(self, limit: int) -> int:
-        """Return how much to read next: the rest of an unfinished batch, or ``limit`` bytes.
+        """Return the size of the next read: the rest of an incomplete batch, or ``limit``.
 
-        Then the next read begins with a batch, and a flood comes batch by batch. While
-        :attr:`missing` is 0 this is ``limit``.
+        So the next read starts with a batch, and under load each read is one batch. If
+        :attr:`missing` is 0, the result is ``limit``.
         """
         return min(self.missing, limit) or limit
 
     def discard(self) -> None:
-        """Free an unfinished batch; nothing is opened from here on."""
+        """Free an incomplete batch, and open no more batches."""
         self._pending.clear()
         self.missing = 0
-        self.error = self.error or BrokenSeal("a part of what came was lost on this node")
+        self.error = self.error or BrokenSeal("received bytes were lost on this node")
 
     @property
     def held(self) -> int:
-        """Bytes of the unfinished batch."""
+        """Bytes of the incomplete batch."""
         return len(self._pending)

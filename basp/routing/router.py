@@ -201,11 +201,8 @@ class Router:
 
     def _members(self) -> Collection[NodeId]:
         """Return the neighbors that forward frames for other nodes."""
-        return (
-            self._received.keys() - self._leaves.keys()
-            if self._leaves
-            else self._received.keys()
-        )
+        neighbors = self._received.keys()
+        return neighbors - self._leaves.keys() if self._leaves else neighbors
 
     def add_peer(self, peer: NodeId, reach: Collection[str] | None = None) -> Changes:
         """Add a neighbor whose link is established; it receives the whole table.
