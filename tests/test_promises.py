@@ -76,7 +76,7 @@ ENFORCED = {
         "basp/test_link.py::test_heartbeats_go_out_each_interval_and_silence_kills_after_three"
     ),
     "nodes that a node knows": (
-        "basp/routing/test_portions.py::test_so_many_nodes_are_known_at_once_and_no_more_wait"
+        "basp/routing/test_portions.py::test_the_number_of_known_and_pending_nodes_is_limited"
     ),
     "containers in a control frame": (
         "test_promises.py::test_a_control_frame_with_more_containers_is_refused_unread"
@@ -86,7 +86,7 @@ ENFORCED = {
         "::test_frames_of_sources_that_no_path_leads_to_are_refused"
     ),
     "messages of one node that are held": (
-        "basp/routing/test_path_order.py::test_what_is_held_has_a_limit"
+        "basp/routing/test_path_order.py::test_the_number_of_held_dispatches_is_limited"
     ),
     "running constructors": (
         "proxies/test_user_code.py::test_constructors_that_block_are_bounded"

@@ -149,7 +149,7 @@ def test_a_late_report_of_an_earlier_path_confirms_nothing():
     assert (account.confirmed, account.lost, account.in_flight) == (0, 6, 0)
 
 
-def test_an_epoch_without_messages_goes_on():
+def test_an_epoch_without_messages_continues():
     sender = Accounts()
     account = sender.account(B)
     assert (sender.node_lost(B), sender.path_moved(B), account.epoch) == (0, 0, 0)
@@ -167,7 +167,7 @@ def test_open_epochs_have_a_limit_and_the_oldest_is_written_off():
     assert account.in_flight == OPEN_EPOCH_LIMIT - 1
 
 
-def test_reports_tell_only_changes_and_can_be_repeated():
+def test_reports_have_only_changes_and_can_be_repeated():
     receiver = Accounts()
     receiver.arrivals_of(A, 3).delivered += 7
     first = receiver.reports()
@@ -219,7 +219,7 @@ def test_only_the_last_line_of_a_report_can_name_an_epoch_that_has_not_begun():
     assert account.epoch == 51
 
 
-def test_a_report_ends_with_where_its_node_is_and_its_source_sees_what_that_missed():
+def test_a_report_ends_with_the_expected_epoch_and_shows_a_missed_end():
     sender, receiver = Accounts(), Accounts()
     account = sender.account(B)
     receiver.expected = {A: 1}.get
@@ -240,7 +240,7 @@ def test_a_report_ends_with_where_its_node_is_and_its_source_sees_what_that_miss
     assert (account.is_missed, account.epoch) == (True, 3)
 
 
-def test_what_the_destination_gave_up_is_lost_at_once():
+def test_messages_that_the_destination_gave_up_are_lost_at_once():
     sender, receiver = Accounts(), Accounts()
     account = sender.account(B)
     account.sent += 5
@@ -307,7 +307,7 @@ def test_the_epoch_after_a_full_one_begins_by_itself():
     assert account.in_flight == 0
 
 
-def test_what_carries_messages_ends_with_its_epoch():
+def test_a_dispatch_with_several_messages_stays_in_its_epoch():
     account = Account()
     assert account.room == SEQUENCE_COUNT
     account.sent += SEQUENCE_COUNT - 3
@@ -322,7 +322,7 @@ def test_what_carries_messages_ends_with_its_epoch():
     assert (account.epoch, account.room) == (2, SEQUENCE_COUNT)
 
 
-def test_unknown_nodes_have_nothing_to_lose():
+def test_unknown_nodes_have_no_lost_messages():
     accounts = Accounts()
     assert accounts.receive_report(B, write_plain([[0, 5, 0, 0]])) == 0
 
@@ -362,7 +362,7 @@ def test_an_old_epoch_expires_as_lost_and_late_reports_of_it_are_ignored():
     assert (account.sent, account.confirmed, account.lost, account.in_flight) == (6, 2, 3, 1)
 
 
-def test_what_expires_takes_all_before_along():
+def test_an_expired_epoch_expires_all_earlier_ones():
     account = Account()
     for _ in range(3):
         account.sent += 2

@@ -37,7 +37,7 @@ def test_down_round_trip(detail, reason):
     assert bool(frame[1]) == bool(detail)
 
 
-def test_detail_is_cut_and_made_writable():
+def test_a_detail_is_cut_and_surrogates_are_replaced():
     assert read_down(frame_of(pack_down(A, 17, B, 3, "\ud800")))[2] == "?"
     assert len(read_down(frame_of(pack_down(A, 17, B, 3, "é" * 99_999)))[2]) == DETAIL_LIMIT
 

@@ -100,7 +100,7 @@ def test_long_names_are_read():
     assert read_flat_record(codec.encode(Point(1, 2)), registry.flat) == Point(1, 2)
 
 
-def test_a_record_that_is_positional_no_more_leaves_the_table():
+def test_a_record_that_is_no_longer_flat_leaves_the_table():
     @dataclass
     class Thing:
         a: int

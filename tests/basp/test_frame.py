@@ -46,7 +46,7 @@ def test_byte_by_byte_gives_the_same_as_whole():
     assert len(frames) == 4
 
 
-def test_every_truncation_gives_only_whole_frames():
+def test_a_truncated_stream_gives_only_whole_frames():
     whole = pack_frame(*FIELDS, b"abc")
     stream = whole + pack_frame(*FIELDS, b"defgh")
     for end in range(len(stream)):
@@ -57,7 +57,7 @@ def test_every_truncation_gives_only_whole_frames():
         assert held_bytes(reader) == end - len(whole) * int(end >= len(whole))
 
 
-def test_length_over_the_limit_is_refused_before_the_payload_comes():
+def test_a_length_over_the_limit_is_refused_before_the_payload_arrives():
     good = pack_frame(*FIELDS, b"ok")
     bad = HEADER.pack(2, 1025, 5, A, B, 16, 17)
     reader = FrameReader(1024)
@@ -121,7 +121,7 @@ def test_any_flipped_bit_gives_frames_or_a_typed_error(bit):
     assert bytes(stream).startswith(b"".join(map(repack_frame, frames)))
 
 
-def test_the_wire_of_what_is_shorter_than_a_header_is_named():
+def test_a_foreign_protocol_is_detected_before_a_header_is_complete():
     reader = FrameReader()
 
     assert reader.feed(b"HTTP/1.1 400 Bad Request\r\n\r\n") == []
@@ -146,7 +146,7 @@ def _large(payload=b"x" * 9_000):
     return pack_frame(Operation.DISPATCH_MESSAGE, 5, A, B, 7, 9, payload)
 
 
-def test_bytes_inside_a_payload_are_no_frame_after_memory_ran_out(monkeypatch):
+def test_bytes_of_a_payload_are_not_read_as_a_frame_after_memory_ran_out(monkeypatch):
     _without_memory(monkeypatch, 1)
     data, reader = _large(), FrameReader()
     assert reader.feed(data[:8_000]) == []
@@ -158,7 +158,7 @@ def test_bytes_inside_a_payload_are_no_frame_after_memory_ran_out(monkeypatch):
     assert reader.feed(b"y" * 10 + _large()) == []
 
 
-def test_a_payload_without_memory_arrives_empty_and_the_frames_behind_it_whole(monkeypatch):
+def test_a_payload_without_memory_arrives_empty_and_later_frames_whole(monkeypatch):
     _without_memory(monkeypatch, 1)
     data, reader, small = _large(), FrameReader(), _large(b"small")
     reader.feed(data[:8_000])
@@ -185,7 +185,7 @@ def test_a_frame_that_is_not_a_message_cannot_be_dropped(monkeypatch):
     assert isinstance(reader.error, OutOfMemory)
 
 
-def test_frames_are_told_in_words():
+def test_frames_are_described_in_words():
     heartbeat = pack_frame(Operation.HEARTBEAT, 0, A, B, 0, 0, b"")
     ask = pack_frame(Operation.DISPATCH_MESSAGE, 5, A, B, 16, 17, b"\x81\x01")
     answer = pack_frame(Operation.DISPATCH_MESSAGE, 1 << 63 | 5, B, A, 17, 0, b"\x81\x01")

@@ -149,7 +149,7 @@ def test_tail_is_not_decoded_before_the_proof():
 
 
 @given(st.data())
-def test_whatever_a_relay_changes_in_a_handshake_nobody_is_let_in(data):
+def test_a_handshake_that_a_relay_changed_is_refused(data):
     a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s", release=("2", "b"))
     accepting, dialing = acceptor(a), dialer(b)
     sent = [frame_of(accepting.start())]
@@ -177,7 +177,7 @@ def test_whatever_a_relay_changes_in_a_handshake_nobody_is_let_in(data):
     assert dialing.seal_keys is None
 
 
-def test_each_link_and_each_direction_has_keys_of_its_own():
+def test_each_direction_of_each_link_has_its_own_key():
     keys = []
     a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
     for nonce in (NONCE_A, b"o" * 16):
@@ -216,7 +216,7 @@ def first_release(frame):
     return frame._replace(payload=frame.payload[:16] + flags + frame.payload[17:])
 
 
-def test_nothing_is_proven_to_a_node_that_does_not_seal():
+def test_no_proof_is_sent_to_a_node_that_does_not_seal():
     a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
     with pytest.raises(NotSealed, match=r"release 0\.1, .* allow_unsealed=True"):
         dialer(b).take(first_release(server_handshake(a)))
@@ -225,7 +225,7 @@ def test_nothing_is_proven_to_a_node_that_does_not_seal():
     assert drop_reason(NotSealed()) is DropReason.VERSION
 
 
-def test_nodes_of_the_first_release_are_let_in_where_that_is_allowed():
+def test_nodes_of_the_first_release_are_admitted_with_allow_unsealed():
     a, b = (LinkConfig(node, secret=b"s", allow_unsealed=True) for node in (A, B))
     side = dialer(b)
     answer, _ = side.take(first_release(server_handshake(a)))
@@ -245,7 +245,7 @@ def test_nodes_of_the_first_release_are_let_in_where_that_is_allowed():
 
 
 @pytest.mark.parametrize("refusing", ["dialer", "acceptor"])
-def test_a_link_is_sealed_as_soon_as_one_side_refuses_others(refusing):
+def test_a_link_is_sealed_if_one_side_requires_it(refusing):
     allowed = {"dialer": refusing != "dialer", "acceptor": refusing != "acceptor"}
     a = LinkConfig(A, secret=b"s", allow_unsealed=allowed["acceptor"])
     b = LinkConfig(B, secret=b"s", allow_unsealed=allowed["dialer"])
@@ -259,7 +259,7 @@ def test_a_link_is_sealed_as_soon_as_one_side_refuses_others(refusing):
         play()
 
 
-def test_between_two_certificates_the_proof_is_bound_to_the_connection_and_nothing_sealed():
+def test_with_two_certificates_the_proof_is_bound_to_tls_and_the_link_is_not_sealed():
     def sides(first, second):
         a, b = LinkConfig(A, secret=b"s"), LinkConfig(B, secret=b"s")
         accepting = Introduction(a, dialer=False, nonce=NONCE_A, channel=first)

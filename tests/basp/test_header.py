@@ -25,7 +25,7 @@ def test_golden_bytes():
     assert HEADER.size == len(GOLDEN) == header.HEADER_SIZE == 60
 
 
-def test_operations_are_those_of_the_design():
+def test_operations_have_the_numbers_of_the_design():
     assert [op.name.lower() for op in Operation] == [
         "server_handshake",
         "client_handshake",

@@ -88,7 +88,7 @@ def test_a_run_of_dispatches_is_one_delivery():
     assert len(deliver.frames) == 300
 
 
-def test_heartbeats_are_taken_out_of_a_run_and_order_is_kept():
+def test_heartbeats_are_removed_and_the_order_is_kept():
     end = connect().ends[1]
     report = pack_frame(13, 0, C, B, 0, 0, b"\x80")
     effects = receive(end.link, HEARTBEAT + DISPATCH + HEARTBEAT + report + DISPATCH, 0.0)
@@ -98,7 +98,7 @@ def test_heartbeats_are_taken_out_of_a_run_and_order_is_kept():
     assert receive(end.link, HEARTBEAT, 0.0) == []
 
 
-def test_frames_behind_the_ack_in_one_read_are_delivered_after_established():
+def test_frames_after_the_ack_in_one_read_are_delivered_after_established():
     wire = Wire({A: LinkConfig(A), B: LinkConfig(B)}, [(A, B)])
     while not (wire.ends[0].link.is_established):
         wire.deliver(next(end for end in wire.ends if end.incoming))
@@ -120,7 +120,7 @@ def test_frames_behind_the_ack_in_one_read_are_delivered_after_established():
         (pack_frame(15, 0, A, B, 0, 0, b""), RemoteProtocolError),
     ],
 )
-def test_a_bad_frame_closes_the_link_behind_the_good_ones(bad, error):
+def test_a_bad_frame_closes_the_link_after_the_good_ones(bad, error):
     end = connect().ends[1]
     effects = receive(end.link, DISPATCH + bad + DISPATCH, 0.0)
 
@@ -220,7 +220,7 @@ def test_silent_stranger_is_closed_by_the_handshake_time_limit():
     assert "handshake took longer than 4 s" in closed.reason
 
 
-def test_clean_close_is_told_to_the_peer_and_is_no_error():
+def test_a_clean_close_is_sent_to_the_peer_and_is_not_an_error():
     wire = connect()
     wire.carry_out(wire.ends[0], wire.ends[0].link.close("shutdown"))
     wire.settle()
@@ -262,7 +262,7 @@ def test_dial_to_a_living_link_parks_and_is_redundant_a_heartbeat_later():
 
 @pytest.mark.parametrize("dials", [(A, B), (B, A)])
 @pytest.mark.parametrize("notices", [0, 1])
-def test_redial_after_a_loss_that_one_side_has_not_noticed_goes_on(dials, notices):
+def test_a_redial_continues_after_a_loss_that_one_side_has_not_noticed(dials, notices):
     wire = connect()
     wire.settle(5.0)
     wire.cut(wire.ends[0])
@@ -307,7 +307,7 @@ def test_no_heartbeat_passes_for_the_confirmation_that_the_ack_arrived():
     assert responder.link.next_tick_at > 1.5
 
 
-def test_resume_without_reason_does_nothing():
+def test_resume_of_a_link_that_is_not_parked_does_nothing():
     wire = connect()
     assert [end.link.resume(0.0) for end in wire.ends] == [[], []]
 
@@ -369,7 +369,7 @@ def test_every_flipped_bit_of_a_handshake_is_harmless_or_typed(secret):
             assert closed.error is None or isinstance(closed.error, RemoteProtocolError)
 
 
-def test_no_flipped_bit_of_what_is_proven_passes():
+def test_a_flipped_bit_in_a_proven_handshake_is_refused():
     client, *_rest = transcript(b"s")
     for bit in range(8 * 16, 8 * (60 + 49)):
         if bit // 8 in range(52, 60) or bit // 8 == 76:
@@ -449,7 +449,7 @@ def test_silence_ends_every_link_whose_peer_is_identified(state):
     assert closed.reason.endswith("silent for 3.0 s, 3 heartbeats")
 
 
-def test_each_part_of_the_handshake_has_its_own_time():
+def test_each_part_of_the_handshake_has_its_own_time_limit():
     link = link_in(LinkState.AWAIT_SYN)
     link._peer_id, link.upper_state = B, b""
     link._proceed(14.0, [])

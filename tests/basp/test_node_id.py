@@ -20,7 +20,7 @@ def test_every_fact_counts(facts):
     assert make_node_id(b"m", 1, 0, 5) != make_node_id(*facts)
 
 
-def test_facts_do_not_run_into_each_other():
+def test_different_facts_are_never_hashed_alike():
     assert make_node_id(b"m1:2", 3, 0, 5) != make_node_id(b"m1", 23, 0, 5)
 
 

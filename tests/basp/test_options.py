@@ -79,7 +79,7 @@ def test_a_deadline_beyond_four_bytes_travels_too():
 
 
 @given(st.binary(max_size=9), st.integers(0, LONGEST_ALONE))
-def test_an_option_that_ends_like_a_deadline_is_no_deadline(before, milliseconds):
+def test_an_option_that_ends_like_a_deadline_is_not_one(before, milliseconds):
     sent, seen = {IDEMPOTENCY_KEY: before + write_deadline(milliseconds)}, []
     codec = PayloadCodec(make_registry(), with_options=lambda *found: seen.append(found))
 
@@ -88,7 +88,7 @@ def test_an_option_that_ends_like_a_deadline_is_no_deadline(before, milliseconds
     assert seen == [("a", sent)]
 
 
-def test_a_deadline_behind_no_message_is_refused():
+def test_a_deadline_without_a_message_is_refused():
     for broken in (b"\x82" + write_deadline(5), b"\x82\x62a" + write_deadline(5)):
         with pytest.raises(MalformedPayload):
             CODEC.decode_message(broken)
@@ -108,7 +108,7 @@ def test_an_option_without_a_wire_form_is_named():
         CODEC.encode("a", {9: object()})
 
 
-def test_unknown_options_are_kept_to_be_sent_on():
+def test_unknown_options_are_kept_for_forwarding():
     found = read_options({DEADLINE_MS: 500, 77: ("later", b"release")})
 
     assert found.others == {77: ("later", b"release")}
@@ -159,7 +159,7 @@ def test_a_trace_context_that_is_not_well_formed_is_ignored(context):
     assert found == DispatchOptions(1)
 
 
-def test_a_trace_context_of_a_later_version_is_taken():
+def test_a_trace_context_of_a_later_version_is_accepted():
     later = "01" + PARENT[2:] + "-more"
 
     assert read_options({TRACE_CONTEXT: later}).trace_parent == later

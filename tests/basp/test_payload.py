@@ -101,7 +101,7 @@ def test_golden_bytes():
     assert CODEC.encode((1,)).hex() == "81d9bf048101"
 
 
-def test_options_survive_and_unknown_ones_are_kept():
+def test_options_survive_a_round_trip_unknown_ones_too():
     options = {1: 500, 2: ("00-ab", b"x"), 99: [1]}
 
     assert CODEC.decode(CODEC.encode([1], options)) == ([1], options)
@@ -145,13 +145,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("message", "text"), CASES, ids=[text for _, text in CASES])
-def test_what_has_no_wire_form_is_named_with_its_path(message, text):
+def test_a_value_without_wire_form_is_named_with_its_path(message, text):
     with pytest.raises(NotSerializable, match=text) as caught:
         CODEC.encode(message)
     assert isinstance(caught.value, TypeError)
 
 
-def test_the_error_says_what_to_do_and_options_are_found_too():
+def test_the_error_gives_advice_for_options_too():
     with pytest.raises(NotSerializable, match=r'register it with @message\("Unknown"\)'):
         CODEC.encode(Unknown(1))
     with pytest.raises(NotSerializable, match=r"options\[9\] is a"):
@@ -177,7 +177,7 @@ def test_cycles_and_deep_messages_are_refused_at_the_sender():
         lambda m: {Color.RED: m},
     ],
 )
-def test_what_the_sender_may_nest_the_receiver_takes(wrap):
+def test_sender_and_receiver_allow_the_same_depth(wrap):
     message = 1
     for _ in range(64):
         message = wrap(message)
@@ -202,7 +202,7 @@ def test_types_registered_later_are_known():
     assert codec.decode_message(codec.encode(Point(1, 2))) == Point(1, 2)
 
 
-def test_unknown_type_and_missing_field_are_told_apart():
+def test_an_unknown_type_and_a_missing_field_are_different_errors():
     tag = tags.REGISTERED
     with pytest.raises(UnknownMessageType, match="'nobody' is not registered here"):
         CODEC.decode_message(cbor2.dumps([cbor2.CBORTag(tag, ["nobody", {}])]))

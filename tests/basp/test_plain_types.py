@@ -58,7 +58,7 @@ def made(cls, **attributes):
 @given(
     st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.booleans()), max_size=5)
 )
-def test_attributes_come_back_as_they_were(attributes):
+def test_attributes_survive_a_round_trip(attributes):
     sent = made(Child, **attributes)
 
     came = codec().decode_message(codec().encode([sent]))[0]
@@ -78,7 +78,7 @@ def test_classes_inside_classes_and_classes_as_values():
 
 
 @pytest.mark.parametrize("cls", [Slotted, OwnMaker, Listed])
-def test_what_is_more_than_its_attributes_is_not_plain(cls):
+def test_a_class_with_content_beyond_attributes_is_not_plain(cls):
     assert not is_plain(cls)
     with pytest.raises(NotSerializable, match="register it"):
         codec().encode(cls())
@@ -99,7 +99,7 @@ def test_a_module_that_is_not_listed_is_named(value):
 
 
 @pytest.mark.parametrize("value", [made(Plain), Plain])
-def test_what_is_not_listed_here_is_not_built(value):
+def test_a_class_that_is_not_listed_is_not_created(value):
     payload = codec().encode(value)
 
     with pytest.raises(UnknownMessageType):
@@ -113,7 +113,7 @@ def test_some_classes_travel_in_any_case():
 
 
 @pytest.mark.parametrize("content", [7, [1], {1: 2}])
-def test_attributes_that_are_no_map_of_texts_are_refused(content):
+def test_attributes_that_are_not_a_map_of_texts_are_refused(content):
     kind = PlainRegistry(MessageRegistry(), (__name__,), find).type_of(Plain)
 
     with pytest.raises(MalformedPayload):
@@ -121,7 +121,7 @@ def test_attributes_that_are_no_map_of_texts_are_refused(content):
 
 
 @pytest.mark.parametrize("content", [7, None, ["a"]])
-def test_a_class_that_is_no_name_is_refused(content):
+def test_a_class_that_is_not_a_name_is_refused(content):
     kind = PlainRegistry(MessageRegistry(), (__name__,), find).type_of(type)
 
     with pytest.raises(MalformedPayload):

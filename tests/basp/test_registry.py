@@ -67,7 +67,7 @@ def test_dataclasses_with_hidden_content_are_refused():
         MessageRegistry().register("x", Hidden)
 
 
-def test_constructor_arguments_that_are_no_fields_are_refused():
+def test_constructor_arguments_that_are_not_fields_are_refused():
     @dataclasses.dataclass
     class Once:
         a: int
@@ -123,7 +123,7 @@ def test_wrong_content_is_malformed(name, content):
         make_registry().by_name[name].build(content)
 
 
-def test_aliases_and_flags_are_found():
+def test_aliases_and_flags_are_read():
     registry = make_registry()
 
     assert registry.by_name["color"].build("ROT") is Color.RED
@@ -140,7 +140,7 @@ def test_dataclass_without_init_is_filled():
     assert registry.by_name["bare"].build({"a": 3}).a == 3
 
 
-def test_registries_share_nothing():
+def test_registries_are_independent():
     class Here(enum.Enum):
         A = 1
 
@@ -156,7 +156,7 @@ def test_registries_share_nothing():
 
 
 @pytest.mark.parametrize("base", [enum.IntFlag, enum.Flag])
-def test_combinations_of_flags_that_peers_send_are_not_kept_for_ever(base):
+def test_unused_combinations_of_flags_from_peers_are_removed(base):
     kind = base("Bits", {"A": 1, "B": 2}, boundary=enum.KEEP)
     registry = MessageRegistry()
     registry.register("bits", kind)

@@ -130,7 +130,7 @@ def test_named_tuples_grow_as_dataclasses_do(earlier, later):
     assert earlier.decode_message(later.encode(Later.Place(1, 2))) == Earlier.Place(1)
 
 
-def test_types_inside_others_are_fitted_too(earlier, later):
+def test_nested_types_are_fitted_too(earlier, later):
     sent = Later.Basket(
         orders=[Later.Order("tea", 2), (Later.Place(1, 2),)],
         main={"key": Later.Order("milk")},
@@ -154,7 +154,7 @@ def test_a_missing_field_without_default_names_type_and_field(earlier, later, in
         later.decode_message(payload)
 
 
-def test_a_new_member_of_an_enum_is_told_to_the_sender(earlier, later):
+def test_an_unknown_member_of_an_enum_is_an_error_of_versions(earlier, later):
     with pytest.raises(MessageVersion, match=r"'shop\.Color' has no member 'BLUE'"):
         earlier.decode_message(later.encode(Later.Color.BLUE))
 
@@ -163,7 +163,7 @@ def test_a_member_with_a_new_name_is_understood_while_the_old_one_is_an_alias(ea
     assert later.decode_message(earlier.encode(Earlier.Color.GREY)) is Later.Color.GRAY
 
 
-def test_a_new_bit_of_a_flag_is_told_to_the_sender(earlier, later):
+def test_an_unknown_bit_of_a_flag_is_an_error_of_versions(earlier, later):
     assert earlier.decode_message(later.encode(Later.Right.READ)) is Earlier.Right.READ
     with pytest.raises(MessageVersion, match=r"'shop\.Right' do not know all bits of 0x3"):
         earlier.decode_message(later.encode(Later.Right.READ | Later.Right.WRITE))
@@ -205,7 +205,7 @@ def test_a_type_that_only_one_release_has_is_named(later):
         later.decode_message(payload)
 
 
-def test_errors_between_releases_are_not_taken_for_garbage():
+def test_errors_between_releases_are_not_malformed_payloads():
     """What is exactly `MalformedPayload` ends a link; these concern one message."""
     for error in (MessageVersion, MessageRefused, UnknownMessageType):
         assert issubclass(error, MalformedPayload)

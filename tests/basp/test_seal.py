@@ -144,7 +144,7 @@ def test_everything_after_hello_is_in_batches():
             assert int.from_bytes(data[:4], "big") == len(data) - OVERHEAD
 
 
-def test_what_follows_hello_in_the_same_read_is_opened():
+def test_batches_after_hello_in_the_same_read_are_opened():
     wire = Wire({node: LinkConfig(node, secret=b"s") for node in (A, B)}, [(B, A)])
     dialer, acceptor = wire.ends
     while not acceptor.sealer:
@@ -202,7 +202,7 @@ def test_a_batch_of_another_session_with_the_same_secret_is_refused():
     assert isinstance(only(effects, Closed)[0].error, BrokenSeal)
 
 
-def test_bytes_that_prove_nothing_keep_a_link_alive_for_a_batch_at_most():
+def test_unchecked_bytes_keep_a_link_alive_for_one_batch_at_most():
     """A peer that is gone must not pass for alive because of somebody who sends bytes."""
     _, dialer, end = sealed_link()
     batch = dialer.sealer.seal_all(bytes(3) * 20_000)
@@ -229,7 +229,7 @@ def test_a_slow_network_has_time_for_a_batch():
     assert len(delivered) == 1
 
 
-def test_a_long_batch_that_comes_alone_is_not_copied_and_others_are_whole():
+def test_a_single_long_batch_is_not_copied_and_others_are_whole():
     sealer, opener = pair()
     contents = [bytes([number]) * 60_000 for number in range(3)]
     first, second, third = map(sealer.seal, contents)

@@ -107,7 +107,7 @@ def test_a_message_that_the_receiver_would_refuse_is_refused_at_the_sender():
     assert CODEC.decode_message(CODEC.encode(set(colliding[1:]))) == set(colliding[1:])
 
 
-def test_as_many_collisions_as_are_allowed_cost_that_many_comparisons_each():
+def test_keys_at_the_limit_of_collisions_cost_that_many_comparisons_each():
     keys = [Counted(number) for number in range(10 * SAME_HASH_LIMIT)]
     payload = payload_of(SET, keys)
     Counted.compared = 0

@@ -66,7 +66,7 @@ def outcome(read, payload):
 
 
 @given(st.lists(trees, min_size=1, max_size=3))
-def test_pieces_make_what_cbor2_makes(values):
+def test_reading_in_pieces_gives_the_values_of_cbor2(values):
     payload = b"?" + b"".join(map(WRITER.encode, values))
 
     items, _ = in_pieces(payload, 1, len(values))
@@ -75,7 +75,7 @@ def test_pieces_make_what_cbor2_makes(values):
 
 
 @given(trees, st.data())
-def test_damaged_bytes_have_one_outcome(value, data):
+def test_damaged_bytes_fail_alike_in_pieces_and_whole(value, data):
     payload = bytearray(WRITER.encode(value))
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(payload) - 1))
@@ -120,7 +120,7 @@ def slow_weight(value):
 
 
 @given(trees)
-def test_the_weight_is_that_of_the_parts(value):
+def test_the_weight_is_the_sum_of_the_parts(value):
     payload = WRITER.encode(value)
     weight = slow_weight(value)
 
@@ -130,7 +130,7 @@ def test_the_weight_is_that_of_the_parts(value):
         check_weight(payload, weight - 1)
 
 
-def test_registered_types_weigh_what_they_are():
+def test_a_registered_type_weighs_as_its_tag_array_and_map():
     payload = cbor2.dumps([cbor2.CBORTag(tags.REGISTERED, ["name", {"a": 1}])] * 50)
     assert weight_of(payload) == CONTAINER + 50 * (3 * CONTAINER + 3)
 
@@ -193,7 +193,7 @@ for read in (READER.read, in_pieces):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the address space")
 @pytest.mark.parametrize("mebibytes", [2, 7, 20, 50])
-def test_without_memory_the_message_fails_and_nothing_else(mebibytes):
+def test_without_memory_only_the_message_fails(mebibytes):
     command = [sys.executable, "-c", WITHOUT_MEMORY, str(mebibytes)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 

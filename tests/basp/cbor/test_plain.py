@@ -46,7 +46,7 @@ def test_any_bytes_give_a_value_or_a_typed_error(data):
         event("refused")
 
 
-def test_natural_numbers_are_no_bools():
+def test_bools_are_not_natural_numbers():
     values = [0, 2**64 - 1, -1, 2**64, True, 1.0, None]
     assert [is_natural(value) for value in values] == [True, True] + [False] * 5
     assert not is_natural(7, 7)

@@ -20,7 +20,7 @@ def test_one_item_fills_the_payload_exactly():
         PLAIN.read(b"\x01\x02")
 
 
-def test_a_room_reads_its_own_tags_beside_those_of_python():
+def test_a_package_reads_its_own_tags_and_those_of_python():
     table = {**PYTHON_TAGS, POINT: read_as(list, lambda parts: complex(*parts), "point")}
     reader = CborReader("points", table, max_depth=8)
 

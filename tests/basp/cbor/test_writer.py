@@ -11,14 +11,14 @@ READER = CborReader("values", PYTHON_TAGS, max_depth=20, trusted=TRUSTED_TAGS)
     "value",
     [None, True, 2**70, -1, 1.5, "ä", b"x", bytearray(b"x"), (1, [2]), {1: 2}, {"a": {1}}],
 )
-def test_what_the_table_writes_the_reader_reads(value):
+def test_the_reader_reads_everything_that_the_table_writes(value):
     read = READER.read(EncoderTable(5).encode(value))
 
     assert read == value
     assert type(read) is type(value)
 
 
-def test_a_room_adds_the_encoder_of_its_own_class():
+def test_a_package_adds_the_encoder_of_its_own_class():
     table = EncoderTable(5)
     table[complex] = lambda value, depth: (
         head(0xC0, 48990) + table.encode_array([value.real, value.imag], depth)
@@ -27,7 +27,7 @@ def test_a_room_adds_the_encoder_of_its_own_class():
     assert table.encode([1j]).hex().startswith("81d9bf5e82fb")
 
 
-def test_a_class_that_is_met_first_is_looked_for_once():
+def test_the_encoder_of_a_new_class_is_searched_once():
     asked = []
 
     def find(_table, cls):

@@ -27,7 +27,7 @@ seeds = st.integers(0, 2**32)
 @pytest.mark.slow
 @given(st.integers(3, 8), seeds)
 @settings(max_examples=60, deadline=None)
-def test_any_changes_end_in_shortest_paths_and_nothing_is_lost_that_is_in_reach(size, seed):
+def test_after_any_changes_paths_are_shortest_and_no_reachable_node_is_lost(size, seed):
     chance = random.Random(seed)
     simulation = Simulation(size, chance)
     for _ in range(chance.randrange(5, 60)):
@@ -43,7 +43,7 @@ def test_any_changes_end_in_shortest_paths_and_nothing_is_lost_that_is_in_reach(
 @example(size=7, seed=156)
 @example(size=8, seed=1228)
 @settings(max_examples=60, deadline=None)
-def test_what_failures_cut_off_is_lost_everywhere_and_soon(size, seed):
+def test_unreachable_nodes_are_lost_everywhere_and_soon(size, seed):
     """A node may be found once more in between, as the examples show.
 
     Closed statements come around a slow link, over which a path that was told before them is
@@ -74,7 +74,7 @@ def test_what_failures_cut_off_is_lost_everywhere_and_soon(size, seed):
 @pytest.mark.slow
 @given(st.integers(3, 8), seeds)
 @settings(max_examples=60, deadline=None)
-def test_a_graph_that_stays_connected_without_a_link_loses_nothing(size, seed):
+def test_no_node_is_lost_while_the_graph_is_connected(size, seed):
     chance = random.Random(seed)
     ring = {tuple(sorted((i, (i + 1) % size))) for i in range(size)}
     edges = sorted(ring | set(random_edges(size, chance)[: chance.randrange(size)]))
@@ -103,7 +103,7 @@ def test_a_node_that_dies_in_a_clique_is_lost_without_trying_all_dead_paths():
     assert simulation.messages < 7 * 6 * 25
 
 
-def test_what_the_neighbors_of_a_hub_state_goes_on_in_one_update_to_each():
+def test_a_hub_forwards_statements_of_its_neighbors_in_one_update_to_each():
     simulation = simulate(30, [(0, i) for i in range(1, 30)])
     for dead in (29, 28):  # what was stated of the first loss does not spoil the second
         others = dead - 1
@@ -119,7 +119,7 @@ def test_what_the_neighbors_of_a_hub_state_goes_on_in_one_update_to_each():
         assert simulation.messages == 3 * others
 
 
-def test_a_neighbor_that_does_not_answer_holds_back_the_others_until_its_link_ends():
+def test_a_silent_neighbor_delays_the_others_until_its_link_ends():
     simulation = simulate(5, [(0, i) for i in range(1, 5)])
     simulation.delays[node(4), node(0)] = 1000
     simulation.cut(node(0), node(1), late=0)
@@ -156,7 +156,7 @@ def test_a_statement_is_renewed_when_it_could_mislead():
     assert diffusion.restate(near | near_b, {b}, 5) == Statement(me, 5, {b})
 
 
-def test_a_node_that_joins_while_others_seek_takes_part():
+def test_a_node_that_joins_during_a_search_takes_part():
     simulation = simulate(4, [(0, 1), (1, 2)])
     simulation.delays[node(1), node(2)] = 10
     simulation.cut(node(0), node(1), late=0)
@@ -173,7 +173,7 @@ def test_a_node_that_joins_while_others_seek_takes_part():
     }
 
 
-def test_a_node_that_knew_of_a_loss_and_got_a_new_link_since_is_asked_behind_it():
+def test_a_search_continues_over_a_new_link_of_a_node_that_knew_of_a_loss():
     """1, 2 and 3 lost 0 once and stated it; since then 0 came back at the other end."""
     simulation = simulate(5, [(0, 1), (1, 2), (2, 3)])
     simulation.cut(node(0), node(1))
@@ -192,7 +192,7 @@ def test_a_node_that_knew_of_a_loss_and_got_a_new_link_since_is_asked_behind_it(
     assert simulation.lost == []
 
 
-def test_a_node_that_joins_later_knows_what_was_stated_before():
+def test_a_node_that_joins_later_receives_earlier_statements():
     simulation = simulate(4, [(0, 1), (1, 2)])
     simulation.cut(node(0), node(1))
     simulation.run()
@@ -221,7 +221,7 @@ def test_nodes_beyond_the_limit_of_paths_are_lost_too():
     }
 
 
-def test_nodes_that_never_come_back_are_not_named_for_ever():
+def test_statements_stop_naming_nodes_that_never_return():
     simulation = simulate(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
     for number in range(20, 60):
         mortal = node(number)
@@ -238,7 +238,7 @@ def test_nodes_that_never_come_back_are_not_named_for_ever():
         assert len(said.seeking | said.missing) <= 4
 
 
-def test_the_oldest_statements_of_nodes_out_of_reach_are_dropped(monkeypatch):
+def test_the_oldest_statements_of_unreachable_nodes_are_dropped(monkeypatch):
     monkeypatch.setattr(diffusion, "GONE_LIMIT", 2)
     kept = Diffusion(node(0))
     best = {node(1): PathVector((node(1),), (0,))}

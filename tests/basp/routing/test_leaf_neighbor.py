@@ -22,7 +22,7 @@ def told(changes, to):
     return [read_update(ME, payload) for peer, payload in changes.updates if peer == to]
 
 
-def test_nobody_hears_of_a_leaf_that_reaches_nobody_and_it_hears_of_nobody():
+def test_a_leaf_without_patterns_is_not_announced_and_receives_no_announcements():
     router, changes = member_with()
     assert (changes.gained, changes.updates) == ([LEAF], [])
     assert router.receive(B, write_update([PathVector((B, C), (1, 1))], [])).updates == []
@@ -36,7 +36,7 @@ def test_nobody_hears_of_a_leaf_that_reaches_nobody_and_it_hears_of_nobody():
     assert [vector.path[-1] for vector in told(fresh, D)[0].announced] == [B, C]
 
 
-def test_a_leaf_hears_of_the_nodes_that_it_may_reach_and_they_of_it():
+def test_a_leaf_and_the_nodes_it_may_reach_are_announced_to_each_other():
     router, changes = member_with("off*")
     assert [vector.path for vector in told(changes, B)[0].announced] == [(ME, LEAF)]
     changes = router.receive(B, write_update([PathVector((B, C), (1, 1))], []))
@@ -68,7 +68,7 @@ def test_a_leaf_hears_of_the_nodes_that_it_may_reach_and_they_of_it():
         max_size=2,
     ),
 )
-def test_what_a_leaf_states_about_others_counts_for_nothing(paths, withdrawn, cuts, said):
+def test_statements_of_a_leaf_about_other_nodes_are_ignored(paths, withdrawn, cuts, said):
     router, _ = member_with("*")
     router.receive(B, write_update([PathVector((B, C), (1, 1))], []))
     before = dict(router.next_hops), dict(router.carriers), router._stamp
@@ -96,7 +96,7 @@ def test_a_leafs_search_ends_at_once():
     assert leaf.path(ME) == (ME,)
 
 
-def test_a_search_for_what_is_sought_here_too_is_answered_when_that_is_over():
+def test_a_search_of_a_leaf_is_answered_after_our_search_for_the_same_node():
     router, leaf = member_with("office")[0], Router(LEAF)
     leaf.add_peer(ME)
     (told_of,) = [

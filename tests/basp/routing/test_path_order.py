@@ -63,7 +63,7 @@ def positions(frames):
     return [(number >> SEQUENCE_BITS, number % (1 << SEQUENCE_BITS)) for number in numbers]
 
 
-def test_what_overtakes_within_an_epoch_waits_for_what_is_missing():
+def test_a_dispatch_that_overtakes_others_waits_for_them():
     order = PathOrder()
 
     assert positions(arrive(order, at(0, 0))) == [(0, 0)]
@@ -86,7 +86,7 @@ def test_a_gap_is_given_up_in_time_and_counted():
     assert order.given_up == [(0, 3), (0, 1)]
 
 
-def test_many_gaps_hold_nothing_longer_than_one():
+def test_many_gaps_delay_a_dispatch_no_longer_than_one():
     order = PathOrder()
     for sequence in range(1, 201, 2):
         arrive(order, at(0, sequence), sequence / 1000)
@@ -94,7 +94,7 @@ def test_many_gaps_hold_nothing_longer_than_one():
     assert len(order.tick(0.2 + OPEN_PATIENCE)) == 100
 
 
-def test_what_is_held_of_earlier_epochs_fills_no_gap_of_the_next():
+def test_held_dispatches_of_earlier_epochs_fill_no_gap_of_the_next():
     order = PathOrder()
     arrive(order, at(1, 3), 0.0)
     arrive(order, at(0, 2), 0.1)
@@ -122,7 +122,7 @@ def test_a_new_epoch_waits_until_the_old_one_is_complete():
     assert positions(arrive(order, at(1, 1))) == [(1, 1)]
 
 
-def test_a_complete_epoch_is_followed_at_once():
+def test_the_next_epoch_follows_a_complete_one_at_once():
     order = PathOrder()
     arrive(order, at(0, 0))
 
@@ -130,7 +130,7 @@ def test_a_complete_epoch_is_followed_at_once():
     assert positions(arrive(order, at(1, 0))) == [(1, 0)]
 
 
-def test_what_is_missing_is_waited_for_a_short_time_when_the_path_is_broken():
+def test_missing_dispatches_of_a_broken_path_are_given_up_soon():
     order = PathOrder()
     order.end(end(0, 1), 0.0)
     assert arrive(order, at(1, 0), 0.0) == []
@@ -178,7 +178,7 @@ def test_an_end_that_is_lost_delays_only():
     assert positions(order.tick(OPEN_PATIENCE)) == [(1, 0)]
 
 
-def test_several_epochs_follow_each_other():
+def test_several_epochs_are_delivered_in_order():
     order = PathOrder()
     assert arrive(order, at(2, 0)) == []
     assert arrive(order, at(1, 0)) == []
@@ -188,7 +188,7 @@ def test_several_epochs_follow_each_other():
     assert order.deadline is None
 
 
-def test_what_is_behind_the_end_of_its_epoch_is_dropped():
+def test_a_dispatch_after_the_end_of_its_epoch_is_dropped():
     order = PathOrder()
     arrive(order, at(0, 2))
     arrive(order, at(0, 0))
@@ -220,7 +220,7 @@ def test_the_epoch_after_a_full_one_follows_by_itself():
 
 
 @pytest.mark.parametrize("epoch", range(1, 64))
-def test_a_source_that_is_met_in_the_middle_is_taken_after_a_while(epoch):
+def test_the_order_of_a_running_source_starts_after_a_while(epoch):
     order = PathOrder()
     assert arrive(order, at(epoch, 2), 0.0) == []
     assert arrive(order, at((epoch + 1) % 64, 0), 0.0) == []
@@ -233,7 +233,7 @@ def test_a_source_that_is_met_in_the_middle_is_taken_after_a_while(epoch):
 
 
 @pytest.mark.parametrize("epoch", range(64))
-def test_a_source_that_is_met_with_the_end_of_a_path_goes_on_behind_it(epoch):
+def test_the_order_of_a_running_source_starts_after_a_path_end(epoch):
     order = PathOrder()
     order.end(end(epoch, 7), 0.0)
     assert arrive(order, at((epoch + 1) % 64, 0), 0.0) == []
@@ -267,7 +267,7 @@ def test_of_two_ends_of_an_epoch_the_latest_holds_alone():
 
 
 @pytest.mark.parametrize("ends", [[(0, 9)], [(0, 9), (1, 0)]])
-def test_an_end_that_did_not_come_about_is_doubted_and_the_next_one_decides(ends):
+def test_an_end_of_an_incomplete_epoch_is_in_doubt_until_the_next_frame(ends):
     def doubting():
         order = PathOrder()
         arrive(order, at(0, 0))
@@ -291,7 +291,7 @@ def test_an_end_that_did_not_come_about_is_doubted_and_the_next_one_decides(ends
     assert positions(arrive(is_said_again, at(following, 0), 9.0)) == [(following, 0)]
 
 
-def test_an_end_is_altered_when_more_comes_than_it_says():
+def test_an_end_is_wrong_if_more_messages_arrive_than_it_counts():
     order = PathOrder()
     order.end(end(0, 3, is_open=True), 0.0)
     for sequence in range(4):
@@ -302,7 +302,7 @@ def test_an_end_is_altered_when_more_comes_than_it_says():
     assert positions(arrive(order, at(0, 4), 0.3)) == [(0, 4), (0, 5)]
 
 
-def test_nothing_is_waited_for_of_an_epoch_that_is_over_for_long():
+def test_missing_dispatches_of_an_epoch_that_ended_long_ago_are_given_up():
     order = PathOrder()
     order.end(end(0, 3, is_open=True), 0.0)
 
@@ -314,7 +314,7 @@ def test_nothing_is_waited_for_of_an_epoch_that_is_over_for_long():
     assert order.deadline == 20.0
 
 
-def test_what_is_far_away_counts_only_while_nothing_else_comes():
+def test_positions_far_away_count_only_if_no_others_arrive():
     order = PathOrder()
     arrive(order, at(0, 0))
     assert order.take(at(30, 3), 0.0) == []
@@ -326,7 +326,7 @@ def test_what_is_far_away_counts_only_while_nothing_else_comes():
     assert positions(arrive(order, at(31, 0))) == [(31, 0)]
 
 
-def test_what_is_held_has_a_limit(monkeypatch):
+def test_the_number_of_held_dispatches_is_limited(monkeypatch):
     monkeypatch.setattr(path_order, "HELD_LIMIT", 3)
     order = PathOrder()
     for sequence in (5, 3, 4):
@@ -336,7 +336,7 @@ def test_what_is_held_has_a_limit(monkeypatch):
     assert order.given_up == [(0, 3)]
 
 
-def test_what_is_held_has_a_limit_in_bytes(monkeypatch):
+def test_the_bytes_of_held_dispatches_are_limited(monkeypatch):
     monkeypatch.setattr(path_order, "HELD_BYTES", 3)
     order = PathOrder()
 
@@ -345,7 +345,7 @@ def test_what_is_held_has_a_limit_in_bytes(monkeypatch):
     assert order.given_up == [(0, 5)]
 
 
-def test_what_carries_messages_takes_the_positions_of_all_of_them():
+def test_a_dispatch_takes_the_positions_of_all_its_messages():
     order = PathOrder()
 
     assert positions(arrive(order, at(0, 0, 3))) == [(0, 0), (0, 1), (0, 2)]
@@ -356,7 +356,7 @@ def test_what_carries_messages_takes_the_positions_of_all_of_them():
     assert (order.expected, order.late, order.given_up, order.deadline) == (9, 0, [], None)
 
 
-def test_messages_that_were_carried_and_never_came_are_given_up_one_by_one():
+def test_lost_carried_messages_are_given_up_one_by_one():
     order = PathOrder()
     arrive(order, at(0, 5, 4), 1.0)  # behind five that never come
     arrive(order, at(0, 12), 1.0)  # behind three
@@ -367,7 +367,7 @@ def test_messages_that_were_carried_and_never_came_are_given_up_one_by_one():
     assert order.late == 8
 
 
-def test_the_end_of_a_path_tells_of_messages_that_are_carried():
+def test_a_path_end_counts_carried_messages():
     order = PathOrder()
     arrive(order, at(1, 0, 2), 0.0)
     order.end(end(0, 7), 0.0)
@@ -380,7 +380,7 @@ def test_the_end_of_a_path_tells_of_messages_that_are_carried():
 
 
 @pytest.mark.parametrize("count", [1, 2, 6, 7, 2**32 - 1])
-def test_a_wrong_number_of_carried_messages_moves_no_more_than_its_epoch(count):
+def test_a_wrong_number_of_carried_messages_affects_only_its_epoch(count):
     """A node on the path may alter what it passes on."""
     order = PathOrder()
     arrive(order, at(0, 0))
@@ -395,7 +395,7 @@ def test_a_wrong_number_of_carried_messages_moves_no_more_than_its_epoch(count):
     assert len(positions(arrive(order, at(0, order.expected), 60.0))) == 1
 
 
-def test_what_was_held_once_takes_no_place():
+def test_released_dispatches_take_no_memory():
     """Something waits at the far end while a lot comes out of order, and is complete."""
     order = PathOrder()
     arrive(order, at(0, 1_000_000), 0.0)

@@ -56,7 +56,7 @@ def flooded():
 
 
 @pytest.mark.slow
-def test_a_conclusion_is_of_a_portion_whatever_a_neighbor_tells(flooded):
+def test_a_conclusion_handles_one_portion_of_a_large_update(flooded):
     told = rest_of(flooded)
     flooded.take(HOSTILE, read_update(HOSTILE, write_update([], crowd(1, 10_000))))
     taken_back = rest_of(flooded)
@@ -76,7 +76,7 @@ def test_a_conclusion_is_of_a_portion_whatever_a_neighbor_tells(flooded):
             assert len(payload) < 300_000
 
 
-def test_what_another_neighbor_tells_is_concluded_on_with_the_next_portion(flooded):
+def test_the_update_of_another_neighbor_is_in_the_next_portion(flooded):
     flooded.conclude()
     flooded.take(HONEST, telling(HONEST, [node(7)]))
 
@@ -86,7 +86,7 @@ def test_what_another_neighbor_tells_is_concluded_on_with_the_next_portion(flood
     assert len(changes.gained) <= PORTION
 
 
-def test_what_is_taken_back_before_its_turn_is_told_to_nobody(flooded):
+def test_a_path_withdrawn_before_its_turn_is_not_announced(flooded):
     flooded.conclude()
     flooded.take(HOSTILE, read_update(HOSTILE, write_update([], crowd(1, 10_000))))
     changes = rest_of(flooded)
@@ -98,7 +98,7 @@ def test_what_is_taken_back_before_its_turn_is_told_to_nobody(flooded):
 
 
 @pytest.mark.slow
-def test_names_of_nodes_that_never_came_are_not_kept(flooded):
+def test_names_of_nodes_withdrawn_before_their_turn_are_dropped(flooded):
     vectors = [PathVector((HOSTILE, one), (1, 1)) for one in crowd(20_000, 3_000)]
     named = write_update(vectors, [], names=["x"] * 3_000)
     flooded.take(HOSTILE, read_update(HOSTILE, named))
@@ -109,7 +109,7 @@ def test_names_of_nodes_that_never_came_are_not_kept(flooded):
 
 
 @pytest.mark.slow
-def test_so_many_nodes_are_known_at_once_and_no_more_wait(flooded):
+def test_the_number_of_known_and_pending_nodes_is_limited(flooded):
     for first in range(10_001, 60_000, 5_000):
         flooded.take(HOSTILE, telling(HOSTILE, crowd(first, 5_000)))
         flooded.take(HONEST, telling(HONEST, crowd(first + 100_000, 5_000)))
@@ -122,7 +122,7 @@ def test_so_many_nodes_are_known_at_once_and_no_more_wait(flooded):
 
 
 @pytest.mark.slow
-def test_withdrawals_of_what_was_never_told_cost_no_conclusion(flooded):
+def test_withdrawals_of_unknown_paths_need_no_conclusion(flooded):
     rest_of(flooded)
     flooded.take(HONEST, read_update(HONEST, write_update([], crowd(500_000, 3_000))))
 
@@ -130,7 +130,7 @@ def test_withdrawals_of_what_was_never_told_cost_no_conclusion(flooded):
 
 
 @pytest.mark.slow
-def test_many_neighbors_are_told_of_fewer_nodes_at_once():
+def test_a_portion_is_smaller_with_many_neighbors():
     hub = Router(ME, PORTION)
     for peer in crowd(1, 400):
         hub.add_peer(peer)
@@ -143,7 +143,7 @@ def test_many_neighbors_are_told_of_fewer_nodes_at_once():
 
 
 @pytest.mark.slow
-def test_a_new_neighbor_is_told_of_very_many_nodes_bit_by_bit(flooded):
+def test_a_new_neighbor_receives_a_large_table_in_portions(flooded):
     rest_of(flooded)
     fresh = node(9)
     first = flooded.add_peer(fresh)
@@ -177,7 +177,7 @@ def test_a_search_for_lost_nodes_is_of_so_many_steps(monkeypatch):
     assert max(map(len, portions)) <= 3
 
 
-def test_a_large_update_is_read_in_parts_that_are_the_whole():
+def test_a_large_update_is_read_completely_in_parts():
     vectors = [PathVector((HOSTILE, one), (1, 1)) for one in crowd(1, 2_000)]
     cuts = [Cut(one, HOSTILE, 1) for one in crowd(1, 1_000)]
     said = [Statement(one, 2, frozenset(crowd(1, 20))) for one in crowd(1, 50)]
@@ -191,7 +191,7 @@ def test_a_large_update_is_read_in_parts_that_are_the_whole():
     assert read_update(HOSTILE, payload) == update
 
 
-def test_a_node_that_no_node_is_cannot_be_told_of():
+def test_the_placeholder_node_id_cannot_be_announced():
     """What a neighbor sends to it ends the link of the honest one that it is sent over."""
     for content in ([[], [NO_NODE]], [[[[HOSTILE, NO_NODE], [1, 1]]], []]):
         with pytest.raises(MalformedPayload):
@@ -206,7 +206,7 @@ def test_control_payloads_that_take_long_to_read_are_refused():
 @pytest.mark.slow
 @given(st.integers(3, 8), st.integers(1, 3), st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
-def test_routers_that_conclude_late_and_bit_by_bit_come_to_the_same(size, portion, seed):
+def test_late_conclusions_in_portions_have_the_same_result(size, portion, seed):
     chance = random.Random(seed)
     simulation = Simulation(size, chance, portion)
     for a, b in random_edges(size, chance):

@@ -150,7 +150,7 @@ def test_equal_paths_are_chosen_the_same_everywhere():
     assert network.routers[node(0)].path(node(3)) == (node(1), node(3))
 
 
-def test_changes_tell_gained_moved_and_lost():
+def test_changes_list_gained_moved_and_lost_nodes():
     me, b, c, d = (node(i) for i in range(4))
     router = Router(me)
     changes = router.add_peer(b)
@@ -233,7 +233,7 @@ def test_malformed_updates_are_refused(content):
         read_update(NodeId(N), write_plain(content))
 
 
-def test_updates_come_back_as_they_were_written():
+def test_updates_are_read_as_they_were_written():
     me, b, c = (node(i) for i in range(3))
     update = (
         [PathVector((me, b), (1, 2))],
@@ -258,7 +258,7 @@ def test_other_releases_may_leave_out_and_append_items():
     )
 
 
-def test_paths_over_a_cut_link_are_dropped_whoever_told_them_and_later_ones_are_not():
+def test_older_paths_over_a_cut_link_are_refused_from_all_neighbors():
     me, b, c, x, d = (node(i) for i in range(5))
     router = Router(me)
     router.add_peer(b)
@@ -280,7 +280,7 @@ def test_paths_over_a_cut_link_are_dropped_whoever_told_them_and_later_ones_are_
     assert (changes.moved, router.active) == ([d], set())
 
 
-def test_names_go_on_with_the_first_path_and_each_later_one():
+def test_names_are_announced_with_the_first_path_and_each_later_one():
     me, b, c, d, e = (node(i) for i in range(5))
     router = Router(me)
     router.add_peer(b)
@@ -298,7 +298,7 @@ def test_names_go_on_with_the_first_path_and_each_later_one():
     assert b not in router.names, "a name without a path of use"
 
 
-def test_a_router_that_closes_loses_all_and_tells_nobody():
+def test_a_closed_router_loses_all_nodes_and_sends_no_update():
     me, b, c, d = (node(i) for i in range(4))
     router = Router(me)
     router.add_peer(b)
@@ -319,7 +319,7 @@ def test_any_bytes_are_an_update_or_refused(payload):
         event("refused")
 
 
-def test_cuts_that_are_forgotten_hold_no_path_back_that_is_still_told():
+def test_after_a_cut_is_forgotten_announced_paths_are_valid():
     me, peer, far, other = map(node, range(4))
     router = Router(me)
     router.add_peer(peer)
@@ -335,7 +335,7 @@ def test_cuts_that_are_forgotten_hold_no_path_back_that_is_still_told():
     assert router.path(other) == (peer, far, other)
 
 
-def test_what_was_told_of_a_cut_link_and_withdrawn_does_not_come_back():
+def test_a_withdrawn_path_over_a_cut_link_does_not_return():
     me, peer, far, other = map(node, range(4))
     router = Router(me)
     router.add_peer(peer)
@@ -352,7 +352,7 @@ def numbered(first, count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["nodes", "cuts", "statements", "large statements"])
-def test_what_a_hostile_neighbor_tells_is_told_on_in_a_form_that_others_take(what):
+def test_updates_of_a_hostile_neighbor_are_forwarded_within_the_limits(what):
     """Or the next neighbor takes the one that told it on for the hostile one."""
     me, it, hostile, second, fresh = [NodeId(bytes([number]) * 18) for number in range(1, 6)]
     router, other, late = Router(me), Router(it), Router(fresh)

@@ -56,7 +56,7 @@ def test_a_runtime_has_every_member_of_a_node_context():
         runtime.close()
 
 
-def test_the_kernel_offers_nothing_that_no_package_uses():
+def test_every_name_of_the_kernel_is_used_by_a_package():
     """But for public names, and what the page explains."""
     used = {
         (node.module, alias.name)
@@ -79,7 +79,7 @@ def test_the_kernel_offers_nothing_that_no_package_uses():
     ] == []
 
 
-def test_what_a_wire_has_to_bring_is_on_the_page():
+def test_the_page_lists_the_required_methods_of_a_wire():
     for name in members(Machine) | members(ForeignDoor):
         assert re.search(rf"`{name}\b", PAGE), name
 
@@ -95,7 +95,7 @@ def test_the_adapter_of_the_page_is_short_and_needs_the_kernel_alone():
     assert packages <= set(ALLOWED)
 
 
-def test_the_adapter_runs_as_a_program_of_its_own(tmp_path):
+def test_the_adapter_runs_as_a_separate_program(tmp_path):
     program = tmp_path / "lines.py"
     program.write_text("\n".join(PROGRAMS[:2]))
 

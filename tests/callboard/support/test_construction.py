@@ -183,7 +183,7 @@ DECODERS: dict[str, Callable[[PayloadCodec, Any], Any]] = {
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("value", samples(), ids=lambda value: type(value).__name__)
-def test_each_decoder_gives_the_values_that_were_sent(
+def test_each_decoder_returns_the_sent_values(
     codec: PayloadCodec, decoder: str, value: Any
 ) -> None:
     shown = repr(value)
@@ -243,7 +243,7 @@ def test_a_class_that_only_checks_is_not_named(caplog: pytest.LogCaptureFixture)
         codec.decode_message(codec.encode(bad))
 
 
-def test_what_an_older_sender_lacks_is_what_the_class_makes_of_it() -> None:
+def test_the_class_sets_fields_that_an_older_sender_lacks() -> None:
     @dataclass
     class Order:
         items: list[int]
@@ -260,7 +260,7 @@ def test_what_an_older_sender_lacks_is_what_the_class_makes_of_it() -> None:
     assert made == kind.build({"items": [1, 2], "total": 3, "count": 2})
 
 
-def test_classes_without_code_of_their_own_are_made_directly() -> None:
+def test_instances_of_classes_without_own_code_are_created_directly() -> None:
     @dataclass(frozen=True, slots=True)
     class Frozen:
         a: int

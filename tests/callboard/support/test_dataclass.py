@@ -126,7 +126,7 @@ def test_classes_derive_from_each_other_both_ways():
             c: int = 0
 
 
-def test_what_only_the_standard_library_does_it_does():
+def test_rare_options_are_left_to_the_standard_library():
     @late_dataclass(order=True)
     class Ordered:
         a: int
@@ -153,7 +153,7 @@ def test_a_frozen_slotted_one_can_be_copied():
     assert copy.copy(Kept(1, "x")) == copy.deepcopy(Kept(1, "x")) == Kept(1, "x")
 
 
-def test_methods_are_made_when_they_are_first_used():
+def test_methods_are_generated_at_their_first_use():
     @late_dataclass
     class Waiting:
         a: int

@@ -231,7 +231,7 @@ def test_the_host_stands_there_once_and_browsers_send_it(name, stack):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_page_of_another_site_gets_nothing_under_an_own_host(name, stack):
+def test_a_page_of_another_site_is_refused_with_a_known_host(name, stack):
     port, path = SURFACES[name].open_port(stack, "127.0.0.1", ()), SURFACES[name].paths[0]
 
     for about in (
@@ -382,7 +382,7 @@ def test_a_guard_knows_no_foreign_host(host):
     assert not HostGuard.of_port("0.0.0.0", ["shop.example"]).knows(host)
 
 
-def test_an_address_of_another_machine_is_no_name_of_a_loopback_port():
+def test_a_loopback_port_refuses_the_address_of_another_machine():
     assert not HostGuard.of_port("127.0.0.1").knows("192.0.2.7")
     assert not HostGuard.of_port("localhost").knows("0.0.0.0")
     assert HostGuard.of_port("192.0.2.7").knows("192.0.2.8:80")

@@ -38,7 +38,7 @@ def test_all_that_match_are_counted():
     st.integers(0, 10),
     st.booleans(),
 )
-def test_a_window_over_nodes_is_that_of_all_their_rows(lists, skip, limit, rising):
+def test_a_page_over_several_nodes_is_a_page_of_all_their_rows(lists, skip, limit, rising):
     window = RowWindow(sort="x", rising=rising, skip=skip, limit=limit)
     nodes = [
         cut([{"x": each} for each in one], RowWindow(sort="x", rising=rising)) for one in lists
@@ -65,9 +65,7 @@ def test_values_of_any_kind_have_an_order():
     st.booleans(),
     st.data(),
 )
-def test_slices_that_fit_make_the_window_that_whole_lists_make(
-    lists, skip, limit, rising, data
-):
+def test_sufficient_slices_give_the_same_page_as_whole_lists(lists, skip, limit, rising, data):
     lists = [sorted(each, reverse=not rising) for each in lists]
     window, slices = RowWindow(sort="x", rising=rising, skip=skip, limit=limit), []
     for each in lists:

@@ -57,12 +57,12 @@ def same(got: Any, value: Any) -> bool:
 
 
 @given(VALUES)
-def test_every_value_is_json_that_others_read(value: Any) -> None:
+def test_every_value_becomes_valid_json(value: Any) -> None:
     assert same(strictly(json_of(value)), value)
     assert same(strictly(json_of([value, {1, 2}], default=lambda _: math.nan))[0], value)
 
 
-def test_what_contains_itself_is_refused() -> None:
+def test_a_value_that_contains_itself_is_refused() -> None:
     held: list[object] = [math.nan]
     held.append(held)
     with pytest.raises(ValueError, match=r"ircular|range"):
@@ -108,7 +108,7 @@ def test_no_edge_writes_words_that_are_not_json(edge: str, number: float) -> Non
 
 
 @given(st.floats())
-def test_a_real_comes_back_from_the_json_of_zeek(value: float) -> None:
+def test_a_real_survives_the_json_of_zeek(value: float) -> None:
     text = message_to_json("/t", [value])
     strictly(text)
     _, content = message_of_frame(parse_frame(text))
@@ -117,7 +117,7 @@ def test_a_real_comes_back_from_the_json_of_zeek(value: float) -> None:
     assert back == value or (math.isnan(back) and math.isnan(value))
 
 
-def test_what_a_wire_has_no_form_for_is_counted_and_logged_once_for_each_kind(
+def test_values_without_a_form_on_a_wire_are_counted_and_logged_once_per_kind(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     hub: Any = SimpleNamespace(counters=CoreCounters())

@@ -75,7 +75,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_what_is_nested_too_deep_is_refused_by_its_own_error(make):
+def test_a_value_nested_too_deep_raises_its_own_error(make):
     with pytest.raises(NestedTooDeep, match="400 containers"):
         to_cbor(nested(20_000 if make is MAKERS["list"] else LEVEL_LIMIT + 1, make))
 
@@ -95,7 +95,7 @@ def test_the_limit_itself_is_allowed():
     assert cbor2.loads(to_cbor(nested(LEVEL_LIMIT))) == nested(LEVEL_LIMIT)
 
 
-def test_a_list_that_stands_in_a_list_many_times_is_looked_at_in_bounded_time():
+def test_repeated_references_to_a_list_are_checked_in_bounded_time():
     value = nested(LEVEL_LIMIT + 1, lambda inner: [inner] * 2)  # 2 ** 401 paths
 
     with pytest.raises(NestedTooDeep):
@@ -114,7 +114,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(0, 6))
-def test_exactly_what_has_more_levels_than_the_limit_is_refused(value, limit):
+def test_exactly_the_values_with_more_levels_than_the_limit_are_refused(value, limit):
     if levels_of(value) > limit:
         with pytest.raises(NestedTooDeep):
             check_levels(value, limit)
@@ -130,7 +130,7 @@ def levels_of(value: object) -> int:
 @pytest.mark.parametrize(
     "text", ["[" * 9_500 + "]" * 9_500, '{"a":' * 9_500 + "1" + "}" * 9_500]
 )
-def test_json_that_is_nested_too_deep_is_no_value(text):
+def test_json_nested_too_deep_is_refused(text):
     with pytest.raises(NestedTooDeep):
         parse_json(text)
 
@@ -163,7 +163,7 @@ def _calls(name: str, module: str) -> set[str]:
     return {path for path in found if not path.startswith("simulation/programs/")}
 
 
-def test_values_of_users_and_peers_reach_native_encoders_by_the_check_alone():
+def test_values_of_users_and_peers_are_checked_before_native_encoders():
     assert _calls("dumps", "cbor2") <= OWN_CBOR.keys()
 
 

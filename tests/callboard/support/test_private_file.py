@@ -122,7 +122,7 @@ def place(tmp_path):
 
 
 @pytest.mark.parametrize("name", KEEPERS)
-def test_what_is_made_is_its_users_alone(name, place):
+def test_new_files_and_folders_are_private(name, place):
     KEEPERS[name](place)
 
     folders, files = modes_below(place)
@@ -131,7 +131,7 @@ def test_what_is_made_is_its_users_alone(name, place):
     assert mode_of(place) == 0o755
 
 
-def test_a_mode_that_is_given_holds_whatever_the_umask_is(place):
+def test_a_given_mode_is_set_with_any_umask(place):
     os.umask(0o077)
 
     _log(place, 0o750)
@@ -167,7 +167,7 @@ def _modes_of_locks(place):
 @pytest.mark.parametrize(
     ("folder", "lock"), [(0o700, 0o600), (0o755, 0o600), (0o777, 0o660), (0o770, 0o660)]
 )
-def test_only_who_may_write_in_a_folder_can_lock_its_log(place, folder, lock):
+def test_only_users_who_may_write_in_a_folder_can_lock_its_log(place, folder, lock):
     """Whoever can read a file can lock it, and so keep the writer out."""
     for umask in (0, 0o077):
         os.umask(umask)
@@ -268,12 +268,12 @@ def test_a_link_in_the_place_of_a_private_file_is_not_followed(place):
 
 
 @pytest.mark.parametrize("mode", [0o077, 0o644, 0o1777, "0750", 7.5])
-def test_a_mode_by_which_the_user_has_nothing_is_refused(mode, tmp_path):
+def test_a_mode_without_access_for_the_user_is_refused(mode, tmp_path):
     with pytest.raises(ValueError, match="0o750"):
         CommitLog(tmp_path / "log", mode=mode)
 
 
-def test_a_file_in_the_place_of_a_folder_is_told(tmp_path):
+def test_a_file_at_the_path_of_a_folder_is_an_error(tmp_path):
     (tmp_path / "here").touch()
 
     with pytest.raises(FileExistsError):
@@ -331,7 +331,7 @@ def _makes_files(module):
     return False
 
 
-def test_every_file_and_folder_is_made_by_the_owner_of_private_ones():
+def test_all_files_and_folders_are_created_by_private_file():
     making = {
         str(path.relative_to(ROOT))
         for path, tree in mentioning(ROOT, *MAKING)
@@ -342,7 +342,7 @@ def test_every_file_and_folder_is_made_by_the_owner_of_private_ones():
     assert making == set(ELSEWHERE)
 
 
-def test_nothing_else_of_a_node_makes_files(tmp_path, monkeypatch):
+def test_other_parts_of_a_node_create_no_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Node("quiet"):
         pass

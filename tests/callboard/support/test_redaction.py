@@ -51,7 +51,7 @@ WORD = "hunter2"
         ("a:b@c", "a:b@c"),
     ],
 )
-def test_an_address_is_shown_without_what_is_secret(text, expected):
+def test_an_address_is_shown_without_secrets(text, expected):
     assert redacted(text) == expected
     assert redacted(expected) == expected
 
@@ -162,7 +162,7 @@ def test_no_class_shows_a_secret_field():
     assert shown == set(PLAIN)
 
 
-def test_what_holds_secrets_says_so_by_other_names_too():
+def test_other_names_of_secrets_are_recognized():
     from callboard.basp.handshake import LinkConfig
     from callboard.mqtt.access.scram import make_keys
     from callboard.mqtt.access.scrypt import hash_password

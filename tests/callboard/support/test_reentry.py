@@ -39,7 +39,7 @@ def queue(guard, posted):
     return reentry.HandOver(guard, posted.append)
 
 
-def test_a_lock_is_not_taken_for_a_send_by_the_thread_that_holds_it(guard):
+def test_a_send_does_not_acquire_a_lock_that_its_thread_holds(guard):
     assert reentry.take(guard)
     assert not reentry.take(guard)
     guard.release()
@@ -79,7 +79,7 @@ def test_a_thread_that_holds_no_lock_waits_until_it_can_send(guard):
     thread.join()
 
 
-def test_calls_are_made_in_order_once_the_lock_is_left(guard, queue):
+def test_calls_are_executed_in_order_after_the_lock_is_released(guard, queue):
     made = []
     with guard:
         for number in range(5):
@@ -91,7 +91,7 @@ def test_calls_are_made_in_order_once_the_lock_is_left(guard, queue):
     assert queue.handed == 5
 
 
-def test_the_runner_looks_into_the_queue_in_any_case(guard, queue, posted):
+def test_the_runner_always_checks_the_queue(guard, queue, posted):
     made = []
     with guard:
         queue.add(lambda: made.append(1), made.append)
@@ -99,7 +99,7 @@ def test_the_runner_looks_into_the_queue_in_any_case(guard, queue, posted):
     assert made == [1]
 
 
-def test_what_is_handed_over_meanwhile_comes_behind_what_waits(queue):
+def test_later_calls_are_queued_after_waiting_ones(queue):
     made = []
 
     def first():
@@ -113,7 +113,7 @@ def test_what_is_handed_over_meanwhile_comes_behind_what_waits(queue):
     assert made == ["first", "second", "from inside"]
 
 
-def test_a_call_is_made_in_its_own_context(queue):
+def test_a_call_is_executed_in_its_own_context(queue):
     variable, seen = contextvars.ContextVar("variable", default=0), []
     token = variable.set(1)
     queue.add(lambda: seen.append(variable.get()), seen.append)
@@ -122,7 +122,7 @@ def test_a_call_is_made_in_its_own_context(queue):
     assert seen == [1]
 
 
-def test_the_sender_of_a_call_that_fails_is_told_and_the_next_one_is_made(queue):
+def test_a_failed_call_is_reported_to_its_sender_and_the_next_one_executed(queue):
     told = []
     queue.add(lambda: int("no number"), told.append)
     queue.add(lambda: told.append("next"), told.append)
@@ -199,7 +199,7 @@ def run_parts(*args):
         ("monitor", "monitor,tell_remote"),
     ],
 )
-def test_sends_are_right_before_each_opcode_of_another_send(outer, inner):
+def test_a_send_before_each_opcode_of_another_send_is_correct(outer, inner):
     run_program("opcodes", outer, inner)
 
 
@@ -207,7 +207,7 @@ def test_sends_are_right_before_each_opcode_of_another_send(outer, inner):
 REST = ("finalize", "warning", "unraisable")
 
 
-def test_sends_are_right_inside_others_by_chance():
+def test_sends_at_random_points_inside_others_are_correct():
     run_program("chance", 1, 300)
 
 
@@ -354,7 +354,7 @@ def entity(near):
 
 
 @pytest.mark.parametrize("kind", ["remote", "bounded", "entity"])
-def test_a_sender_that_goes_on_outside_keeps_the_order(near, kind, request):
+def test_a_sender_that_continues_outside_keeps_the_order(near, kind, request):
     ref, guard, got = request.getfixturevalue(kind)
     before = near.stats().handed_over
     with standing_still(near):
@@ -368,7 +368,7 @@ def test_a_sender_that_goes_on_outside_keeps_the_order(near, kind, request):
     assert near.stats().handed_over > before
 
 
-def test_what_a_bounded_mailbox_cannot_hand_over_is_a_dead_letter(near, bounded, monkeypatch):
+def test_a_message_that_cannot_be_handed_over_is_a_dead_letter(near, bounded, monkeypatch):
     monkeypatch.setattr(reentry, "CALLS_LIMIT", 2)
     ref, guard, got = bounded
     before = near.stats().dead_letters

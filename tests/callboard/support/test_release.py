@@ -11,7 +11,7 @@ from callboard.support.release import BUILD_SIZE, RELEASE, build_id
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_release_is_that_of_the_project():
+def test_the_release_is_the_version_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == RELEASE
 

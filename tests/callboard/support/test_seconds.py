@@ -134,7 +134,7 @@ def calls(node, endpoint, flow, tmp_path):
 
 
 @pytest.mark.parametrize("odd", NO_TIMES, ids=lambda odd: type(odd).__name__)
-def test_no_api_takes_what_is_no_time(node, endpoint, flow, tmp_path, odd):
+def test_every_api_refuses_an_invalid_time(node, endpoint, flow, tmp_path, odd):
     for name, call in calls(node, endpoint, flow, tmp_path).items():
         if odd in (True, Decimal(1)) and name in ("call_at", "retention", "sync"):
             continue

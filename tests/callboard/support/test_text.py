@@ -67,7 +67,7 @@ def test_a_trace_whose_notes_raise_is_replaced():
 
 
 @given(st.text())
-def test_what_is_printable_shows_as_one_line_without_controls(text):
+def test_a_printable_text_is_one_line_without_controls(text):
     made = printable(text)
 
     assert made.isprintable()
@@ -84,7 +84,7 @@ def test_what_is_printable_shows_as_one_line_without_controls(text):
         ("\ud800\U000e0041", "\\ud800\\U000e0041"),
     ],
 )
-def test_what_a_terminal_would_obey_is_escaped(text, made):
+def test_characters_that_control_a_terminal_are_escaped(text, made):
     assert printable(text) == made
     assert printable("a\nb\x1b", kept="\n") == "a\nb\\x1b"
 
