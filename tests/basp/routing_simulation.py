@@ -86,7 +86,7 @@ class Simulation:
         self.plan(me)
 
     def plan(self, me):
-        """Let a router conclude on some more, after a while in which others tell it more."""
+        """Schedule the next conclusion of a router; more updates may arrive before it."""
         if self.routers[me].is_behind and me not in self.planned:
             self.planned.add(me)
             self.change(self.chance.choice([0, 0.05, 0.5]), lambda: self.conclude(me))
@@ -132,7 +132,7 @@ class Simulation:
 
     def connect(self, a, b):
         life = next(self.lives)
-        # What the first end sends must not come before the second one is up.
+        # Frames of the first end must not arrive before the second end is up.
         for pair in ((a, b), (b, a)):
             self.delays[pair] = self.chance.choice([0.1, 0.5, 1.0]) * SLOWEST
         self.change(0, lambda: self.end_up(a, b, life))
@@ -184,10 +184,10 @@ class Simulation:
         ends = ((a, b) in self.ends) + ((b, a) in self.ends)
         if ends == 2 and frozenset((a, b)) in self.up_since:
             self.cut(a, b)
-            self.run(self.now)  # the first end is down at once, so nobody cuts it again
+            self.run(self.now)  # the first end is down at once, so the link is not cut again
         elif ends == 0:
             self.connect(a, b)
-            self.run(self.now + 0.06)  # both ends are up before anybody cuts it
+            self.run(self.now + 0.06)  # both ends are up before the link can be cut
 
     def diameter(self):
         return max(max(distances(n, self.links()).values()) for n in self.nodes)

@@ -195,7 +195,7 @@ def test_no_report_confirms_more_than_was_sent():
 
 
 def test_only_the_last_line_of_a_report_can_name_an_epoch_that_has_not_begun():
-    """Numbers wrap: behind epoch 42, 0 is an old one or the 64th."""
+    """Numbers wrap: after epoch 42, 0 is an old one or the 64th."""
     sender, receiver = Accounts(), Accounts()
     account = sender.account(B)
     for number in range(42):

@@ -130,7 +130,7 @@ def test_a_foreign_protocol_is_detected_before_a_header_is_complete():
 
 
 def _without_memory(monkeypatch, times):
-    """Let joining a payload fail for want of memory, so many times."""
+    """Raise `MemoryError` while a payload is joined, the given number of times."""
     left = [times]
 
     def join(parts):

@@ -211,7 +211,7 @@ def test_all_of_64_secrets_are_tried_whichever_is_the_right_one(position, monkey
 
 
 def first_release(frame):
-    """What a node of release 0.1 would have sent: it knows bit 0 alone."""
+    """Return the frame that a node of release 0.1 would have sent: it has only bit 0."""
     flags = bytes((frame.payload[16] & 1,))
     return frame._replace(payload=frame.payload[:16] + flags + frame.payload[17:])
 

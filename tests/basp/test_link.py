@@ -318,7 +318,7 @@ def test_nonce_has_a_length():
 
 
 def transcript(secret):
-    """What the acceptor B receives from the dialer A."""
+    """Return the bytes that the acceptor B receives from the dialer A."""
     wire = Wire({A: LinkConfig(A, secret=secret), B: LinkConfig(B, secret=secret)}, [(A, B)])
     wire.settle()
     if secret is not None:

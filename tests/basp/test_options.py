@@ -1,4 +1,4 @@
-"""What travels beside a message: deadline, trace context, idempotency key, and others."""
+"""Options of a message: deadline, trace context, idempotency key, and others."""
 
 import pytest
 from hypothesis import given

@@ -206,7 +206,7 @@ def test_a_type_that_only_one_release_has_is_named(later):
 
 
 def test_errors_between_releases_are_not_malformed_payloads():
-    """What is exactly `MalformedPayload` ends a link; these concern one message."""
+    """An error of exactly `MalformedPayload` ends a link; these concern one message."""
     for error in (MessageVersion, MessageRefused, UnknownMessageType):
         assert issubclass(error, MalformedPayload)
         assert error is not MalformedPayload

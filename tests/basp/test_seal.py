@@ -1,4 +1,4 @@
-"""The seal of a link: batches, their MAC, and a link on which somebody else writes."""
+"""The seal of a link: batches, their MAC, and a link on which a third party writes."""
 
 import hashlib
 import hmac
@@ -203,7 +203,7 @@ def test_a_batch_of_another_session_with_the_same_secret_is_refused():
 
 
 def test_unchecked_bytes_keep_a_link_alive_for_one_batch_at_most():
-    """A peer that is gone must not pass for alive because of somebody who sends bytes."""
+    """Bytes of a third party must not keep the link to a dead peer alive."""
     _, dialer, end = sealed_link()
     batch = dialer.sealer.seal_all(bytes(3) * 20_000)
     now, closed = 0.0, []

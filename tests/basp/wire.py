@@ -1,4 +1,4 @@
-"""Two or more nodes and the connections between them, in memory, without time of its own."""
+"""Two or more nodes and their connections in memory; the test sets the time."""
 
 from callboard.basp.frame import FrameReader
 from callboard.basp.handshake import LinkConfig
@@ -45,7 +45,7 @@ def held_bytes(reader: FrameReader) -> int:
 
 
 class End:
-    """One end of a connection with what its driver would hold."""
+    """One end of a connection with the state of its driver."""
 
     def __init__(
         self, config: LinkConfig, pairs: LinkPairs, dialer: bool, serial: int, now: float
@@ -58,7 +58,7 @@ class End:
         self.is_cut = False
         self.sealer: Sealer | None = None
         self.opener: Opener | None = None
-        #: What went over the connection.
+        #: Data that was written to the connection.
         self.sent: list[bytes] = []
 
     def names(self) -> list[str]:
@@ -132,7 +132,7 @@ class Wire:
             side.incoming.clear()
 
     def break_off(self, end: End) -> None:
-        """Lose the connection; both ends find the end of stream behind what is under way."""
+        """Lose the connection; both ends read the end of stream after the data in transit."""
         for side in (end, end.other):
             side.is_cut = True
             side.incoming.append(b"")

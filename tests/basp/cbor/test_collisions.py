@@ -90,7 +90,7 @@ def test_plain_maps_have_text_and_bytes_as_keys_only(key):
 
 
 def test_an_array_as_a_key_is_refused_while_it_is_read():
-    """cbor2 makes tuples of arrays in keys, whose hashes anybody can choose."""
+    """cbor2 creates tuples from arrays in keys, and a peer can choose their hashes."""
     many = b"".join(b"\x82" + cbor2.dumps(n * 2**40) + b"\x01\x00" for n in range(COUNT))
 
     with pytest.raises(MalformedPayload, match="text string or byte string"):

@@ -100,7 +100,7 @@ def test_any_bytes_give_a_value_or_a_typed_error(payload):
 
 
 def slow_weight(value):
-    """What a value weighs, by its definition."""
+    """Return the weight of a value by its definition."""
     match value:
         case list() | tuple():
             own = CONTAINER * (1 + isinstance(value, tuple))

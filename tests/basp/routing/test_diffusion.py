@@ -44,11 +44,11 @@ def test_after_any_changes_paths_are_shortest_and_no_reachable_node_is_lost(size
 @example(size=8, seed=1228)
 @settings(max_examples=60, deadline=None)
 def test_unreachable_nodes_are_lost_everywhere_and_soon(size, seed):
-    """A node may be found once more in between, as the examples show.
+    """A lost node may become reachable once more for a short time, as the examples show.
 
-    Closed statements come around a slow link, over which a path that was told before them is
-    still under way. It is believed: the cut that would refuse it came by a neighbor that does
-    not carry for the node that made it, and such cuts may be forged.
+    Closed statements overtake a slow link, on which an older path is still in transit. This
+    path is accepted: the cut that would refuse it arrived from a neighbor that is not a carrier
+    for the node that made the cut, and such cuts may be forged.
     """
     chance = random.Random(seed)
     simulation = simulate(size, random_edges(size, chance), seed)
@@ -105,7 +105,7 @@ def test_a_node_that_dies_in_a_clique_is_lost_without_trying_all_dead_paths():
 
 def test_a_hub_forwards_statements_of_its_neighbors_in_one_update_to_each():
     simulation = simulate(30, [(0, i) for i in range(1, 30)])
-    for dead in (29, 28):  # what was stated of the first loss does not spoil the second
+    for dead in (29, 28):  # statements about the first loss do not affect the second
         others = dead - 1
         simulation.messages = 0
         simulation.lost.clear()

@@ -1,4 +1,4 @@
-"""Neighbors that are leaves: they carry for nobody, and hear of whom they may reach only."""
+"""Neighbors that are leaves: they do not forward, and see only the nodes they may reach."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The order of messages, whatever ways they take."""
+"""The order of messages on changing paths."""
 
 import random
 
@@ -43,7 +43,7 @@ def end(epoch, count, *, is_open=False):
 
 
 def arrive(order, frame, now=0.0):
-    """Do what the driver does with a dispatch; returns what is delivered."""
+    """Handle a dispatch as the driver does; return the delivered dispatches."""
     if frame[2] >> POSITION_SHIFT & POSITION_MASK == order.expected:
         order.expected += 1
         return [frame]
@@ -147,7 +147,7 @@ def test_news_of_a_broken_path_shorten_the_wait():
     order.end(end(0, 1), 1.0)
 
     assert order.deadline == 1.0 + BROKEN_PATIENCE
-    order.end(end(0, 1), 1.2)  # told again
+    order.end(end(0, 1), 1.2)  # the same end again
     assert order.deadline == 1.0 + BROKEN_PATIENCE
 
 
@@ -242,7 +242,7 @@ def test_the_order_of_a_running_source_starts_after_a_path_end(epoch):
 
 
 def test_the_end_of_a_later_epoch_is_believed_after_a_while():
-    """Its source has gone on: nobody has to send anything for that."""
+    """The source has a later epoch; no more frames are needed to release the held ones."""
     order = PathOrder()
     arrive(order, at(0, 0))
 
@@ -358,8 +358,8 @@ def test_a_dispatch_takes_the_positions_of_all_its_messages():
 
 def test_lost_carried_messages_are_given_up_one_by_one():
     order = PathOrder()
-    arrive(order, at(0, 5, 4), 1.0)  # behind five that never come
-    arrive(order, at(0, 12), 1.0)  # behind three
+    arrive(order, at(0, 5, 4), 1.0)  # after five missing ones
+    arrive(order, at(0, 12), 1.0)  # after three missing ones
 
     assert len(positions(order.tick(1.0 + OPEN_PATIENCE))) == 5
     assert order.given_up == [(0, 5), (0, 3)]
@@ -381,7 +381,7 @@ def test_a_path_end_counts_carried_messages():
 
 @pytest.mark.parametrize("count", [1, 2, 6, 7, 2**32 - 1])
 def test_a_wrong_number_of_carried_messages_affects_only_its_epoch(count):
-    """A node on the path may alter what it passes on."""
+    """A node on the path may alter the frames that it forwards."""
     order = PathOrder()
     arrive(order, at(0, 0))
     arrive(order, at(0, 1))
@@ -469,7 +469,7 @@ def test_any_ways_and_losses_deliver_in_order_once(journey):
     places = [sent.index((e if e >= first else e + 64, s)) for e, s in delivered]
     assert places == sorted(set(places))
     assert len(places) + order.late == arrived
-    # What was given up is told at most once, and never if it was delivered.
+    # A message is given up at most once, and never if it was delivered.
     for epoch in {epoch for epoch, _ in sent}:
         told = sum(count for number, count in order.given_up if number == epoch % 64)
         undelivered = sum(one[0] == epoch for one in sent) - sum(

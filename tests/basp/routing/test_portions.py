@@ -1,4 +1,4 @@
-"""What neighbors tell is concluded on in portions, however much it is."""
+"""Updates of any size are concluded on in portions."""
 
 import random
 
@@ -46,7 +46,7 @@ def rest_of(one):
 
 @pytest.fixture
 def flooded():
-    """A router with two neighbors, of which one told of thousands of nodes."""
+    """A router with two neighbors, one of which announced thousands of nodes."""
     made = Router(ME, PORTION)
     for peer in (HOSTILE, HONEST):
         made.add_peer(peer)
@@ -192,7 +192,7 @@ def test_a_large_update_is_read_completely_in_parts():
 
 
 def test_the_placeholder_node_id_cannot_be_announced():
-    """What a neighbor sends to it ends the link of the honest one that it is sent over."""
+    """A frame to this id would end the link to the honest node that it is sent over."""
     for content in ([[], [NO_NODE]], [[[[HOSTILE, NO_NODE], [1, 1]]], []]):
         with pytest.raises(MalformedPayload):
             read_update(HOSTILE, write_plain(content))

@@ -353,7 +353,7 @@ def numbered(first, count):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["nodes", "cuts", "statements", "large statements"])
 def test_updates_of_a_hostile_neighbor_are_forwarded_within_the_limits(what):
-    """Or the next neighbor takes the one that told it on for the hostile one."""
+    """Otherwise the next neighbor would end the link to the node that forwarded them."""
     me, it, hostile, second, fresh = [NodeId(bytes([number]) * 18) for number in range(1, 6)]
     router, other, late = Router(me), Router(it), Router(fresh)
     other.add_peer(me)

@@ -1,4 +1,4 @@
-"""The page on the kernel says what there is, and its adapter needs nothing else.
+"""The page on the kernel is complete, and its adapter needs nothing else.
 
 Its programs run in `tests/test_pages.py`, with those of all pages.
 """
@@ -24,8 +24,8 @@ ADAPTER = PROGRAMS[0]
 
 KERNEL = "callboard.kernel"
 
-#: What an adapter may import of callboard: public names, the kernel, and topics.
-ALLOWED = ("callboard", "callboard.kernel", "callboard.topics")
+#: Modules that an adapter may import: public names, the kernel, and topics.
+ALLOWED = ("callboard", "callboard.kernel", "callboard.endpoint")
 
 
 def members(protocol):
@@ -57,7 +57,7 @@ def test_a_runtime_has_every_member_of_a_node_context():
 
 
 def test_every_name_of_the_kernel_is_used_by_a_package():
-    """But for public names, and what the page explains."""
+    """Except public names, and names that the page explains."""
     used = {
         (node.module, alias.name)
         for file in Path(callboard.__file__).parent.rglob("*.py")

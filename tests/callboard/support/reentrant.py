@@ -4,14 +4,14 @@
     python tests/callboard/support/reentrant.py chance SEED COUNT
     python tests/callboard/support/reentrant.py garbage SECONDS [WAY]
 
-The first calls OUTER again and again. Each time INNER is called before another one of the
-opcodes that OUTER executes in callboard, as a finalizer or a signal handler would be. It ends
-with status 1 and the stacks of all threads where anything hangs, or a message is lost.
+The first one calls OUTER repeatedly. Each time it calls INNER before another opcode that OUTER
+executes in callboard, as a finalizer or a signal handler would be called. It ends with status 1
+and the stacks of all threads if a call hangs or a message is lost.
 
 WAY is how garbage sends: `del` and `finalize` do it themselves, `warning` warns while
 `warnings.showwarning` sends, and `unraisable` raises while `sys.unraisablehook` sends.
 
-It runs without the checked locks of the suite: what they forbid here happens on purpose.
+It runs without the checked locks of the suite, because it breaks their rules on purpose.
 """
 
 import faulthandler
@@ -53,7 +53,7 @@ class Number:
 
 
 class Sink(Actor):
-    """Notes what it gets, in order."""
+    """Records its messages, in order."""
 
     def __init__(self, got):
         self.got = got
@@ -119,7 +119,7 @@ class World:
         self.numbers[target, sender] += 1
         return Number(sender, self.numbers[target, sender])
 
-    # --- what is called ---
+    # --- the calls ---
 
     def tell_local(self, sender):
         self.local.tell(self.next("local", sender))
@@ -183,7 +183,7 @@ class World:
         except CallboardError:
             pass
 
-    # --- what is true in the end ---
+    # --- the checks at the end ---
 
     def settle(self):
         """Wait until everything has arrived, in order, once."""

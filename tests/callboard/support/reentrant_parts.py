@@ -2,10 +2,10 @@
 
     python -m tests.callboard.support.reentrant_parts PART OUTER INNER STEP
 
-It calls OUTER again and again. Each time INNER is called before another opcode of it: each
-STEP-th of those that OUTER executes in callboard, with all opcodes of `threading` as well. An
-inner call may be refused by `WouldDeadlock`, an outer one never. In the end, what was
-acknowledged is there, once and in order, and what was refused is not.
+It calls OUTER repeatedly. Each time it calls INNER before another opcode: each STEP-th opcode
+that OUTER executes in callboard, and all opcodes of `threading`. An inner call may raise
+`WouldDeadlock`, an outer one never. In the end, acknowledged data is there, once and in order,
+and refused data is not.
 
 Like `reentrant`, it runs without the checked locks of the suite.
 """
@@ -38,7 +38,7 @@ REFUSED_INSIDE = Counter()
 
 
 class Part:
-    """Something to call, which knows what has to have happened in the end."""
+    """A call, and the check of its effects at the end."""
 
     def __init__(self):
         self.numbers = Counter()
@@ -77,7 +77,7 @@ class Part:
 
 
 class LogPart(Part):
-    """A log with small segments, so that many appends begin one, and somebody who waits."""
+    """A log with a waiting reader, and with small segments, so that many appends start one."""
 
     sync = "group"
 
@@ -305,7 +305,7 @@ PARTS = {
     "spool": (SpoolPart, ("publish",)),
 }
 
-#: What may run inside a call, of ours and of the interpreter's modules in Python.
+#: Modules whose opcodes may be interrupted: ours, and `threading`.
 TRACED = (*OURS, threading.__file__)
 
 

@@ -1,4 +1,4 @@
-"""What was sent or stored keeps its values, whatever code its class has: by every decoder."""
+"""Every decoder keeps the sent or stored values of a class with code of its own."""
 
 import ast
 import logging

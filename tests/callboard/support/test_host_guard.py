@@ -190,7 +190,7 @@ def upgrade(port, path, host="127.0.0.1", **headers):
     return send(port, "".join(f"{line}\r\n" for line in lines))
 
 
-# --- what each surface refuses ---
+# --- requests that each server refuses ---
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -350,7 +350,7 @@ def test_every_file_that_serves_http_has_its_surface_in_the_table():
 
 
 def _makes_or_derives(module):
-    """Return the names of what a module calls, derives from, or imports of other packages."""
+    """Return the names that a module calls, derives from, or imports from other packages."""
     names = set()
     for node in ast.walk(module):
         if isinstance(node, ast.Call):

@@ -46,7 +46,7 @@ VALUES = st.recursive(
 
 
 def same(got: Any, value: Any) -> bool:
-    """Whether JSON gave a value back, but for what it has no number for."""
+    """Return whether a value survived JSON; numbers that JSON lacks are texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return got == str(value) and str(NUMBERS[got]) == got
     if isinstance(value, list):

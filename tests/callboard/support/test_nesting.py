@@ -41,7 +41,7 @@ OWN_CBOR = {
     "zeek/log_write.py": "texts and numbers",
 }
 
-#: Modules that may call `json.loads` themselves: they read what this project wrote.
+#: Modules that may call `json.loads` themselves: they read files of this project.
 OWN_JSON = {
     "cli/log.py", "cli/pipeline.py", "cli/work/entity_at.py", "commitlog/fields/declared.py",
     "commitlog/folder.py", "commitlog/following/named.py", "commitlog/objects/archive.py",

@@ -1,4 +1,4 @@
-"""Data of a user is private: new folders 0700, new files 0600; what exists keeps its mode."""
+"""Data of a user is private: new folders 0700, new files 0600; others keep their mode."""
 
 import ast
 import os
@@ -114,7 +114,7 @@ def umask():
 
 @pytest.fixture
 def place(tmp_path):
-    """Return a folder of an operator's that everybody may look into."""
+    """Return a folder of an operator that all users may read."""
     found = tmp_path / "operators"
     found.mkdir()
     found.chmod(0o755)
@@ -168,7 +168,7 @@ def _modes_of_locks(place):
     ("folder", "lock"), [(0o700, 0o600), (0o755, 0o600), (0o777, 0o660), (0o770, 0o660)]
 )
 def test_only_users_who_may_write_in_a_folder_can_lock_its_log(place, folder, lock):
-    """Whoever can read a file can lock it, and so keep the writer out."""
+    """A user who can read a file can lock it, and so block the writer."""
     for umask in (0, 0o077):
         os.umask(umask)
         log = place / f"log-{umask}"
@@ -244,7 +244,7 @@ def test_folders_and_files_that_exist_keep_their_mode(place):
     assert mode_of(folder) == 0o755
     new = [path for path in folder.iterdir() if path not in before and path.is_file()]
     assert new
-    assert {mode_of(path) for path in new} == {0o644}  # whoever reads the folder reads them
+    assert {mode_of(path) for path in new} == {0o644}  # readers of the folder can read them
 
 
 def test_a_file_of_sqlite_that_exists_keeps_its_mode(place):
@@ -282,9 +282,9 @@ def test_a_file_at_the_path_of_a_folder_is_an_error(tmp_path):
         make_folder(tmp_path / "here" / "below")
 
 
-# --- a sibling of the future ---
+# --- code that creates files elsewhere ---
 
-#: What makes files or folders that are no data of ours, or in another way.
+#: Code that creates files or folders which are not data of a node, or in another way.
 ELSEWHERE = {
     "support/private_file.py": "the owner",
     "commitlog/folder.py": "asks its disk",

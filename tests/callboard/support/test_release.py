@@ -1,4 +1,4 @@
-"""What a program says of its own release."""
+"""The release and build that a program announces."""
 
 import subprocess
 import tomllib

@@ -77,7 +77,7 @@ class Odd(Actor):
 
     @handler
     def late(self, _: str) -> None:
-        """Take what was sent after a time."""
+        """Receive a delayed message."""
 
 
 ODD = {}
@@ -102,7 +102,7 @@ def flow():
 
 
 def calls(node, endpoint, flow, tmp_path):
-    """Return what takes a time, by name."""
+    """Return the functions that take a time, by name."""
     subscriber = endpoint.make_subscriber(["t"])
     ref = node.spawn(Odd)
     loop = node.runtime.loop
