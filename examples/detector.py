@@ -1,4 +1,4 @@
-"""An actor finds unusual values at once, by the function that the query `anomalies` runs.
+"""An actor detects unusual values at once, with the function of the query `anomalies`.
 
 Run it with `python examples/detector.py`.
 """
@@ -13,14 +13,14 @@ from callboard.pipeline.state import Baseline, Detection, learn
 @message("example.Unusual")
 @dataclass(frozen=True)
 class Unusual:
-    """A value that was not expected.
+    """An unusual value.
 
     Attributes:
-        topic: Of the value.
-        time: When, in seconds since 1970.
-        value: What came.
-        expected: What was expected.
-        score: By how many standard deviations it was off.
+        topic: Topic of the value.
+        time: Seconds since 1970.
+        value: The measured value.
+        expected: The expected value.
+        score: Distance of the two, in standard deviations.
     """
 
     topic: str
@@ -33,12 +33,12 @@ class Unusual:
 @message("example.Measured")
 @dataclass(frozen=True)
 class Measured(Query[Unusual | None]):
-    """A value of a topic; its answer says whether it was expected.
+    """A value of a topic; the answer is None if the value is usual.
 
     Attributes:
-        topic: What was measured; each has a baseline of its own.
-        time: When, in seconds since 1970.
-        value: What came.
+        topic: Name of the measured quantity; each has its own baseline.
+        time: Seconds since 1970.
+        value: The measured value.
     """
 
     topic: str
@@ -47,26 +47,28 @@ class Measured(Query[Unusual | None]):
 
 
 class Detector(Actor):
-    """Learns what is usual for each topic, and answers what is not.
+    """Learns the usual values of each topic, and reports unusual ones.
 
-    Values of a topic have to come in the order of their time.
+    Values of a topic must arrive in the order of their times.
     """
 
-    def __init__(self, how: Detection | None = None) -> None:
-        """Begin without knowledge; `how` says what counts as an anomaly."""
-        self._how = how or Detection()
+    def __init__(self, detection: Detection | None = None) -> None:
+        """Start without knowledge; `detection` defines an anomaly."""
+        self._detection = detection or Detection()
         self._baselines: dict[str, Baseline] = {}
 
     @handler
     def on_measured(self, msg: Measured) -> Unusual | None:
         """Learn from a value."""
-        known = self._baselines.get(msg.topic, Baseline())
-        self._baselines[msg.topic], found = learn(known, msg.time, msg.value, self._how)
-        return None if found is None else Unusual(msg.topic, *found)
+        baseline = self._baselines.get(msg.topic, Baseline())
+        self._baselines[msg.topic], anomaly = learn(
+            baseline, msg.time, msg.value, self._detection
+        )
+        return None if anomaly is None else Unusual(msg.topic, *anomaly)
 
 
 def make_values(days: int) -> list[Measured]:
-    """Return hourly temperatures of two rooms, of which two are unusual."""
+    """Return hourly temperatures of two rooms; two of the values are unusual."""
     strange = {("/hall", 200): 35.0, ("/cellar", 300): 2.0}
     values = []
     for hour in range(24 * days):
@@ -78,14 +80,16 @@ def make_values(days: int) -> list[Measured]:
 
 
 def main() -> None:
-    hourly = Detection(warmup=72, slots=24)  # a day has a level for each of its hours
+    hourly = Detection(warmup=72, slots=24)  # one baseline for each hour of the day
     with Node() as node:
         detector = node.spawn(Detector, hourly)
         answers = [detector.ask(measured) for measured in make_values(days=14)]
         for answer in answers:
-            if found := answer.result(10):
-                hour = int(found.time / 3600)
-                print(f"{found.topic}, hour {hour}: {found.value} for {found.expected:.1f}")
+            if unusual := answer.result(10):
+                hour = int(unusual.time / 3600)
+                print(
+                    f"{unusual.topic}, hour {hour}: {unusual.value} for {unusual.expected:.1f}"
+                )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Four clients stream the files of a directory to a file service, and verify checksums.
 
-The directory is this one, or the one named behind the program.
+The directory is this one, or the argument of the program.
 
 Run it with `python examples/flow_files.py`.
 """

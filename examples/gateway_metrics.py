@@ -1,6 +1,6 @@
 """A gateway reads this machine's metrics, filters them and records them in a log.
 
-Modules and links stand in `gateway_metrics.toml`; only the source is Python.
+Modules and links are in `gateway_metrics.toml`; only the source is Python.
 
 Run it with `python examples/gateway_metrics.py`.
 """
@@ -23,7 +23,7 @@ RECORDS = 10
 
 
 class Machine(Module):
-    """Publishes how much of what this machine has is in use."""
+    """Publishes the usage of memory, disk and processors of this machine."""
 
     def create(self, args: Mapping[str, Any]) -> None:
         self.period = float(args.get("period", 1.0))

@@ -1,8 +1,8 @@
 """Each client of an MQTT router is an entity that keeps its last readings; a node is killed.
 
-24 weather stations publish a day of real temperatures each, through paho-mqtt, as any client
-would. What comes by MQTT goes to entities by the client's name. Two processes host them, with
-one file of SQLite; one is killed (SIGKILL), and no station is forgotten.
+24 weather stations publish a day of real temperatures each, with paho-mqtt as the client. Each
+message goes to the entity with the name of its client. Two processes host the entities in
+one file of SQLite; one process is killed (SIGKILL), and no station is lost.
 
 The temperatures are data of the National Oceanic and Atmospheric Administration of the United
 States, in the public domain, as shipped with the Python package vega_datasets 0.9.0.
@@ -54,7 +54,7 @@ class LastReadings(Query[list[float]]):
 
 
 class Station(Entity):
-    """What is known of one client: the last readings, and how many there were."""
+    """One client: its last readings, and the number of all readings."""
 
     name = "weather.Station"
     idle = 30.0
@@ -65,7 +65,7 @@ class Station(Entity):
 
     @handler
     def on_reading(self, reading: Measured) -> int:
-        if reading.hour > self.count:  # one that is published twice counts once
+        if reading.hour > self.count:  # a reading that is published twice counts once
             self.persist(reading)
         return self.count
 
@@ -80,7 +80,7 @@ class Station(Entity):
 
 
 class Intake(Actor):
-    """Takes what clients publish to the entity of the client."""
+    """Passes the messages of each client to its entity."""
 
     def __init__(self) -> None:
         self.kept = 0
@@ -89,7 +89,7 @@ class Intake(Actor):
     async def on_topic(self, published: TopicMessage) -> None:
         station = self.node.entity(Station, published.topic.rpartition("/")[2])
         reading = Measured(published.value["hour"], published.value["fahrenheit"])
-        await station.ask(reading)  # answered when it is durable
+        await station.ask(reading)  # the answer means that it is durable
         self.kept += 1
 
     @handler
@@ -108,7 +108,7 @@ def load_days() -> dict[str, list[float]]:
 
 
 def publish_days(port: int, days: dict[str, list[float]]) -> None:
-    """Let each client publish its day with QoS 1."""
+    """Publish the day of each client with QoS 1."""
     for name, degrees in days.items():
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=name)
         client.connect("127.0.0.1", port)
@@ -170,10 +170,10 @@ def main() -> None:
             hosts[0].wait()
             print(f"one of {len(owners)} hosts is killed")
 
-            found = {name: ask_again(node, name) for name in days}
-            known = sum(found[name] == [len(day), *day[-3:]] for name, day in days.items())
-            print(f"{known} of {len(days)} stations know their last readings")
-            print("seattle-07:", found["seattle-07"][1:])
+            answers = {name: ask_again(node, name) for name in days}
+            correct = sum(answers[name] == [len(day), *day[-3:]] for name, day in days.items())
+            print(f"{correct} of {len(days)} stations know their last readings")
+            print("seattle-07:", answers["seattle-07"][1:])
         finally:
             for host in hosts:
                 host.kill()

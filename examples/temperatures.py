@@ -2,8 +2,8 @@
 
 The temperatures are data of the National Oceanic and Atmospheric Administration of the United
 States, in the public domain, as shipped with the Python package vega_datasets 0.9.0. They are
-in degrees Fahrenheit, for San Francisco and Seattle, and hold nothing unusual; `ANOMALIES`
-says what is added to them here.
+in degrees Fahrenheit, for San Francisco and Seattle, and contain no anomalies; this program
+adds those of `ANOMALIES`.
 
 Run it with `python examples/temperatures.py`.
 """
@@ -22,13 +22,13 @@ from callboard.pipeline.state import Detection
 SERIES: Final = Path(__file__).parent / "series"
 PLACES: Final = ("san-francisco", "seattle")
 
-#: What is added, over and over until the year ends.
+#: Anomalies, each repeated until the end of the year.
 ANOMALIES: Final = (
-    # first hour of each, step to the next one, hours it lasts, degrees that are added
+    # first hour, hours between two of them, duration in hours, added degrees
     (1_000, 487, 1, 4.0),  # a spike: the sun on the sensor
     (1_200, 631, 1, -3.0),  # a spike down: a bad contact
     (2_000, 1_709, 3, 1.5),  # warm air of a machine beside it
-    (1_500, 907, 1, 0.6),  # hardly to be told from weather
+    (1_500, 907, 1, 0.6),  # hard to distinguish from weather
 )
 
 
@@ -36,10 +36,10 @@ class Reading(NamedTuple):
     """One hour of one place.
 
     Attributes:
-        place: Where.
+        place: Name of the place.
         time: Nanoseconds since 1970.
         temperature: Degrees Fahrenheit.
-        is_anomaly: Whether something was added to it.
+        is_anomaly: Whether degrees were added.
     """
 
     place: str
@@ -55,8 +55,8 @@ def load_temperatures(place: str = PLACES[0]) -> list[Reading]:
         ValueError: there is no such place.
     """
     if place not in PLACES:
-        what = f"there is no series of {place!r}; take one of {', '.join(PLACES)}"
-        raise ValueError(what)
+        message = f"there is no series of {place!r}; use one of {', '.join(PLACES)}"
+        raise ValueError(message)
     added = _added(PLACES.index(place))
     text = (SERIES / f"{place}-2010.csv").read_text()
     readings = []
@@ -75,7 +75,7 @@ def load_temperatures(place: str = PLACES[0]) -> list[Reading]:
 
 
 def _added(shift: int) -> dict[int, float]:
-    """Return what is added to which hour; places differ by some days."""
+    """Return the added degrees by hour; each place has its anomalies on other days."""
     added = {}
     for first, step, hours, degrees in ANOMALIES:
         for begin in range(first + 97 * shift, 8_700, step):
@@ -90,36 +90,35 @@ def find_anomalies(readings: list[Reading]) -> set[int]:
     Raises:
         SparkMissing: there is no Spark, or no Java for it.
     """
-    hourly = Settings(
-        detection=Detection(warmup=72, slots=24)
-    )  # a level for each hour of a day
+    # One baseline for each hour of the day.
+    hourly = Settings(detection=Detection(warmup=72, slots=24))
     spark = session("local[2]", conf={"spark.sql.shuffle.partitions": "2"})  # little data
     try:
         with tempfile.TemporaryDirectory() as folder:
             with CommitLog(folder) as log:
                 log.append_batch(
-                    [{"value": each.temperature} for each in readings],
+                    [{"value": reading.temperature} for reading in readings],
                     topic="/temperatures",
-                    time=[each.time for each in readings],
+                    time=[reading.time for reading in readings],
                 )
             rows = spark.read.format("callboard").schema(schema_of(hourly)).load(folder)
-            found = anomalies(values(rows, hourly), hourly).collect()
+            matches = anomalies(values(rows, hourly), hourly).collect()
     finally:
         spark.stop()
-    return {round(row.time.timestamp()) * 10**9 for row in found}
+    return {round(row.time.timestamp()) * 10**9 for row in matches}
 
 
 def main() -> None:
     readings = load_temperatures()
-    known = {each.time for each in readings if each.is_anomaly}
+    added = {reading.time for reading in readings if reading.is_anomaly}
     try:
-        found = find_anomalies(readings)
+        detected = find_anomalies(readings)
     except SparkMissing as error:
         print("skipped:", error)
         return
-    right = len(known & found)
-    print(f"{len(found)} anomalies found, {len(known)} are known")
-    print(f"precision {right / len(found):.2f}, recall {right / len(known):.2f}")
+    correct = len(added & detected)
+    print(f"{len(detected)} anomalies found, {len(added)} are known")
+    print(f"precision {correct / len(detected):.2f}, recall {correct / len(added):.2f}")
 
 
 if __name__ == "__main__":

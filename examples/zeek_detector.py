@@ -1,7 +1,7 @@
 """A detector on three Zeeks that answers a scan with a NetControl rule, on recorded streams.
 
-Each Zeek here is a recording of what its WebSocket sent; with real ones, only the addresses
-change. `examples/zeek/detector.zeek` is what each of them loads.
+Each Zeek here is a recording of its WebSocket; with real ones, only the addresses change. Each
+of them loads `examples/zeek/detector.zeek`.
 
 Run it with `python examples/zeek_detector.py`.
 """
@@ -50,8 +50,8 @@ LIMIT = 4
 rules: queue.Queue[str] = queue.Queue()
 
 
-def played(path: Path) -> Server:
-    """Serve a recording as Zeek does: filter, ack, its messages; what comes is a rule."""
+def replay(path: Path) -> Server:
+    """Serve a recording as Zeek does: read the filter, send ack and events, receive rules."""
     lines = path.read_text().splitlines()
 
     def zeek(socket: ServerConnection) -> None:
@@ -70,7 +70,7 @@ def played(path: Path) -> Server:
 
 def main() -> None:
     folder = Path(__file__).parent / "zeek"
-    zeeks = [played(path) for path in sorted(folder.glob("*.jsonl"))]
+    zeeks = [replay(path) for path in sorted(folder.glob("*.jsonl"))]
     read, seen = zeek_events(Rejected), defaultdict(set)
     with Endpoint() as endpoint, endpoint.make_subscriber("/detector/seen") as subscriber:
         for server in zeeks:
@@ -80,7 +80,7 @@ def main() -> None:
             event = read(*subscriber.get())
             source, targets = event.id.orig_h, seen[event.id.orig_h]
             targets.add((event.id.resp_h, event.id.resp_p))
-            if len(targets) == LIMIT:  # none of the Zeeks has seen so many
+            if len(targets) == LIMIT:  # no single Zeek has seen this many
                 why = f"{LIMIT} targets refused it"
                 endpoint.publish("/detector/do", Drop(source, timedelta(minutes=10), why))
                 break

@@ -1,7 +1,7 @@
 """Zeek's logs over ZeroMQ into ours, and queries over them, with a recorded conn.log.
 
-Two sockets play the nodes of a Zeek cluster and push what `examples/zeek/conn.log` holds. With
-a real one, name the logger in `Cluster::Backend::ZeroMQ::connect_log_endpoints`.
+Two sockets act as the nodes of a Zeek cluster and push the records of `examples/zeek/conn.log`.
+With a real cluster, name the logger in `Cluster::Backend::ZeroMQ::connect_log_endpoints`.
 
 Run it with `python examples/zeek_logs.py`.
 """
@@ -44,8 +44,8 @@ def field(name: str, kind: str) -> LogField:
 def recorded(path: Path) -> tuple[list[LogField], list[list[Any]]]:
     lines = [line.split("\t") for line in path.read_text().splitlines()]
     names, types = (
-        next(line[1:] for line in lines if line[0] == f"#{what}")
-        for what in ("fields", "types")
+        next(line[1:] for line in lines if line[0] == f"#{label}")
+        for label in ("fields", "types")
     )
     rows = [
         [

@@ -1,4 +1,4 @@
-"""How to test your own cluster: run `pytest` in this folder.
+"""Tests of your own cluster: run `pytest` in this folder.
 
 `cluster` gives nodes in one process, on a simulated network and in virtual time. A test that
 fails prints its seed; `callboard replay SEED` runs it again with the same events.
@@ -22,7 +22,7 @@ def open_office(cluster, node):
 
 @pytest.fixture
 def shop(cluster):
-    """An office and two tills, each on a node of its own."""
+    """An office and two tills, each on its own node."""
     office_node, *till_nodes = cluster(3, topology="star")
     office = open_office(cluster, office_node)
     address = f"{office_node.address}/office"

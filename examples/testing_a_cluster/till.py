@@ -1,7 +1,7 @@
-"""What is tested: tills of a shop that send what they took to an office, which keeps a journal.
+"""The tested program: tills of a shop send their sales to an office, which keeps a journal.
 
-A sale that the office did not confirm is sent again, so the office has to know those that it
-has already. Its journal survives a power failure because it answers only after `fsync`.
+A till repeats a sale until the office confirms it, so the office must recognize sales that it
+has already. Its journal survives a power failure, because it answers only after `fsync`.
 
 Run its tests with `pytest` in this folder.
 """
@@ -24,11 +24,11 @@ class Sale(Query[int]):
 @message("example.Total")
 @dataclass(frozen=True)
 class Total(Query[int]):
-    """How many cents the office knows of."""
+    """Requests the sum of all sales, in cents."""
 
 
 class JournalFile(Protocol):
-    """The part of an open file that the office uses: real ones and simulated ones have it."""
+    """The methods of an open file that the office uses; real and simulated files have them."""
 
     def write(self, data: bytes) -> int: ...
     def pread(self, size: int, offset: int) -> bytes: ...
@@ -52,7 +52,7 @@ class Office(Actor):
 
     @handler
     def sale(self, sale: Sale) -> int:
-        """Note a sale, once; the answer means that it is on the disk."""
+        """Record a sale once; after the answer it is on the disk."""
         if (sale.till, sale.number) not in self.sales:
             self.journal.write(f"{sale.till} {sale.number} {sale.cents}\n".encode())
             self.journal.fsync()
@@ -72,7 +72,7 @@ class Till(Actor):
 
     @handler
     async def take(self, cents: int) -> int:
-        """Take money; the answer is the number of the sale, when the office has it."""
+        """Sell; the answer is the number of the sale, after the office has confirmed it."""
         self.number += 1
         sale = Sale(self.name, self.number, cents)
         while True:

@@ -243,7 +243,7 @@ def _made_up(frames: list[Frame], door: Door) -> set[bytes]:
         for operation in (*operations, Operation.ORIGINATOR_ACK, Operation.HEARTBEAT):
             made |= {pack_frame(operation, 0, *ends, 0, 0, b"") for ends in _NAMES}
         return made | {pack_frame(2, 1, *ends, 16, 17, b"open up!") for ends in _NAMES}
-    wanted = link._introduction._wanted
+    wanted = link._introduction._awaited
     proofs = {_NO_PROOF}
     nonces = {frame.payload[:16] for frame in frames}
     for frame in frames:
