@@ -38,7 +38,7 @@ STATED = {
     ),
     "silence of a linked peer": lambda: f"{LINK.missed * LINK.heartbeat:g} s",
     "nodes that a node knows": lambda: f"{router.NODES_LIMIT:,}",
-    "containers in a control frame": lambda: f"{plain._AT_ONCE // plain.CONTAINER:,}",
+    "containers in a control frame": lambda: f"{plain._ONE_CALL_WEIGHT // plain.CONTAINER:,}",
     "frames of one link whose source": lambda: f"{unverified.DOUBTED_LIMIT // MIB} MiB, 5 s",
     "messages of one node that are held": lambda: (
         f"{path_order.HELD_LIMIT:,}; {path_order.HELD_BYTES // MIB} MiB"
