@@ -25,7 +25,7 @@ ADAPTER = PROGRAMS[0]
 KERNEL = "callboard.kernel"
 
 #: Modules that an adapter may import: public names, the kernel, and topics.
-ALLOWED = ("callboard", "callboard.kernel", "callboard.endpoint")
+ALLOWED = ("callboard", "callboard.kernel", "callboard.topics")
 
 
 def members(protocol):
