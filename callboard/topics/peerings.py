@@ -8,7 +8,7 @@ from typing import Final
 from callboard.kernel.context import SystemActor
 from callboard.kernel.errors import LinkError
 from callboard.kernel.reply import Future
-from callboard.kernel.topology import Dial, Topology
+from callboard.kernel.topology import Topology
 from callboard.topics.core_waits import CoreWaits
 from callboard.topics.machine.effect import PeerEvent
 from callboard.topics.machine.status import EC
@@ -71,15 +71,16 @@ class Peerings:
     def _dial(self, address: Address, retry: float, done: Future[bool]) -> None:
         """Dial an address."""
         failed = partial(self._call_soon, self._dial_failed, address)
+        dial = self._overlay.dial(address, retry=retry, on_failure=failed)
 
-        def ended(dial: Future[Dial]) -> None:
+        def ended(_: object) -> None:
             error = dial.exception()
             if isinstance(error, LinkError) and not retry:
                 _log.warning("%s", error)  # a dial with retries logs its failures itself
             peer = None if error is not None else dial.result().peer
             self._call_soon(self._dial_ended, peer, done)
 
-        self._overlay.dial(address, retry=retry, on_failure=failed).add_done_callback(ended)
+        dial.add_done_callback(ended)
 
     def _dial_failed(self, address: Address, reason: str) -> None:
         """Report a failed attempt."""
