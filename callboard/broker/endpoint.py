@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from callboard.bounded_queue import SubscriptionPolicy
+from callboard.broker.adapters import NATIVE, Adapters, web_socket
 from callboard.broker.constants import Backend
 from callboard.broker.metric_topics import export_and_import
 from callboard.broker.options import Configuration, effective_options, set_up_logging
@@ -39,7 +40,7 @@ from callboard.kernel.tls import Tls, refuse_unguarded
 from callboard.kernel.topology import checked_endpoint
 from callboard.kernel.twins import Closing, refuse_loop, twin
 from callboard.kernel.wire import ForeignPeer
-from callboard.model.errors import InvalidData, InvalidOption
+from callboard.model.errors import InvalidData
 from callboard.node import Node
 from callboard.store import Backend as StoreBackend
 from callboard.store import (
@@ -53,7 +54,6 @@ from callboard.store import (
 from callboard.support import after_fork
 from callboard.support.aliases import alias
 from callboard.support.redaction import redacted
-from callboard.support.slots import DOORS, WIRES
 from callboard.topics.actor_subscription import ActorSubscription, TopicMessage
 from callboard.topics.hub import Hub, HubOptions
 from callboard.topics.machine.core import Core
@@ -75,9 +75,6 @@ if TYPE_CHECKING:
     from callboard.zeek.doors.web_socket_server import WebSocketLimits
 
 log = logging.getLogger("callboard.broker")
-
-#: Protocol between endpoints of nodes.
-NATIVE: Final = "native"
 
 #: Longest pause between attempts to reach a peer, in seconds.
 RETRY: Final = 10.0
@@ -185,10 +182,7 @@ class Endpoint(Closing):
         if monitored_at[1] >= 0:
             self._monitoring = serve_topics(node, monitored_at, options.metrics_hosts)
         self._metric_topics = [*export_and_import(self.hub, options)]
-        #: Adapters for other protocols.
-        self._doors: list[Closing] = []
-        #: Peerings over other protocols, by name of the protocol.
-        self._peerings: dict[str, Any] = {}
+        self._adapters = Adapters(self.hub, self.configuration)
         #: Attached stores; they are closed with the endpoint.
         self.stores: list[Store] = []
 
@@ -233,7 +227,8 @@ class Endpoint(Closing):
         """
         wire = wire or self.configuration.options.wire
         if wire != NATIVE:
-            return self._listen_foreign(address, port, wire, insecure=insecure)
+            self._refuse_shut()
+            return self._adapters.listen(address, port, wire, insecure=insecure)
         is_guarded = self._owns_node and (
             self.configuration.has_certificates and not self.configuration.options.disable_ssl
         )
@@ -245,39 +240,6 @@ class Endpoint(Closing):
         except (OSError, errors.CallboardError, ValueError) as error:
             log.error("cannot listen at %s:%s: %s", host, port, error)
             return 0
-
-    def _listen_foreign(self, address: str, port: int, wire: str, *, insecure: bool) -> int:
-        """Accept peers with another protocol."""
-        options = self.configuration.options
-        is_guarded = self.configuration.has_certificates and not options.disable_ssl
-        host = address or ("0.0.0.0" if is_guarded else "127.0.0.1")  # noqa: S104
-        peering = self._peering(wire)
-        try:
-            number: int = peering.listen(host, port, is_guarded=is_guarded, insecure=insecure)
-        except (OSError, errors.CallboardError, ValueError) as error:
-            log.error("cannot listen at %s:%s: %s", host, port, error)
-            return 0
-        return number
-
-    def _peering(self, wire: str) -> Any:
-        """Return the adapter of a protocol, created at the first use.
-
-        Raises:
-            InvalidOption: the protocol is unknown.
-            TlsError: a TLS file is unusable.
-        """
-        self._refuse_shut()
-        if wire not in self._peerings:
-            errors.require(isinstance(wire, str), "wire takes the name of a wire", wire)
-            try:
-                peering = WIRES.load(wire)
-            except LookupError:
-                known = ", ".join((NATIVE, *WIRES.names()))
-                msg = f"there is no wire {wire[:80]!r}; use one of {known}"
-                raise InvalidOption(msg) from None
-            self._peerings[wire] = peering(self.hub, BrokerTls.of(self.configuration))
-            self._doors.append(self._peerings[wire])
-        return self._peerings[wire]
 
     def listen_web_socket(
         self,
@@ -322,7 +284,7 @@ class Endpoint(Closing):
             InvalidOption: a token is empty or a duplicate, or a package is not installed.
         """
         self._refuse_shut()
-        server = _web_socket("server")(
+        server = web_socket("server")(
             self.hub,
             address,
             port,
@@ -334,8 +296,7 @@ class Endpoint(Closing):
             limits=limits,
             insecure=insecure,
         )
-        self._doors.append(server)
-        number: int = server.port
+        number: int = self._adapters.hold(server).port
         return number
 
     def connect_web_socket(
@@ -381,7 +342,7 @@ class Endpoint(Closing):
         if limit is not None:
             refuse_loop("connect_web_socket()", "endpoint.aconnect_web_socket(…)")
         self._refuse_shut()
-        peer: WebSocketPeer = _web_socket("client")(
+        peer: WebSocketPeer = web_socket("client")(
             self.hub,
             url,
             subscribe=None if subscribe is None else topic_texts(subscribe),
@@ -395,8 +356,7 @@ class Endpoint(Closing):
             peer.close()
             msg = peer.reason or f"{redacted(url)} sent no acknowledgment within {limit:g} s"
             raise errors.NodeUnreachable(msg)
-        self._doors.append(peer)
-        return peer
+        return self._adapters.hold(peer)
 
     aconnect_web_socket = twin(connect_web_socket)
 
@@ -407,7 +367,7 @@ class Endpoint(Closing):
             NodeClosed: this endpoint was shut down.
         """
         self._refuse_shut()
-        self._doors.append(door)
+        self._adapters.hold(door)
 
     # --- publishing ---
 
@@ -836,8 +796,7 @@ class Endpoint(Closing):
         for member in list(self._members):
             member.close()
         self.hub.remove_receiver(self._forwarded)
-        for door in self._doors:
-            door.close()
+        self._adapters.close()
         for metric_topic in self._metric_topics:
             metric_topic.close()
         if self._monitoring is not None:
@@ -863,15 +822,14 @@ class Endpoint(Closing):
         wire = wire or self.configuration.options.wire
         if wire == NATIVE:
             return self.hub.peerings.peer(remote, limit)
-        done: Future[bool] = self._peering(wire).peer(remote, limit)
+        done: Future[bool] = self._adapters.peering(wire).peer(remote, limit)
         return self.node.context.shutdown.guard(done)
 
     def _unpeer(self, address: str, port: int) -> Future[bool]:
         remote = checked_endpoint(address, port)
-        for peering in self._peerings.values():
-            done: Future[bool] | None = peering.unpeer(remote)
-            if done is not None:
-                return self.node.context.shutdown.guard(done)
+        done = self._adapters.unpeer(remote)
+        if done is not None:
+            return done
         return self.hub.peerings.unpeer(remote)
 
     def _until_known(self, whom: str, timeout: Seconds | None) -> Future[bool]:
@@ -906,8 +864,7 @@ class Endpoint(Closing):
         is_own = receiver.node_id() == self.node_id()
         endpoint = uuid.UUID(receiver.node_id()).bytes
         node = self.node.node_id if is_own else self.hub.core.node_of(endpoint)
-        foreign = self._peerings.values() if node is None else ()
-        if any(peering.publish_to(endpoint, topic, value) for peering in foreign):
+        if node is None and self._adapters.publish_to(endpoint, topic, value):
             return
         if node is None:
             log.info("endpoint %s is not reachable; a message to it was dropped", receiver)
@@ -939,19 +896,6 @@ class Endpoint(Closing):
         if self._is_shut:
             msg = f"endpoint {self.node_id()} was shut down; create a new one"
             raise errors.NodeClosed(msg)
-
-
-def _web_socket(name: str) -> Any:
-    """Return one side of Zeek's WebSocket.
-
-    Raises:
-        InvalidOption: its package is not installed.
-    """
-    try:
-        return DOORS.load(f"websocket {name}")
-    except ImportError as cause:
-        msg = f"WebSocket needs a package ({cause.name}): pip install 'callboard[websocket]'"
-        raise InvalidOption(msg) from cause
 
 
 def _foreign_info(foreign: ForeignPeer) -> PeerInfo:

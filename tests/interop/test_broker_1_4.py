@@ -214,7 +214,9 @@ def test_messages_in_a_triangle_of_brokers_die(start, endpoint):
         came = []
 
         def is_over():
-            came.append(sum(each.brought for each in endpoint._peering(WIRE).neighbors()))
+            came.append(
+                sum(each.brought for each in endpoint._adapters.peering(WIRE).neighbors())
+            )
             return len(came) > 30 and came[-1] == came[-30]
 
         eventually(is_over)
@@ -241,7 +243,7 @@ def test_a_real_broker_that_ends_is_dialed_until_it_is_there_again(start, endpoi
     with endpoint.make_subscriber("/ours") as ours:
         assert endpoint.peer("127.0.0.1", port, 0.2, wire=WIRE)
         assert first.ask("shutdown") < QUICKLY
-        eventually(lambda: not endpoint._peering(WIRE).neighbors())
+        eventually(lambda: not endpoint._adapters.peering(WIRE).neighbors())
         assert second.ask("listen", port) == port
         eventually(lambda: second.ask("peers") == ["/ours"])
         second.ask("publish", "/ours", "again")

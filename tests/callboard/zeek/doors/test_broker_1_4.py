@@ -44,7 +44,7 @@ def link(a, b):
 
 
 def neighbors(endpoint):
-    return endpoint._peering(WIRE).neighbors()
+    return endpoint._adapters.peering(WIRE).neighbors()
 
 
 def carries(endpoint):

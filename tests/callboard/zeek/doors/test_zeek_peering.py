@@ -33,7 +33,7 @@ def plain(**options):
 
 
 def neighbors(endpoint):
-    return endpoint._peerings[WIRE].neighbors()
+    return endpoint._adapters.peerings[WIRE].neighbors()
 
 
 @pytest.fixture
