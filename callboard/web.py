@@ -177,14 +177,14 @@ class WebHandler(BaseHTTPRequestHandler):
     """Reads one request within its limits; subclasses answer it."""
 
     timeout = REQUEST_LIMIT
-    rbufsize = 0  # `_Reader` has a buffer
+    rbufsize = 0  # `_RequestReader` has a buffer
     server: WebServer
-    rfile: "_Reader"
+    rfile: "_RequestReader"
 
     def setup(self) -> None:
         """Limit the size of the head of a request."""
         super().setup()
-        self.rfile = _Reader(self.rfile)
+        self.rfile = _RequestReader(self.rfile)
 
     def parse_request(self) -> bool:
         """Read the head of a request; return False if the request was refused."""
@@ -261,7 +261,7 @@ class WebHandler(BaseHTTPRequestHandler):
         """Log nothing, because probes send requests every few seconds."""
 
 
-class _Reader(io.BufferedReader):
+class _RequestReader(io.BufferedReader):
     """The input of a handler, with a limit for the size of all header lines together."""
 
     _left = HEAD_LIMIT

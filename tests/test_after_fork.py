@@ -25,7 +25,7 @@ from callboard.commitlog import CommitLog, LogError, LogLocked, LogReader
 from callboard.entity.state.sqlite import SqliteState
 from callboard.errors import CallboardError
 from callboard.flow import Flow, FlowBroker
-from callboard.flow.factories import Spawn
+from callboard.flow.factories import FlowSpawn
 from callboard.flow.protocol.message import Message
 from callboard.flow.record_file import RecordFile
 from callboard.gateway import Gateway, Module, ModuleOptions
@@ -227,7 +227,7 @@ def make_gateway(folder: Path, stack: ExitStack) -> Made:
 
 def make_flows(folder: Path, stack: ExitStack) -> Made:
     node = stack.enter_context(Node("flows"))
-    broker = stack.enter_context(FlowBroker(node, factory=Spawn(node, Collector)))
+    broker = stack.enter_context(FlowBroker(node, factory=FlowSpawn(node, Collector)))
     flow = Flow.connect(broker.ref, "extract", node=node, timeout=10)
     stack.callback(flow.close)
     file = RecordFile(folder / "f.zio")

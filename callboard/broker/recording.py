@@ -62,7 +62,7 @@ LOOK: Final = 1.0
 STOP_LIMIT: Final = 5.0
 
 
-class Run(NamedTuple):
+class RecordedRun(NamedTuple):
     """Messages that arrived together.
 
     Attributes:
@@ -111,7 +111,7 @@ class Recording(Closing, RunReceiver):
         self.folder = Path(self._log.folder)
         self.start = self._log.end
         self.resumed = _latest_time(self._log)
-        self._runs: deque[Run | threading.Event] = deque()
+        self._runs: deque[RecordedRun | threading.Event] = deque()
         # The first line is changed by the node's thread only, the second by the writer's only.
         self._taken, self._taken_bytes, self._gap, self._refused = 0, 0, 0, 0
         self._done, self._done_bytes, self._dropped = 0, 0, 0
@@ -143,7 +143,7 @@ class Recording(Closing, RunReceiver):
         gap, self._gap = self._gap, 0
         self._taken += len(items)
         self._taken_bytes += size
-        self._runs.append(Run(sender, time.time_ns(), items, size, gap))
+        self._runs.append(RecordedRun(sender, time.time_ns(), items, size, gap))
         self._wake.set()
 
     def _refuse(self, count: int) -> None:
@@ -225,7 +225,7 @@ class Recording(Closing, RunReceiver):
         # A message for which the disk fails again is lost.
         if self._gap:
             own = self._hub.node.node_id
-            self._runs.append(Run(own, time.time_ns(), [], 0, self._gap))
+            self._runs.append(RecordedRun(own, time.time_ns(), [], 0, self._gap))
         self._ended.set()
         self._wake.set()
         self._thread.join()
@@ -263,9 +263,9 @@ class Recording(Closing, RunReceiver):
         except LogError as error:
             self._tell(error)
 
-    def _collect(self) -> tuple[list[Run], threading.Event | None]:
+    def _collect(self) -> tuple[list[RecordedRun], threading.Event | None]:
         """Return runs to write as one batch, and a marker if one follows."""
-        runs: list[Run] = []
+        runs: list[RecordedRun] = []
         count = octets = 0
         while self._runs and count < BATCH and octets < MAX_RECORD:
             run = self._runs.popleft()
@@ -276,7 +276,7 @@ class Recording(Closing, RunReceiver):
             octets += run.size
         return runs, None
 
-    def _write(self, runs: list[Run]) -> None:
+    def _write(self, runs: list[RecordedRun]) -> None:
         """Write runs as one batch, and release publishers when few messages wait."""
         rows = Rows([], [], [], [])
         for run in runs:
@@ -351,7 +351,7 @@ class Rows(NamedTuple):
     senders: list[str]
     times: list[int]
 
-    def add(self, run: Run, items: list[Item]) -> None:
+    def add(self, run: RecordedRun, items: list[Item]) -> None:
         """Add messages of a run."""
         self.payloads.extend([_encoded(value) for _, value in items])
         self.topics.extend([topic for topic, _ in items])

@@ -50,7 +50,7 @@ from callboard.pipeline.progress import (
     listener,
     query_metrics,
 )
-from callboard.pipeline.queries import Query, Settings, seconds_of
+from callboard.pipeline.queries import QueryKind, Settings, seconds_of
 from callboard.pipeline.state import Detection
 from callboard.support.private_file import make_folder, open_private
 from callboard.support.text import printable
@@ -183,7 +183,7 @@ class QueryOptions(JsonOptions):
         run["dead_letters"] = self.dead_letters
         return Job(query, self.log, to, settings, topics, **run)
 
-    def _check(self, query: Query, settings: Settings) -> None:
+    def _check(self, query: QueryKind, settings: Settings) -> None:
         """Raise `InvalidSetting` for an option that the query does not use."""
         defaults = Settings()
         for name, (options, queries) in _MEANT.items():

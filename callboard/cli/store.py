@@ -29,7 +29,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="JSON, or plain text.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreOptions(AccessOptions):
+class StoreArguments(AccessOptions):
     """Access to a store.
 
     Attributes:
@@ -73,21 +73,21 @@ class StoreOptions(AccessOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PutOptions(StoreOptions):
+class PutOptions(StoreArguments):
     """Expiry of a value."""
 
     expiry: float = option(0.0, "Seconds until the key is removed; 0 for never.", min=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions(StoreOptions):
+class WatchOptions(StoreArguments):
     """Number of the printed changes."""
 
     count: int = option(0, "End after this many changes; 0 for no end.", min=0)
 
 
 @command(app)
-def get(store: Name, key: Key, options: StoreOptions) -> None:
+def get(store: Name, key: Key, options: StoreArguments) -> None:
     """Print the value of a key; the exit code is 1 if there is none.
 
     \b
@@ -124,7 +124,7 @@ def put(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportOptions(StoreOptions):
+class ImportOptions(StoreArguments):
     """Target of the imported entries."""
 
     into: Path | None = option(
@@ -180,7 +180,7 @@ def import_file(
 
 
 @command(app)
-def keys(store: Name, options: StoreOptions) -> None:
+def keys(store: Name, options: StoreArguments) -> None:
     """Print all keys, one per line.
 
     \b

@@ -81,7 +81,7 @@ class ReadingsArrived:
     items: list[Item]
 
 
-class Feed:
+class SensorFeed:
     """A subscriber that passes messages to an actor."""
 
     def __init__(self, ref: ActorRef[Any]) -> None:
@@ -103,7 +103,7 @@ class Aggregator(Actor):
     def __init__(self, overseer: ActorRef[Any]) -> None:
         self._tally = Tally()
         self._hub = Hub.of(self.node)
-        self._feed = Feed(self.me)
+        self._feed = SensorFeed(self.me)
         # `sees_own`: sensors on its own node publish, too.
         self._hub.add_receiver(self._feed, [METRICS], sees_own=True)
         self.monitor(overseer)

@@ -78,7 +78,7 @@ class Peak:
         return self.value != old_peak
 
 
-class History:
+class DemoHistory:
     """Means over short time bins; the newest `bins` are kept."""
 
     def __init__(self, bin_seconds: float, bins: int) -> None:
@@ -155,7 +155,7 @@ class Subject:
     """The statistics of one subject over all its sensors."""
 
     long: RollingWindow = field(default_factory=lambda: RollingWindow(LONG))
-    history: History = field(default_factory=lambda: History(BIN, BINS))
+    history: DemoHistory = field(default_factory=lambda: DemoHistory(BIN, BINS))
     parts: dict[str, float] = field(default_factory=dict)
 
 

@@ -71,7 +71,7 @@ MASTER_ON: Final = "C"
 MQTT_ON: Final = "A"
 
 
-class NodeProcess:
+class DemoNodeProcess:
     """A node with its actors, and the pipes to the parent."""
 
     def __init__(self, name: str, node: Node, path: str) -> None:
@@ -330,7 +330,7 @@ def main(arguments: list[str]) -> int:
     name, port, path, *join = arguments
     node = Node(name=name, spawnable={"aggregator": Aggregator}, join=join)
     try:
-        NodeProcess(name, node, path).run(int(port))
+        DemoNodeProcess(name, node, path).run(int(port))
     except BrokenPipeError:
         pass  # the parent has ended
     finally:

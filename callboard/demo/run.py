@@ -20,7 +20,7 @@ from callboard.demo.analysis import Analysis
 from callboard.demo.line import LINKS, NAMES, Line
 from callboard.demo.outcome import RunOutcome
 from callboard.demo.page import DemoPage
-from callboard.demo.scene import Event, Scene
+from callboard.demo.scene import Scene, SceneEvent
 from callboard.demo.screen import DemoScreen, Keyboard, KeyCommand, KeyParser, PlainScreen
 from callboard.demo.story import Blow, DemoOptions, Timeline
 from callboard.support.text import printable
@@ -361,7 +361,7 @@ class Show:
 
     # --- display ---
 
-    def _show(self, event: Event) -> None:
+    def _show(self, event: SceneEvent) -> None:
         """Show an event."""
         self.screen.event(event, self._seconds(event.at_ns))
 

@@ -108,7 +108,7 @@ class Journey(NamedTuple):
         return " → ".join(f"{hop.node} {hop.microseconds:,.0f} µs" for hop in self.hops)
 
 
-class Follower:
+class SceneFollower:
     """Combines the reports of several nodes about one ask; they may arrive in any order."""
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ EVENTS_KEPT: Final = 200
 NodeState = Literal["starting", "up", "unreachable", "frozen", "dead"]
 
 
-class Event(NamedTuple):
+class SceneEvent(NamedTuple):
     """One line of the log.
 
     Attributes:
@@ -225,8 +225,8 @@ class Scene:
     def __init__(self, names: Iterable[str]) -> None:
         self.nodes = {name: NodeView(name) for name in names}
         self.chronicle = Chronicle()
-        self.follower = Follower()
-        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.follower = SceneFollower()
+        self.events: deque[SceneEvent] = deque(maxlen=EVENTS_KEPT)
         self.holdings = StoreBooks()
         self.findings = Findings()
         self.host = ""
@@ -240,7 +240,7 @@ class Scene:
 
     # --- actions of the parent ---
 
-    def started(self, name: str, pid: int, at_ns: int, *, again: bool) -> Event | None:
+    def started(self, name: str, pid: int, at_ns: int, *, again: bool) -> SceneEvent | None:
         """Record the start of a process; return an event for a restart."""
         self.nodes[name] = NodeView(name, pid)
         if not again:
@@ -250,7 +250,7 @@ class Scene:
             incident.reach("restarted", at_ns)
         return self._log(at_ns, f"{name} is started again", "plain")
 
-    def struck(self, incident: Incident) -> Event:
+    def struck(self, incident: Incident) -> SceneEvent:
         """Record a blow to a node or link."""
         target = incident.target
         texts = {
@@ -267,20 +267,20 @@ class Scene:
                 self.holdings.ended(target)
         return self._log(incident.at_ns, texts[incident.blow], "bad")
 
-    def ended(self, name: str, at_ns: int, status: int) -> Event:
+    def ended(self, name: str, at_ns: int, status: int) -> SceneEvent:
         """Record that a process ended without being killed."""
         self.nodes[name].is_alive = False
         self.holdings.ended(name)
         return self._log(at_ns, f"{name} ended by itself (status {status})", "bad")
 
-    def awaits(self, kinds: str, limit: float, at_ns: int) -> Event:
+    def awaits(self, kinds: str, limit: float, at_ns: int) -> SceneEvent:
         """Record that the story is over except for results of Spark."""
         text = f"spark is late on this machine: up to {limit:g} s more for its {kinds}"
         return self._log(at_ns, text, "plain")
 
     # --- reports of the nodes ---
 
-    def report(self, name: str, report: dict[str, Any]) -> list[Event]:
+    def report(self, name: str, report: dict[str, Any]) -> list[SceneEvent]:
         """Update from a node's report; return its events."""
         view = self.nodes[name]
         view.take(report)
@@ -305,7 +305,7 @@ class Scene:
                 rate.update(report["at"] / 1e9, count["received"])
         return events
 
-    def _take_notes(self, name: str, notes: list[dict[str, Any]]) -> Iterator[Event]:
+    def _take_notes(self, name: str, notes: list[dict[str, Any]]) -> Iterator[SceneEvent]:
         notes = sorted(map(self._with_names, notes), key=lambda note: note["at"])
         for note in notes:
             self.chronicle.note(name, note)
@@ -337,11 +337,11 @@ class Scene:
         host = self._ids.get(note["host"], "?")
         self.follower.answered(FollowedAsk(name, host, *(note[field] for field in names)))
 
-    def _log(self, at_ns: int, text: str, tone: Tone) -> Event:
+    def _log(self, at_ns: int, text: str, tone: Tone) -> SceneEvent:
         """Add an event to the log, with its time since the last blow."""
         incident = self.chronicle.at(at_ns)
         since_ms = None if incident is None else (at_ns - incident.at_ns) / 1e6
-        event = Event(at_ns, since_ms, text, tone)
+        event = SceneEvent(at_ns, since_ms, text, tone)
         self.events.append(event)
         return event
 

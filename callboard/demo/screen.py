@@ -10,7 +10,7 @@ import tty
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TextIO
 
 from callboard.demo.line import LINKS, NAMES
-from callboard.demo.scene import Event, Scene
+from callboard.demo.scene import Scene, SceneEvent
 from callboard.support.text import printable
 
 
@@ -23,7 +23,7 @@ class DemoScreen(Protocol):
     def open(self, start_ms: float) -> None:
         """Start the output; `start_ms` is the time since the start, in milliseconds."""
 
-    def event(self, event: Event, seconds: float) -> None:
+    def event(self, event: SceneEvent, seconds: float) -> None:
         """Show an event."""
 
     def draw(self, scene: Scene, seconds: float, prompt: str) -> None:
@@ -55,7 +55,7 @@ class PlainScreen:
             f"first picture {start_ms:,.0f} ms after the start"
         )
 
-    def event(self, event: Event, seconds: float) -> None:
+    def event(self, event: SceneEvent, seconds: float) -> None:
         """Print an event."""
         self._print(event_line(event, seconds))
 
@@ -71,7 +71,7 @@ class PlainScreen:
             print(printable(text, kept="\n\t"), file=self._out, flush=True)
 
 
-def event_line(event: Event, seconds: float) -> str:
+def event_line(event: SceneEvent, seconds: float) -> str:
     """Format an event as a line of the log."""
     since = "" if event.since_ms is None else f"{event.since_ms:+,.1f} ms"
     return f"{seconds:7.3f} s {since:>12}  {event.text}"

@@ -13,7 +13,7 @@ from rich.text import Text
 from callboard.demo.aggregator import sensor_of
 from callboard.demo.analysis import BARS
 from callboard.demo.line import LINKS, NAMES
-from callboard.demo.scene import Event, NodeState, NodeView, Scene, Tone
+from callboard.demo.scene import NodeState, NodeView, Scene, SceneEvent, Tone
 from callboard.demo.screen import event_line
 from callboard.demo.sensor import SUBJECTS
 from callboard.support.text import printable
@@ -63,7 +63,7 @@ class LiveScreen:
         self._live = Live(console=self._console, screen=True, auto_refresh=False)
         self._length = length
         self._start_ms = 0.0
-        self._events: list[tuple[Event, float]] = []
+        self._events: list[tuple[SceneEvent, float]] = []
         #: Link of the page in the browser; "" without one.
         self.link = ""
 
@@ -72,7 +72,7 @@ class LiveScreen:
         self._start_ms = start_ms
         self._live.start()
 
-    def event(self, event: Event, seconds: float) -> None:
+    def event(self, event: SceneEvent, seconds: float) -> None:
         """Add an event to the log."""
         self._events.append((event, seconds))
 
@@ -243,7 +243,7 @@ def store(scene: Scene) -> Text:
     )
 
 
-def log(events: Iterable[tuple[Event, float]]) -> Text:
+def log(events: Iterable[tuple[SceneEvent, float]]) -> Text:
     """Return the log, one event per line."""
     lines = [
         Text(event_line(event, seconds), style=_TONES[event.tone]) for event, seconds in events

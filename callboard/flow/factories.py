@@ -146,7 +146,7 @@ def call_factory(factory: Factory, bot: Bot, now: Callable[[], float]) -> str:
     return "" if outcome else "no handler accepts this flow"
 
 
-class Spawn:
+class FlowSpawn:
     """A factory that spawns a `FlowHandler` for each flow; it stops when the flow has ended."""
 
     def __init__(

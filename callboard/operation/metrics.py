@@ -36,10 +36,10 @@ def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
     hub = Hub.found(node)
     topics = [] if hub is None else all_metrics(hub)
     process = [metric for source in PROCESS_SOURCES for metric in source()]
-    return [*metrics_of(_FIGURES, _Look(node, top)), *topics, *process]
+    return [*metrics_of(_FIGURES, _NodeSample(node, top)), *topics, *process]
 
 
-class _Look:
+class _NodeSample:
     """A snapshot of a node, from which its metrics are computed."""
 
     def __init__(self, node: "Node", top: int) -> None:
@@ -70,10 +70,10 @@ class _Look:
         ]
 
 
-def _of_links(attribute: str) -> Callable[[_Look], Samples]:
+def _of_links(attribute: str) -> Callable[[_NodeSample], Samples]:
     """Return a function that reads an attribute of each link."""
 
-    def read(snapshot: _Look) -> Samples:
+    def read(snapshot: _NodeSample) -> Samples:
         figures = (float(getattr(link, attribute)) for link in snapshot.links)
         return [
             ((("peer", peer),), figure)
@@ -83,12 +83,12 @@ def _of_links(attribute: str) -> Callable[[_Look], Samples]:
     return read
 
 
-def _of_accounts(attribute: str) -> Callable[[_Look], float]:
+def _of_accounts(attribute: str) -> Callable[[_NodeSample], float]:
     """Return a function that sums an attribute over all accounts."""
     return lambda snapshot: sum(getattr(account, attribute) for account in snapshot.accounts)
 
 
-def _of_types(attribute: str) -> Callable[[_Look], Samples]:
+def _of_types(attribute: str) -> Callable[[_NodeSample], Samples]:
     """Return a function that reads an attribute of each entity type."""
     return lambda snapshot: by_label(
         "type",
@@ -99,7 +99,7 @@ def _of_types(attribute: str) -> Callable[[_Look], Samples]:
     )
 
 
-def _commit_seconds(snapshot: _Look) -> Samples:
+def _commit_seconds(snapshot: _NodeSample) -> Samples:
     """Return the commit time histograms of all entity types."""
     return [
         ((*labels[:1], ("type", entity_type.type), *labels[1:]), value)
@@ -108,17 +108,17 @@ def _commit_seconds(snapshot: _Look) -> Samples:
     ]
 
 
-def _builds(_: _Look) -> Samples:
+def _builds(_: _NodeSample) -> Samples:
     """Return 1, labelled with the release and build of the node's program."""
     return [((("build", build_id()), ("release", RELEASE)), 1.0)]
 
 
-def _unsealed(snapshot: _Look) -> float:
+def _unsealed(snapshot: _NodeSample) -> float:
     """Return the number of links that a relay could use although a secret was proven."""
     return sum(link.guard == "unsealed" for link in snapshot.links)
 
 
-_ROWS: Final[tuple[Row[_Look], ...]] = (
+_ROWS: Final[tuple[Row[_NodeSample], ...]] = (
     ("build_info", "1, with the release and build of the node's program.", _builds),
     ("actors", "Actors running on this node.", "stats.actors"),
     ("actors_spawned_total", "Actors spawned.", "stats.spawned"),
@@ -133,7 +133,7 @@ _ROWS: Final[tuple[Row[_Look], ...]] = (
         "Messages waiting in the deepest mailbox.",
         "stats.mailbox_depth_max",
     ),
-    ("mailbox_depth", "Messages in the deepest mailboxes, by actor.", _Look.depths),
+    ("mailbox_depth", "Messages in the deepest mailboxes, by actor.", _NodeSample.depths),
     ("messages_handled_total", "Handlers called.", "stats.handled"),
     (
         "handler_seconds_total",

@@ -33,7 +33,12 @@ from callboard.commitlog.reader import is_archive
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.twins import Closing
 from callboard.pipeline.errors import InvalidSetting
-from callboard.pipeline.result_publisher import OnSilence, Outlet, Publisher, is_publishable
+from callboard.pipeline.result_publisher import (
+    MessagePublisher,
+    OnSilence,
+    Outlet,
+    is_publishable,
+)
 
 log = logging.getLogger("callboard.pipeline")
 
@@ -68,7 +73,7 @@ class Bridge(Closing):
         self,
         folder: str | Path,
         *,
-        endpoint: Publisher | None = None,
+        endpoint: MessagePublisher | None = None,
         store: Entries | None = None,
         name: str = "bridge",
         topics: Sequence[str] = (),

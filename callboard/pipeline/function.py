@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.failure import reason_of
-from callboard.pipeline.queries import Query, Settings
+from callboard.pipeline.queries import QueryKind, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,7 +70,7 @@ def pipeline(
     return state
 
 
-def stated_by(query: Query) -> DeclaredInputs | None:
+def stated_by(query: QueryKind) -> DeclaredInputs | None:
     """Return the declared inputs of a query's function; None for a built-in query."""
     return stated_of(query.build)
 
@@ -80,7 +80,7 @@ def stated_of(function: Callable[..., Any]) -> DeclaredInputs | None:
     return getattr(function, _STATED, None)
 
 
-def load_function(name: str) -> Query:
+def load_function(name: str) -> QueryKind:
     """Load a function, `FILE.py:FUNCTION`, as a query.
 
     Raises:
@@ -117,7 +117,7 @@ def load_function(name: str) -> Query:
     if stated_of(build) is None:
         setattr(build, _STATED, DeclaredInputs())
     uses = frozenset(Settings.__slots__)
-    return Query(build, needs_values=False, help=function.__doc__ or "", uses=uses)
+    return QueryKind(build, needs_values=False, help=function.__doc__ or "", uses=uses)
 
 
 def _called(

@@ -10,7 +10,7 @@ from callboard.pipeline.function import stated_by
 from callboard.pipeline.queries import (
     RECORD_KEYS,
     RECORD_NAMES,
-    Query,
+    QueryKind,
     Settings,
     column_of,
     options_of,
@@ -32,7 +32,7 @@ LEFT_OUT: Final = "undecodable"
 def read_rows(
     reader: Any,
     log: str,
-    query: Query,
+    query: QueryKind,
     settings: Settings,
     options: dict[str, str],
     observed: "str | Observation" = OBSERVED,

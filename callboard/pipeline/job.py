@@ -8,7 +8,7 @@ from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.function import load_function, stated_by
 from callboard.pipeline.inputs import LEFT_OUT, OBSERVED, read_rows
 from callboard.pipeline.progress import QUERIES as FOLDER
-from callboard.pipeline.queries import QUERIES, Query, Settings, check_sides
+from callboard.pipeline.queries import QUERIES, QueryKind, Settings, check_sides
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation, SparkSession
@@ -175,7 +175,7 @@ class Job:
         return writer.start(self.to)
 
 
-def find_query(name: str) -> Query:
+def find_query(name: str) -> QueryKind:
     """Return a query by name, or the function in a file: `FILE.py:FUNCTION`.
 
     Raises:

@@ -196,7 +196,7 @@ class DeliveryStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class QueryStatus:
     """The status of a query, as stored beside its results.
 
     Attributes:
@@ -231,7 +231,7 @@ class Status:
     updated: str = ""
 
     @classmethod
-    def parse(cls, fields: dict[str, Any]) -> "Status":
+    def parse(cls, fields: dict[str, Any]) -> "QueryStatus":
         """Parse a status file or message."""
         kinds = (("last", Progress), ("delay", Delay), ("handed", DeliveryStats))
         parts = {name: kind(**fields[name]) for name, kind in kinds if fields.get(name)}
@@ -296,7 +296,9 @@ class StatusFile:
         last = None
         with suppress(InvalidSetting, FileNotFoundError):
             last = _read(self._path).last
-        self.status = Status(query, log, os.getpid(), socket.gethostname(), _now(), last=last)
+        self.status = QueryStatus(
+            query, log, os.getpid(), socket.gethostname(), _now(), last=last
+        )
         self._write()
 
     def add(self, progress: Progress) -> None:
@@ -340,7 +342,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def read_status(results: Path) -> list[Status]:
+def read_status(results: Path) -> list[QueryStatus]:
     """Return the status of all queries of a log of results, by name.
 
     Raises:
@@ -349,10 +351,10 @@ def read_status(results: Path) -> list[Status]:
     return [_read(path) for path in sorted((results / QUERIES).glob(f"*/{STATUS}"))]
 
 
-def _read(path: Path) -> Status:
+def _read(path: Path) -> QueryStatus:
     """Read the status of one query."""
     try:
-        return Status.parse(json.loads(read_plain(path)))
+        return QueryStatus.parse(json.loads(read_plain(path)))
     except FileNotFoundError:
         raise
     except _UNREADABLE as error:
@@ -360,23 +362,23 @@ def _read(path: Path) -> Status:
         raise InvalidSetting(msg) from None
 
 
-def query_metrics(status: Status) -> list[Metric]:
+def query_metrics(status: QueryStatus) -> list[Metric]:
     """Return the figures of a query; unknown values are omitted."""
     metrics = metrics_of(FIGURES, status, (("query", status.query),))
     return [metric for metric in metrics if metric.samples]
 
 
-def _part(part: str, name: str) -> Callable[[Status], Samples]:
+def _part(part: str, name: str) -> Callable[[QueryStatus], Samples]:
     """Return a reader for a figure in an optional part of a status."""
 
-    def read(status: Status) -> Samples:
+    def read(status: QueryStatus) -> Samples:
         value = getattr(getattr(status, part), name, None)
         return [] if value is None else [((), value)]
 
     return read
 
 
-def _outcomes(status: Status) -> Samples:
+def _outcomes(status: QueryStatus) -> Samples:
     """Return the results by outcome."""
     outcomes = asdict(status.handed) if status.handed else {}
     for name in ("waiting", "under_way"):
@@ -384,7 +386,7 @@ def _outcomes(status: Status) -> Samples:
     return by_label("outcome", outcomes)
 
 
-FIGURES: Final[tuple[Figure[Status], ...]] = figures_of(
+FIGURES: Final[tuple[Figure[QueryStatus], ...]] = figures_of(
     "callboard_pipeline_",
     (
         ("rows_total", "Records read.", "rows"),

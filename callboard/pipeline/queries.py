@@ -62,7 +62,7 @@ class Settings:
     schema: str = ""
 
 
-class Query(NamedTuple):
+class QueryKind(NamedTuple):
     """A query.
 
     Attributes:
@@ -287,7 +287,7 @@ _DETECTION: Final = frozenset(("field", "detection"))
 _JOIN: Final = _DELAY | {"field", "left", "right", "within"}
 
 QUERIES: Final = {
-    name: Query(build, needs_values=needs_values, help=text, uses=uses)
+    name: QueryKind(build, needs_values=needs_values, help=text, uses=uses)
     for name, build, needs_values, text, uses in (
         ("rates", rates, False, "records and rate of each window and topic", _WINDOW),
         ("quantiles", quantiles, True, "quantiles of each window and topic", _VALUES),

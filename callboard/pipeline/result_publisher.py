@@ -111,7 +111,7 @@ class InFlight:
             self._runs.popleft()
 
 
-class Publisher(Protocol):
+class MessagePublisher(Protocol):
     """A publisher of messages, such as an `Endpoint`."""
 
     def publish_batch(self, *batch: tuple[str, Any]) -> None:
@@ -128,7 +128,7 @@ class Outlet:
 
     def __init__(
         self,
-        publisher: Publisher | None,
+        publisher: MessagePublisher | None,
         *,
         wait: float = 0.0,
         on_silence: OnSilence = lambda _, __: None,

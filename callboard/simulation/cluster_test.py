@@ -122,13 +122,13 @@ class ClusterTest:
         steps: list[int] | None = None,
         *,
         listens: bool = False,
-    ) -> "Run":
+    ) -> "TestRun":
         """Run a seed once, with all steps of the test or some of them.
 
         Exceptions that are not failures are raised: those of skipped tests, and those that end
         pytest, such as KeyboardInterrupt.
         """
-        run = Run(seed, faults)
+        run = TestRun(seed, faults)
         with marking(run.met) as met:
             try:
                 with closing(Cluster(seed)) as run.cluster:
@@ -151,7 +151,7 @@ class ClusterTest:
         arguments: dict[str, Any],
         only: int | None = None,
         root: Path | None = None,
-    ) -> "Run | None":
+    ) -> "TestRun | None":
         """Run all seeds; return the first failed run with the smallest faults found for it.
 
         Args:
@@ -183,13 +183,13 @@ class ClusterTest:
             warn_of_missed(name, f"{len(seeds)} seeds", self.scenario, counted)
         return None
 
-    def only(self, seed: int, arguments: dict[str, Any], *, shrinks: bool = True) -> "Run":
+    def only(self, seed: int, arguments: dict[str, Any], *, shrinks: bool = True) -> "TestRun":
         """Run one seed; shrink a failure if `shrinks`."""
         self.listen(arguments)
         run = self.live(seed, self.faults_of(seed), arguments)
         return self._small(run, arguments) if run.error is not None and shrinks else run
 
-    def compare(self, run: "Run", again: "Run", arguments: dict[str, Any]) -> None:
+    def compare(self, run: "TestRun", again: "TestRun", arguments: dict[str, Any]) -> None:
         """Raise `NotDeterministic` unless two runs of a seed had the same events."""
         assert run.cluster is not None
         assert again.cluster is not None
@@ -210,7 +210,7 @@ class ClusterTest:
             return "  likely: " + ", ".join(calls[:5])
         return "  likely: the order of a set, an id(), or global state of an earlier run"
 
-    def _small(self, run: "Run", arguments: dict[str, Any]) -> "Run":
+    def _small(self, run: "TestRun", arguments: dict[str, Any]) -> "TestRun":
         """Shrink a failed run within the time limit; return it."""
         start, cpu_start, kind = time.monotonic(), time.process_time(), type(run.error)
 
@@ -246,7 +246,7 @@ class ClusterTest:
 
 
 @dataclass
-class Run:
+class TestRun:
     """The run of one seed.
 
     Attributes:

@@ -193,7 +193,7 @@ class History:
             refused: exceptions after which the operation certainly had no effect; after
                 others, it may have had one.
         """
-        return _Block(self, (str(client), name, value, key), refused)
+        return _HistoryBlock(self, (str(client), name, value, key), refused)
 
     # --- recorded from callboard ---
 
@@ -329,7 +329,7 @@ class History:
             checker(self)
 
 
-class _Block:
+class _HistoryBlock:
     """Context manager that records its block as an operation."""
 
     __slots__ = ("_begun", "_history", "_refused", "_what")

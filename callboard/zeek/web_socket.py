@@ -354,7 +354,7 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class WebSocketAdmission:
     """The rules of a port for requests.
 
     Attributes:
@@ -426,7 +426,7 @@ class ZeekServerSession:
 
     def __init__(
         self,
-        entry: Admission,
+        entry: WebSocketAdmission,
         endpoint: str,
         version: str,
         now: float,

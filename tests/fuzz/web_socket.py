@@ -21,8 +21,8 @@ from callboard.model.encoding import data_from_cbor
 from callboard.model.errors import UnsupportedData
 from callboard.zeek.json_message import content_to_json, message_of_frame, parse_frame
 from callboard.zeek.web_socket import (
-    Admission,
     ErrorFrame,
+    WebSocketAdmission,
     ZeekClientSession,
     ZeekServerSession,
     parse_address,
@@ -207,7 +207,9 @@ class WebSocket:
 
     def run(self, case: Case) -> int:
         """Feed the stream; whatever it is, the machine goes on or ends."""
-        return _run(lambda: ZeekServerSession(Admission(), "e", "v", 0.0, limit=_LIMIT), case)
+        return _run(
+            lambda: ZeekServerSession(WebSocketAdmission(), "e", "v", 0.0, limit=_LIMIT), case
+        )
 
 
 class WebSocketClient:

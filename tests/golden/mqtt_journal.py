@@ -14,7 +14,7 @@ import cbor2
 from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router.datalog import Shelf
 from callboard.mqtt.router.limits import Limits
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.record import RECORDS as KINDS
 from callboard.mqtt.router.record import (
     Acknowledged,
@@ -50,9 +50,9 @@ from tests.golden.sample import Folder, Sample, plain
 EPOCH = 1.7e9
 
 
-def run(count: int = 2, recipient: str | None = None, **options: Any) -> Run:
+def run(count: int = 2, recipient: str | None = None, **options: Any) -> MessageRun:
     payloads = [b"payload %d" % n for n in range(count)]
-    made = Run.of_payloads(
+    made = MessageRun.of_payloads(
         b"a/\xc3\xa4", payloads, qos=1, publisher="p", properties=b"\x03\0\1c", **options
     )
     made.number, made.filters, made.recipient = 41, ("a/#", "$share/g/a/+"), recipient
@@ -61,7 +61,7 @@ def run(count: int = 2, recipient: str | None = None, **options: Any) -> Run:
 
 def shown(value: Any) -> Any:
     """Return what a record says; of messages, what the journal has of them."""
-    if isinstance(value, Run):
+    if isinstance(value, MessageRun):
         names = ("topic", "number", "qos", "retain", "publisher", "properties", "expires_at")
         found = {name: getattr(value, name) for name in names}
         return found | {"payloads": list(value.payloads), "recipient": value.recipient}

@@ -14,7 +14,7 @@ from callboard.pipeline.progress import (
     Delay,
     DeliveryStats,
     Progress,
-    Status,
+    QueryStatus,
     StatusFile,
     read_status,
 )
@@ -147,7 +147,7 @@ def bury_more(path: Path) -> list[tuple[Any, ...]]:
 
 PROGRESS = Progress("q", 3, 100, 50.5, 1.5, 700, 800, "2024-02-29", "2024-03-01", 2)
 STATUSES = {
-    name: Status("q", "/log", 77, "host", "2024-02-29T12:00:00+00:00", ended, 100, 2, last)
+    name: QueryStatus("q", "/log", 77, "host", "2024-02-29T12:00:00+00:00", ended, 100, 2, last)
     for name, ended, last in (("begun", "", None), ("ended", "done", PROGRESS))
 }
 STATUSES["looked at"] = replace(
@@ -159,7 +159,7 @@ STATUSES["looked at"] = replace(
 )
 
 
-def write_one(status: Status) -> bytes:
+def write_one(status: QueryStatus) -> bytes:
     with TemporaryDirectory() as place:
         file = StatusFile(Path(place), status.query, status.log)
         file.status = status  # with the process, machine and time of the sample
@@ -167,7 +167,7 @@ def write_one(status: Status) -> bytes:
         return (Path(place) / STATUS).read_bytes()
 
 
-def read_one(data: bytes) -> Status:
+def read_one(data: bytes) -> QueryStatus:
     with TemporaryDirectory() as place:
         folder = Path(place) / QUERIES / "q"
         folder.mkdir(parents=True)

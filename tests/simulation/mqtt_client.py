@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from callboard.mqtt.router.link import UNSCHEDULE, Disconnected, Link
+from callboard.mqtt.router.link import UNSCHEDULE, Disconnected, RouterLink
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import (
     V5,
@@ -87,7 +87,7 @@ class SimulatedClient:
         self.tick = tick
         self.session = SessionState()
         self.has_session = False
-        self.link: Link | None = None
+        self.link: RouterLink | None = None
         self.is_connected = False
         self.is_slow = False
         #: Acknowledges one packet at a time, however many wait.
@@ -129,7 +129,7 @@ class SimulatedClient:
             version=self.version,
             properties=properties,
         )
-        self.link = Link(mailbox, packet, lambda: None)
+        self.link = RouterLink(mailbox, packet, lambda: None)
         self.is_connected = False
         self._answers = []
         self.link.begin()
@@ -148,7 +148,7 @@ class SimulatedClient:
             and not self._answers
         )
 
-    def leave(self) -> Link | None:
+    def leave(self) -> RouterLink | None:
         """Say DISCONNECT, and be gone; returns the link where its answer comes."""
         link, self.link = self.link, None
         self.was_away = True

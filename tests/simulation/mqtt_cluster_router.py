@@ -8,7 +8,7 @@ from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.logs import TopicRoute
 from callboard.mqtt.router.machine import RouterMachine
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.record import key_of
 from callboard.mqtt.router.session import Session
 from callboard.mqtt.service.claims import (
@@ -42,7 +42,7 @@ class WatchedMachine(RouterMachine):
 
     def append(
         self,
-        run: Run,
+        run: MessageRun,
         route: TopicRoute,
         session: Session | None = None,
         received: tuple[int, ...] = (),
@@ -120,7 +120,7 @@ class ClusterRouter:
         """Take a retained message of a client, which has its answer when this returns."""
         logs, key = self.machine.logs, key_of(topic)
         before = logs.retained.heads.get(key)
-        run = Run.of_payloads(topic, [payload], 1, "c", retain=True)
+        run = MessageRun.of_payloads(topic, [payload], 1, "c", retain=True)
         logs.append(run, logs.route(topic))
         head = logs.retained.heads.get(key)
         assert head is not None

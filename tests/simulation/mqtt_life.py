@@ -19,7 +19,7 @@ from typing import Any
 from callboard.mqtt.journal.journal import RouterJournal
 from callboard.mqtt.router.datalog import CursorJump
 from callboard.mqtt.router.limits import Limits, ShareStrategy
-from callboard.mqtt.router.link import Link
+from callboard.mqtt.router.link import RouterLink
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V4, V5, Connect, Publish, Subscribe, Subscription
@@ -80,7 +80,7 @@ class MqttLife:
         self.ticks = 0
         self.clients: list[SimulatedClient] = []
         self.members: list[SimulatedClient] = []
-        self.hostile: list[Link] = []
+        self.hostile: list[RouterLink] = []
         self.messages: list[Message] = []
         self.qos_of: dict[str, int] = {}
         self._names = itertools.count()
@@ -355,7 +355,7 @@ class MqttLife:
         number = next(self._names)
         self.note("rubbish from", number)
         packet = Connect(f"rubbish-{number % 5}", version=self.random.choice((V4, V5)))
-        link = Link(self, packet, lambda: None)
+        link = RouterLink(self, packet, lambda: None)
         link.begin()
         for _ in range(self.random.randint(1, 20)):
             link.push(self._rubbish(packet.version))

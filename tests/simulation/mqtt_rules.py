@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from callboard.mqtt.router.session import Status
+from callboard.mqtt.router.session import ConnectionStatus
 from callboard.mqtt.wire.topic import matches, split_share
 from tests.simulation.rules import Violation
 
@@ -29,7 +29,7 @@ def check_machine(machine: "RouterMachine") -> None:
         raise Violation("a connection is in the ready queue twice")
     for connection in machine.sessions.connections.values():
         session = connection.session
-        is_ready = session.status is Status.READY
+        is_ready = session.status is ConnectionStatus.READY
         if is_ready != (id(connection) in ready):
             raise Violation(f"{session.client_id} is {session.status}, ready: {ready}")
         window = session.window

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from callboard.mqtt.router.link import Disconnected, Link
+from callboard.mqtt.router.link import Disconnected, RouterLink
 from callboard.mqtt.wire.packet import V5, Will
 from callboard.mqtt.wire.properties import Properties
 from tests.simulation.mqtt_client import SimulatedClient
@@ -42,12 +42,12 @@ class KnownWill:
     client: SimulatedClient
     number: int
     delay: int
-    link: Link | None = None
+    link: RouterLink | None = None
     is_confirmed: bool = False
     ended_at: float | None = None
     noticed_at: float | None = None
     is_challenged: bool = False
-    left_by: Link | None = None
+    left_by: RouterLink | None = None
     fate: Fate = Fate.OPEN
 
     @property
@@ -75,7 +75,7 @@ class Wills:
 
     def __init__(self) -> None:
         self.all: list[KnownWill] = []
-        self._known: dict[str, Link] = {}
+        self._known: dict[str, RouterLink] = {}
 
     def connect(
         self,

@@ -19,7 +19,7 @@ from callboard.pipeline.progress import (
     Delay,
     DeliveryStats,
     Progress,
-    Status,
+    QueryStatus,
     StatusFile,
     read_status,
 )
@@ -117,7 +117,7 @@ class QueryWatch:
             self._hub.publish_batch((status.topic, row_of(status)))
 
 
-def delay_of(status: Status, log: str) -> Delay | None:
+def delay_of(status: QueryStatus, log: str) -> Delay | None:
     """Return the delay of a query; None if its log cannot be read."""
     with suppress(LogError, InvalidSetting, ValueError):
         watermark = status.last.watermark if status.last else ""
@@ -125,7 +125,7 @@ def delay_of(status: Status, log: str) -> Delay | None:
     return None
 
 
-def row_of(status: Status) -> dict[str, Any]:
+def row_of(status: QueryStatus) -> dict[str, Any]:
     """Return the status of a query as one row of names and values."""
     last = status.last or Progress.parse(status.query, {"batchId": 0})
     delay = status.delay or Delay(last.end, None)

@@ -24,7 +24,7 @@ from callboard.mqtt.journal.recovery import fill_window, set_places
 from callboard.mqtt.journal.snapshot import in_order, session_records
 from callboard.mqtt.router import record
 from callboard.mqtt.router.machine import RouterMachine
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.session import Session, SessionSubscription
 from callboard.mqtt.router.sessions import opened
 from callboard.mqtt.router.share import ShareGroup
@@ -154,20 +154,20 @@ class Handover:
         if session.is_durable:
             self._effects.records += (opened(session), record.Adopted(client_id, ""))
 
-    def _count(self, run: Run) -> None:
+    def _count(self, run: MessageRun) -> None:
         """Number the messages of a run."""
         run.number = self._logs.number
         self._logs.number += run.count
 
     def _read(
         self, records: record.EncodedRecords
-    ) -> tuple[record.SavedState, dict[str, list[Run]]]:
+    ) -> tuple[record.SavedState, dict[str, list[MessageRun]]]:
         """Return the state from records, and messages that only return to groups, by group.
 
         Messages precede the records that refer to them.
         """
         state = record.SavedState()
-        returned: dict[str, list[Run]] = {}
+        returned: dict[str, list[MessageRun]] = {}
         for kind, fields in records:
             entry = record.read_record(kind, fields, -self._effects.now)
             if isinstance(entry, record.Returned):
@@ -177,7 +177,7 @@ class Handover:
                 entry.apply(state)
         return state, returned
 
-    def _renumber(self, runs: list[Run], saved: record.SavedSession) -> None:
+    def _renumber(self, runs: list[MessageRun], saved: record.SavedSession) -> None:
         """Renumber messages, and positions between them, with numbers of this router.
 
         The order is kept. A number grows by the messages and the subscription borders before
@@ -212,7 +212,7 @@ class Handover:
         for run in runs:
             run.number = moved(run.number)
 
-    def _put_in_logs(self, session: Session, run: Run, places: dict[str, int]) -> None:
+    def _put_in_logs(self, session: Session, run: MessageRun, places: dict[str, int]) -> None:
         """Append messages for one client alone to the logs in which it has not read them."""
         run.recipient = session.client_id
         logs = {
@@ -234,7 +234,7 @@ class Handover:
         self._spare(logs[name] for name in run.filters)
 
     def _give_back(
-        self, returned: dict[str, list[Run]]
+        self, returned: dict[str, list[MessageRun]]
     ) -> list[record.Published | record.Returned]:
         """Return messages to the members of groups; return the journal records of that."""
         records: list[record.Published | record.Returned] = []
@@ -250,7 +250,7 @@ class Handover:
         return records
 
 
-def _unread(session: Session, since: int, groups: list[ShareGroup]) -> list[Run]:
+def _unread(session: Session, since: int, groups: list[ShareGroup]) -> list[MessageRun]:
     """Return runs, from a number on, that the client was not sent or has not acknowledged."""
     unread = {entry.run: None for _, entry in session.window.unacknowledged}
     requests = [r for r in session.all_requests if not r.is_shared and not r.is_retained]

@@ -18,7 +18,7 @@ from callboard.mqtt.journal.snapshot import take_snapshot
 from callboard.mqtt.router import record as facts
 from callboard.mqtt.router.datalog import Segment
 from callboard.mqtt.router.machine import RouterMachine
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.session import FilterLog
 
 _log = logging.getLogger("callboard.mqtt")
@@ -131,13 +131,13 @@ class RouterJournal:
             places = segment.places() if is_known else ()
             machine.delivery.arrived(segment, self._read_shelved(places, log.topic_filter))
 
-    def _read_shelved(self, places: Sequence[int], topic_filter: str) -> list[Run]:
+    def _read_shelved(self, places: Sequence[int], topic_filter: str) -> list[MessageRun]:
         """Return the runs at some positions of the journal.
 
         Records that cannot be read are left out and logged: one damaged record must not lose
         the thousands of readable messages of its segment.
         """
-        runs: list[Run] = []
+        runs: list[MessageRun] = []
         errors: list[LogError] = []
         for part in _stretches(places):
             wanted = set(part)
@@ -156,7 +156,7 @@ class RouterJournal:
             _log.error(text, missing, len(places), topic_filter, cause)
         return runs
 
-    def _read_message(self, record: Record, errors: list[LogError]) -> Run | None:
+    def _read_message(self, record: Record, errors: list[LogError]) -> MessageRun | None:
         """Return the run of a record; None if it cannot be read, or is not a message."""
         try:
             read = self._read(record)

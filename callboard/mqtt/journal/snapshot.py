@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from callboard.mqtt.router import record
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.machine import RouterMachine
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.session import FilterLog, Session
 from callboard.mqtt.router.sessions import opened
 
@@ -40,7 +40,7 @@ def take_snapshot(machine: RouterMachine) -> list[record.JournalRecord]:
 
 def _needed(
     delivery: Delivery, sessions: list[Session], unread: dict[FilterLog, int]
-) -> list[Run]:
+) -> list[MessageRun]:
     """Return messages in memory that persistent sessions have not read or acknowledged."""
     windows = [session.window for session in sessions]
     needed = {entry.run: None for window in windows for _, entry in window.unacknowledged}
@@ -63,12 +63,12 @@ def first_unread(sessions: list[Session]) -> dict[FilterLog, int]:
     return places
 
 
-def in_order(runs: Iterable[Run]) -> list[Run]:
+def in_order(runs: Iterable[MessageRun]) -> list[MessageRun]:
     """Return runs sorted by number, each message once.
 
     A retained message may be in a run alone, and also in the run of its original publish.
     """
-    ordered: list[Run] = []
+    ordered: list[MessageRun] = []
     for run in sorted(runs, key=lambda run: (run.number, -run.count)):
         if not ordered or run.number >= ordered[-1].number + ordered[-1].count:
             ordered.append(run)

@@ -21,7 +21,13 @@ import callboard.mqtt.wire.packet as packets
 from callboard import locks
 from callboard.kernel.checks import limit
 from callboard.kernel.twins import Closing
-from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link, Mailbox
+from callboard.mqtt.router.link import (
+    UNSCHEDULE,
+    Access,
+    Disconnected,
+    RouterLink,
+    RouterMailbox,
+)
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
 from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.errors import LinkClosed, Refused
@@ -40,7 +46,7 @@ class LocalLink(Closing):
 
     def __init__(
         self,
-        mailbox: Mailbox,
+        mailbox: RouterMailbox,
         client_id: str = "",
         *,
         clean_start: bool = True,
@@ -70,7 +76,7 @@ class LocalLink(Closing):
         self.connected: Future[bool] = Future()
         properties = Properties(session_expiry_interval=session_expiry or None)
         connect = packets.Connect(client_id, clean_start, version=V5, properties=properties)
-        self._link = Link(
+        self._link = RouterLink(
             mailbox, connect, self._wake, access=access, peer="local", is_local=True
         )
         self._link.begin()

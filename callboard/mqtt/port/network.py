@@ -15,7 +15,7 @@ from callboard.mqtt.port.hooks import Hooks, HookScreen
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import Listener, ListenerSettings, listen
 from callboard.mqtt.port.remote_link import ClientConnections
-from callboard.mqtt.router.link import Mailbox
+from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.support.dataclass import dataclass
@@ -31,13 +31,15 @@ FAREWELL: Final = 2.0
 class RouterNetwork:
     """All sockets of a router; used only on the thread of its loop."""
 
-    mailbox: InitVar[Mailbox]
+    mailbox: InitVar[RouterMailbox]
     _runner: Runner
     limits: InitVar[NetworkLimits]
     gate: AuthGate
     hooks: InitVar[Hooks]
 
-    def __post_init__(self, mailbox: Mailbox, limits: NetworkLimits, hooks: Hooks) -> None:
+    def __post_init__(
+        self, mailbox: RouterMailbox, limits: NetworkLimits, hooks: Hooks
+    ) -> None:
         self.door = ClientConnections(mailbox, self._runner.now, limits, self.gate)
         self.door.authenticate = self.gate.authenticate
         self.door.is_unguarded = lambda: not any(self._guards())

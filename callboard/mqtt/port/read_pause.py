@@ -34,7 +34,7 @@ class Held(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Reader:
+class _SlowReader:
     """The record of a reader in its window."""
 
     window: float
@@ -63,7 +63,7 @@ class ReadPause:
         self.patience = patience
         self._clock = clock
         self._held: set[Held] = set()
-        self._readers: dict[Held, _Reader] = {}
+        self._readers: dict[Held, _SlowReader] = {}
         self._is_armed = False
 
     def begin(self, reader: Held, later: Callable[[float, Callable[[], None]], None]) -> None:
@@ -71,7 +71,7 @@ class ReadPause:
         if not self.patience or reader in self.full:
             return
         now = self._clock()
-        record = self._readers.setdefault(reader, _Reader(now))
+        record = self._readers.setdefault(reader, _SlowReader(now))
         if now < record.passed_until:
             return
         if now - record.window > WINDOW:
@@ -126,7 +126,7 @@ class ReadPause:
         if self._is_armed:
             later(self.patience, lambda: self._check(later))
 
-    def _pass_over(self, record: _Reader, now: float) -> None:
+    def _pass_over(self, record: _SlowReader, now: float) -> None:
         """Exclude a reader from hold-ups for one window."""
         self.passed_over += 1
         record.passed_until = record.window = now + WINDOW

@@ -30,9 +30,9 @@ from callboard.mqtt.port.read_pause import ReadPause
 from callboard.mqtt.router.link import (
     UNSCHEDULE,
     Disconnected,
-    Link,
-    Mailbox,
     Notification,
+    RouterLink,
+    RouterMailbox,
 )
 from callboard.mqtt.wire.codec import decode_packet, encode_refusal
 from callboard.mqtt.wire.errors import RemoteMqttError
@@ -148,7 +148,7 @@ def _refuse(*_: object) -> Admission:
 
 
 @dataclass(slots=True, eq=False)
-class Source:
+class ByteSource:
     """Counts for one address: its connections, and how many are without a CONNECT."""
 
     name: str
@@ -176,7 +176,7 @@ class ClientConnections:
         is_unguarded: whether every client may do everything, without a setting that allows it.
     """
 
-    mailbox: Mailbox
+    mailbox: RouterMailbox
     clock: Callable[[], float]
     limits: NetworkLimits
     gate: Admitter
@@ -192,9 +192,9 @@ class ClientConnections:
     def __post_init__(self) -> None:
         self._count = 0
         #: By address; only addresses with connections.
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ByteSource] = {}
         #: Connections that have not sent their CONNECT.
-        self._strangers: dict[object, Source] = {}
+        self._strangers: dict[object, ByteSource] = {}
         self.backpressure = ReadPause(self.limits.reader_patience, self.clock)
         self._connections = TokenBucket(self.limits.connection_rate)
         self.set_limits(self.limits)
@@ -239,7 +239,7 @@ class ClientConnections:
         name = source_of(host)
         source = self._sources.get(name)
         if source is None:
-            source = self._sources[name] = Source(name)
+            source = self._sources[name] = ByteSource(name)
         self._strangers[connection] = source
         source.connections += 1
         source.strangers += 1
@@ -320,7 +320,7 @@ class RemoteLink:
     _wire: ClientWire
     peer: Peer
     state: ClientState = _WAITING
-    link: Link | None = None
+    link: RouterLink | None = None
     proof: Authentication | None = None
     tracer: Callable[[str, bytes], None] | None = None
     screen: PacketFilter | None = field(init=False)
@@ -537,7 +537,7 @@ class RemoteLink:
             # The connection lives long, and nothing reads these two after the admission.
             properties = properties and replace(properties, user_properties=())
             connect = replace(connect, password=None, properties=properties)
-        self.link = link = Link(
+        self.link = link = RouterLink(
             self._door.mailbox,
             connect,
             self.flush,

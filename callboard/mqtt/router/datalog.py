@@ -16,7 +16,7 @@ from dataclasses import field
 from operator import add, attrgetter
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.support.dataclass import dataclass
 
 #: The type of a log's readers.
@@ -66,7 +66,7 @@ class Segment:
     """
 
     base: int
-    runs: list[Run] = field(default_factory=list)
+    runs: list[MessageRun] = field(default_factory=list)
     starts: Sequence[int] = field(default_factory=list)
     weight: int = 0
     shelf: Shelf | None = None
@@ -191,7 +191,7 @@ class DataLog(Generic[R]):
     durable_readers: int = 0
     waiters: dict[R, None] = field(default_factory=dict)
     #: The newest messages, for queries of the last one.
-    last: Run | Passed | None = None
+    last: MessageRun | Passed | None = None
     most: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -217,7 +217,7 @@ class DataLog(Generic[R]):
         """Estimated bytes of memory."""
         return sum(segment.weight for segment in self.segments)
 
-    def append(self, run: Run) -> None:
+    def append(self, run: MessageRun) -> None:
         """Add messages; first empty the log if all readers have read everything."""
         segments = self.segments
         segment = segments[-1]
@@ -336,7 +336,7 @@ class DataLog(Generic[R]):
                 return offset
         return self.end
 
-    def behind(self, offset: int) -> list[tuple[Run, int]]:
+    def behind(self, offset: int) -> list[tuple[MessageRun, int]]:
         """Return the runs in memory with messages from an offset on, and their offsets."""
         return [
             (run, start)

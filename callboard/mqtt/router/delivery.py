@@ -21,7 +21,13 @@ from callboard.mqtt.router.datalog import CursorJump, Segment
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.link import UNSCHEDULE
 from callboard.mqtt.router.logs import Logs
-from callboard.mqtt.router.message import PACKET_IDS, Form, Run, encode_form, expiry_property
+from callboard.mqtt.router.message import (
+    PACKET_IDS,
+    Form,
+    MessageRun,
+    encode_form,
+    expiry_property,
+)
 from callboard.mqtt.router.record import (
     Acknowledged,
     Copied,
@@ -35,11 +41,11 @@ from callboard.mqtt.router.session import (
     ALIAS_BYTES,
     Cause,
     Connection,
+    ConnectionStatus,
     DataRequest,
     FilterLog,
     Session,
     SessionSubscription,
-    Status,
 )
 from callboard.mqtt.router.share import ShareGroup
 from callboard.mqtt.router.window import LAST_ID, PUBACK, PUBREC, PUBREL, Sent, Window
@@ -58,8 +64,8 @@ ROUNDS: Final = 100
 #: The identifier of the property *topic alias*.
 ALIAS: Final = 35
 
-_CAUGHT_UP: Final = Status.CAUGHT_UP
-_READY: Final = Status.READY
+_CAUGHT_UP: Final = ConnectionStatus.CAUGHT_UP
+_READY: Final = ConnectionStatus.READY
 _ON_FRESH_DATA: Final = Cause.FRESH_DATA.wakes
 
 
@@ -123,7 +129,7 @@ class Delivery:
         connection.unsent = connection.unsent_bytes = 0
         self.schedule(connection.session, Cause.READY)
 
-    def arrived(self, segment: Segment, runs: list[Run]) -> None:
+    def arrived(self, segment: Segment, runs: list[MessageRun]) -> None:
         """Store messages that were fetched from the journal; missing ones are lost."""
         for connection in self._logs.put_back(segment, runs):
             session = connection.session
@@ -354,11 +360,11 @@ class Delivery:
             connection.unsent_bytes += sum(map(len, connection.acks))
             connection.acks = []
             if connection.unsent_bytes >= self._effects.limits.delivery_bytes:
-                self._pause(connection, Status.BUSY)
+                self._pause(connection, ConnectionStatus.BUSY)
                 return
         window = session.window_or_none
         if window is not None and window.resend and not self._send_again(connection):
-            session.status = Status.INFLIGHT_FULL
+            session.status = ConnectionStatus.INFLIGHT_FULL
             return
         requests = session.tracker
         for _ in range(ROUNDS):
@@ -386,11 +392,11 @@ class Delivery:
         elif len(requests) > 1 and request.stop is None:
             requests.append(requests.pop(0))
 
-    def _pause(self, connection: Connection, outcome: Status) -> None:
+    def _pause(self, connection: Connection, outcome: ConnectionStatus) -> None:
         """Take a connection out of the ready queue, and hand its shared requests on."""
         session = connection.session
         session.status = outcome
-        if outcome is Status.BUSY:
+        if outcome is ConnectionStatus.BUSY:
             connection.out.append(UNSCHEDULE)
             self._effects.meters.unscheduled += 1
         for request in [item for item in session.tracker if item.is_shared]:
@@ -421,7 +427,7 @@ class Delivery:
             connection.out.append(packet)
         return True
 
-    def _forward(self, connection: Connection, request: DataRequest) -> Status:  # noqa: C901
+    def _forward(self, connection: Connection, request: DataRequest) -> ConnectionStatus:  # noqa: C901
         """Send messages of one request: at most `SWEEP_LIMIT`, or a burst of a shared one."""
         budget = SWEEP_LIMIT
         if request.is_shared:
@@ -437,7 +443,7 @@ class Delivery:
             if budget <= 0:
                 return _READY
             if connection.unsent >= quota or connection.unsent_bytes >= most:
-                return Status.BUSY
+                return ConnectionStatus.BUSY
             segment = log.segments[-1]
             if offset >= segment.base:  # most readers are in the last segment
                 number = bisect_right(segment.starts, offset) - 1
@@ -449,7 +455,7 @@ class Delivery:
                     continue
                 if segment.shelf is not None and not segment.runs:
                     self._logs.fetch(log, segment, connection)
-                    return Status.FETCHING
+                    return ConnectionStatus.FETCHING
             runs, starts = segment.runs, segment.starts
             while number < len(runs) and budget > 0 and starts[number] <= offset < end:
                 run = runs[number]
@@ -461,7 +467,7 @@ class Delivery:
                 request.offset = offset
                 if progress < count:
                     if not progress or connection.session.window.room <= 0:
-                        return Status.INFLIGHT_FULL
+                        return ConnectionStatus.INFLIGHT_FULL
                     continue  # the rest of the run, in another form or with other identifiers
                 number += offset == starts[number] + run.count
                 if connection.unsent >= quota or connection.unsent_bytes >= most:
@@ -470,16 +476,21 @@ class Delivery:
 
     def _send_returned(
         self, connection: Connection, request: DataRequest, group: ShareGroup
-    ) -> Status:
+    ) -> ConnectionStatus:
         """Send one message that another member received and did not acknowledge."""
         run, index = group.returned[0]
         if not self._send(connection, request, run, index, 1):
-            return Status.INFLIGHT_FULL
+            return ConnectionStatus.INFLIGHT_FULL
         group.returned.popleft()
         return _READY if group.has_more else _CAUGHT_UP
 
     def _send(  # noqa: C901  (every reason for not sending a message)
-        self, connection: Connection, request: DataRequest, run: Run, index: int, count: int
+        self,
+        connection: Connection,
+        request: DataRequest,
+        run: MessageRun,
+        index: int,
+        count: int,
     ) -> int:
         """Send a part of a run.
 
@@ -543,7 +554,7 @@ class Delivery:
         connection.unsent_bytes += len(data)
         return count
 
-    def _form_for(self, run: Run, options: Options, *, is_v5: bool) -> Form:
+    def _form_for(self, run: MessageRun, options: Options, *, is_v5: bool) -> Form:
         """Return the encoded form of a run; count the memory of a new one as appended bytes."""
         memory = run.memory
         qos, extra, retain = options
@@ -558,7 +569,7 @@ class Delivery:
         self._effects.records.append(SentOut.of(session.client_id, entry, count))
 
     def _particular_form(
-        self, connection: Connection, run: Run, index: int, count: int, options: Options
+        self, connection: Connection, run: MessageRun, index: int, count: int, options: Options
     ) -> tuple[Form, int, int] | None:
         """Return a form for a reader with aliases or a size limit, or a message with expiry.
 
@@ -634,7 +645,7 @@ def _numbered(form: Form, offset: int, count: int, first: int) -> bytes:
     return b"".join(parts)
 
 
-def _options(session: Session, request: DataRequest, run: Run) -> Options | None:
+def _options(session: Session, request: DataRequest, run: MessageRun) -> Options | None:
     """Return how a message with special options is sent; None if the reader does not get it."""
     subscription = request.subscription
     qos, extra, retain = subscription.qos, subscription.identifier, request.is_retained
@@ -649,7 +660,9 @@ def _options(session: Session, request: DataRequest, run: Run) -> Options | None
     return Options(qos, extra, run.retain and subscription.retain_as_published)
 
 
-def merge(session: Session, subscription: SessionSubscription, run: Run) -> Options | None:
+def merge(
+    session: Session, subscription: SessionSubscription, run: MessageRun
+) -> Options | None:
     """Return how a message is sent that several filters of a session match; it is sent once.
 
     The oldest subscription sends it, with the highest QoS and all identifiers. Subscriptions

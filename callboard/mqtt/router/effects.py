@@ -7,7 +7,7 @@ from dataclasses import field
 
 from callboard.mqtt.router.datalog import CursorJump, Segment
 from callboard.mqtt.router.limits import Limits
-from callboard.mqtt.router.link import Link, Notification
+from callboard.mqtt.router.link import Notification, RouterLink
 from callboard.mqtt.router.record import JournalRecord
 from callboard.mqtt.router.session import FilterLog
 from callboard.support.dataclass import dataclass
@@ -67,7 +67,7 @@ class Meters:
 
 
 @dataclass(slots=True)
-class Turn:
+class RouterTurn:
     """The effects of a turn, to be carried out in this order.
 
     Attributes:
@@ -78,13 +78,13 @@ class Turn:
     """
 
     records: list[JournalRecord] = field(default_factory=list)
-    transmits: list[tuple[Link, list[Notification]]] = field(default_factory=list)
+    transmits: list[tuple[RouterLink, list[Notification]]] = field(default_factory=list)
     alerts: list[CursorJump] = field(default_factory=list)
     fetches: list[tuple[FilterLog, Segment]] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Effects(Turn):
+class Effects(RouterTurn):
     """The current turn, and its circumstances.
 
     Attributes:
@@ -101,8 +101,8 @@ class Effects(Turn):
     meters: Meters = field(default_factory=Meters)
     held: int = 0
 
-    def take(self) -> Turn:
+    def take(self) -> RouterTurn:
         """Return the gathered effects, and start again without any."""
-        turn = Turn(self.records, self.transmits, self.alerts, self.fetches)
+        turn = RouterTurn(self.records, self.transmits, self.alerts, self.fetches)
         self.records, self.transmits, self.alerts, self.fetches = [], [], [], []
         return turn

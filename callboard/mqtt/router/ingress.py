@@ -4,7 +4,7 @@ PUBLISH packets that begin with the same bytes (flags, length, topic) form a run
 acknowledgements of one kind: a run is parsed and answered once. Less plain packets, such as a
 PUBLISH with properties, go through the codec, with the same effect.
 
-The ingress does not end a connection: it returns an `Ending` with the reason.
+The ingress does not end a connection: it returns an `LinkEnding` with the reason.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ import callboard.mqtt.wire.packet as wire
 from callboard.mqtt.router.backpressure import Backpressure
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
-from callboard.mqtt.router.link import Ending
+from callboard.mqtt.router.link import LinkEnding
 from callboard.mqtt.router.logs import Logs, TopicRoute
-from callboard.mqtt.router.message import Form, Run, passed_on
+from callboard.mqtt.router.message import Form, MessageRun, passed_on
 from callboard.mqtt.router.session import Cause, Connection, HeldPackets, Session
 from callboard.mqtt.router.subscribing import Subscriptions
 from callboard.mqtt.router.window import PUBACK, PUBCOMP, PUBREC, PUBREL
@@ -69,7 +69,7 @@ class Ingress:
 
     # --- chunks ---
 
-    def take_data(self, connection: Connection) -> Ending | None:
+    def take_data(self, connection: Connection) -> LinkEnding | None:
         """Process all packets in the incoming buffer of a client's link."""
         incoming = connection.link.incoming
         chunks = incoming[:]
@@ -78,7 +78,7 @@ class Ingress:
             chunks = self.brakes.sift(connection, chunks)
         return self.take_chunks(connection, chunks)
 
-    def take_chunks(self, connection: Connection, chunks: list[bytes]) -> Ending | None:
+    def take_chunks(self, connection: Connection, chunks: list[bytes]) -> LinkEnding | None:
         """Process whole packets of one client; return the ending if one ends its connection."""
         try:
             for chunk in chunks:
@@ -88,7 +88,7 @@ class Ingress:
         except RemoteMqttError as error:
             self._delivery.notify()
             self._effects.meters.violations += 1
-            return Ending(error.reason_code, has_will=True, text=str(error))
+            return LinkEnding(error.reason_code, has_will=True, text=str(error))
         if connection.acks:
             self._delivery.schedule(connection.session, _ACKS)
             count = len(connection.acks)
@@ -96,10 +96,10 @@ class Ingress:
                 count > MOST_ACKS or sum(map(len, connection.acks)) > MOST_ACK_BYTES
             ):
                 self._delivery.notify()
-                return Ending(ReasonCode.QUOTA_EXCEEDED, has_will=True)
+                return LinkEnding(ReasonCode.QUOTA_EXCEEDED, has_will=True)
         return None
 
-    def _take_chunk(self, connection: Connection, data: bytes) -> Ending | None:
+    def _take_chunk(self, connection: Connection, data: bytes) -> LinkEnding | None:
         """Process whole packets of one client, in order.
 
         Raises:
@@ -134,21 +134,21 @@ class Ingress:
 
     # --- held clients; see `brake` ---
 
-    def relax(self) -> Iterator[tuple[Connection, Ending]]:
+    def relax(self) -> Iterator[tuple[Connection, LinkEnding]]:
         """Process queued packets of released clients; yield connections that end with them."""
         for connection in self.brakes.relax():
             ending = self._take_on(connection)
             if ending is not None:
                 yield connection, ending
 
-    def take_held(self, connection: Connection) -> Ending | None:
+    def take_held(self, connection: Connection) -> LinkEnding | None:
         """Process all queued packets of a held client, because its connection ends."""
         self.brakes.forget(connection)
         ending = self._take_on(connection, is_over=True)
         self._delivery.notify()  # requests of this connection must be in their trackers
         return ending
 
-    def _take_on(self, connection: Connection, *, is_over: bool = False) -> Ending | None:
+    def _take_on(self, connection: Connection, *, is_over: bool = False) -> LinkEnding | None:
         """Process queued packets of a client, until it is held again."""
         chunks = connection.let_go()
         for index, chunk in enumerate(chunks):
@@ -224,7 +224,7 @@ class Ingress:
         if count > 1:
             fronts = [packets[start : start + size] for start in range(0, len(packets), size)]
         key = connection.is_v5 << 2
-        run = Run(topic, Form(fronts, []), key, count, size, connection.client_id)
+        run = MessageRun(topic, Form(fronts, []), key, count, size, connection.client_id)
         self._logs.append(run, route, connection.session)
 
     def _take_numbered(
@@ -278,7 +278,7 @@ class Ingress:
         connection.acks.append(bytes(acks))
         if count:
             key = qos | connection.is_v5 << 2
-            run = Run(topic, form, key, count, size, connection.client_id)
+            run = MessageRun(topic, form, key, count, size, connection.client_id)
             self._logs.append(run, route, connection.session, received)
 
     def _take_publish(self, connection: Connection, first: int, body: bytes) -> None:
@@ -297,7 +297,7 @@ class Ingress:
         if not connection.may_publish(topic, is_reserved=route.is_reserved):
             self._refuse(connection, qos, ids)
             return
-        run = Run.of_packet(packet, topic, connection.client_id, self._effects.now)
+        run = MessageRun.of_packet(packet, topic, connection.client_id, self._effects.now)
         if packet.retain and qos and self._is_crowded_out(connection, run, ids):
             self._effects.meters.not_retained += 1
             kind = wire.PubAck if qos == 1 else wire.PubRec
@@ -314,7 +314,9 @@ class Ingress:
             connection.acknowledge(wire.PubAck(packet.packet_id))
         self._logs.append(run, route, connection.session, received)
 
-    def _is_crowded_out(self, connection: Connection, run: Run, ids: tuple[int, ...]) -> bool:
+    def _is_crowded_out(
+        self, connection: Connection, run: MessageRun, ids: tuple[int, ...]
+    ) -> bool:
         """Return whether a message must be refused, because it cannot be retained.
 
         MQTT 3.1.1 lacks such a refusal. A removal, and a repetition of an accepted QoS 2
@@ -374,7 +376,9 @@ class Ingress:
 
     # --- other packets ---
 
-    def _take_packet(self, connection: Connection, first: int, body: bytes) -> Ending | None:
+    def _take_packet(
+        self, connection: Connection, first: int, body: bytes
+    ) -> LinkEnding | None:
         """Process one packet of a rare kind."""
         connection.packets_in += 1
         if self._logs.woken:
@@ -399,11 +403,11 @@ class Ingress:
         return None
 
 
-def _ending_of(session: Session, packet: wire.Disconnect) -> Ending:
+def _ending_of(session: Session, packet: wire.Disconnect) -> LinkEnding:
     """Return the ending of a connection for a DISCONNECT."""
     expiry = (packet.properties or NO_PROPERTIES).session_expiry_interval
     if expiry and not session.expiry:
         message = "a DISCONNECT sets a session expiry, but the CONNECT had set none"
         raise ProtocolViolation(message)
     has_will = packet.reason_code == ReasonCode.DISCONNECT_WITH_WILL
-    return Ending(ReasonCode.NORMAL_DISCONNECTION, has_will, expiry=expiry)
+    return LinkEnding(ReasonCode.NORMAL_DISCONNECTION, has_will, expiry=expiry)

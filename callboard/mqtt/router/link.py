@@ -1,11 +1,11 @@
 """A client's two buffers with the router: whole packets go in, notifications come out.
 
-Payloads are only ever in the two buffers of a `Link`. The other side gets a wake-up, however
-much is in a buffer, and then reads all of it.
+Payloads are only ever in the two buffers of a `RouterLink`. The other side gets a wake-up,
+however much is in a buffer, and then reads all of it.
 
 The life of a link::
 
-    link = Link(mailbox, connect, wake)      # mailbox: the router's, see `Mailbox`
+    link = Link(mailbox, connect, wake)      # mailbox: the router's, see `RouterMailbox`
     link.begin()                             # the router answers with a CONNACK in the buffer
     link.push(chunk)                         # whole packets, any number, after each read
     for notification in link.take():         # whenever `wake` was called
@@ -60,9 +60,10 @@ Notification = bytes | Unschedule | Disconnected
 
 
 class Access(Protocol):
-    """The permissions of one client. Decisions are cached by topic until `Link.access_changed`.
+    """The permissions of one client.
 
-    If it has a true attribute `is_open`, only `may_subscribe` is called.
+    Decisions are cached by topic until `RouterLink.access_changed`. If it has a true attribute
+    `is_open`, only `may_subscribe` is called.
     """
 
     def may_publish(self, topic: str) -> bool:
@@ -78,7 +79,7 @@ class Access(Protocol):
 # --- events for the router ---
 
 
-class Ending(NamedTuple):
+class LinkEnding(NamedTuple):
     """The reason for the end of a connection, and how it ends.
 
     Attributes:
@@ -100,7 +101,7 @@ class Ending(NamedTuple):
 class LinkEvent:
     """An event of a link, for the router."""
 
-    link: "Link"
+    link: "RouterLink"
 
 
 class ConnectRequested(LinkEvent):
@@ -131,10 +132,10 @@ class AccessChanged(LinkEvent):
 class DisconnectRequested(LinkEvent):
     """The connection is lost, or must end."""
 
-    ending: Ending
+    ending: LinkEnding
 
 
-class Mailbox:
+class RouterMailbox:
     """The events of all links for the router, in order; from any thread.
 
     Attributes:
@@ -172,7 +173,7 @@ def _asleep() -> None:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Link:
+class RouterLink:
     """The two buffers of one client, and how each side wakes the other.
 
     Attributes:
@@ -191,7 +192,7 @@ class Link:
             packets; the router calls `wake` when it accepts more.
     """
 
-    _mailbox: Mailbox
+    _mailbox: RouterMailbox
     connect: Connect
     wake: Callable[[], None]
     _: KW_ONLY
@@ -201,7 +202,7 @@ class Link:
     client_id: str = ""
     user: str | None = None
     listed: str = ""
-    ending: Ending | None = None
+    ending: LinkEnding | None = None
     authenticate: Callable[[Auth], None] | None = None
     catch_up: Callable[[], None] | None = None
     is_woken: bool = False
@@ -242,7 +243,7 @@ class Link:
             is_told: whether the router sends a DISCONNECT with the reason (MQTT 5).
             has_will: whether the will is published.
         """
-        self.ending = Ending(reason_code, has_will=has_will, is_told=is_told)
+        self.ending = LinkEnding(reason_code, has_will=has_will, is_told=is_told)
         self._mailbox.post(DisconnectRequested(self, self.ending))
 
     def access_changed(self) -> None:

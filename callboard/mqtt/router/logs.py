@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from callboard.mqtt.router.datalog import UNWRITTEN, DataLog, Segment, Shelf
 from callboard.mqtt.router.effects import Effects
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.record import JournalRecord, Published, Received, Shelved
 from callboard.mqtt.router.retained import Head, Heads, RetainedMessages
 from callboard.mqtt.router.session import (
@@ -169,7 +169,7 @@ class Logs:
 
     def append(
         self,
-        run: Run,
+        run: MessageRun,
         route: TopicRoute,
         publisher: Session | None = None,
         received: tuple[int, ...] = (),
@@ -221,7 +221,7 @@ class Logs:
         elif sender:
             effects.records.append(Received(sender, received))
 
-    def take_retained(self, key: bytes, head: Head, run: Run | None) -> bool:
+    def take_retained(self, key: bytes, head: Head, run: MessageRun | None) -> bool:
         """Apply a write of another router; return False if its message does not fit."""
         if run is not None:
             run.number = self.number
@@ -237,7 +237,7 @@ class Logs:
             self.effects.fetches.append((log, segment))
         self._fetching[segment][connection] = None
 
-    def put_back(self, segment: Segment, runs: list[Run]) -> list[Connection]:
+    def put_back(self, segment: Segment, runs: list[MessageRun]) -> list[Connection]:
         """Restore the messages of a fetched segment; missing ones are lost.
 
         Returns the connections that waited for them.

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 
 from callboard.mqtt.router.delivery import Delivery
-from callboard.mqtt.router.effects import Effects, Turn
+from callboard.mqtt.router.effects import Effects, RouterTurn
 from callboard.mqtt.router.ingress import Ingress
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import (
@@ -25,9 +25,9 @@ from callboard.mqtt.router.link import (
     ConnectRequested,
     DeviceData,
     DisconnectRequested,
-    Link,
     LinkEvent,
     Ready,
+    RouterLink,
 )
 from callboard.mqtt.router.logs import Logs
 from callboard.mqtt.router.sessions import Sessions
@@ -88,7 +88,7 @@ class RouterMachine:
             logs, delivery, subscriptions, ingress, effects, make_client_id, make_stamp
         )
         self.meters = effects.meters
-        self.at_hand: Link | None = None
+        self.at_hand: RouterLink | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -102,7 +102,7 @@ class RouterMachine:
         due = deadlines[0][0] if deadlines else None
         return due if check is None else check if due is None else min(due, check)
 
-    def run_turn(self, now: float) -> Turn:  # noqa: C901  (calls cost too much here)
+    def run_turn(self, now: float) -> RouterTurn:  # noqa: C901  (calls cost too much here)
         """Process up to `MOST_EVENTS` events, and send to up to `MOST_READY` connections."""
         effects, delivery, logs = self.effects, self.delivery, self.logs
         effects.now = now

@@ -107,7 +107,7 @@ def _passed_on(properties: Properties) -> Passed:
     return Passed(encoded, properties.topic_alias, properties.message_expiry_interval)
 
 
-class Run:
+class MessageRun:
     """Messages of one publisher on one topic, in order.
 
     Attributes:
@@ -187,7 +187,7 @@ class Run:
         expires_at: float | None = None,
         *,
         retain: bool = False,
-    ) -> "Run":
+    ) -> "MessageRun":
         """Return a run of messages that were not received as packets ready to send."""
         form = encode_form(topic, payloads, qos=qos, retain=False, properties=properties)
         size = max(map(len, payloads)) + len(topic) + len(properties) + 12
@@ -199,7 +199,7 @@ class Run:
     @classmethod
     def of_packet(
         cls, packet: Publish | Will, topic: bytes, publisher: str, now: float
-    ) -> "Run":
+    ) -> "MessageRun":
         """Return the run of a PUBLISH or a will; its expiry begins now."""
         passed = passed_on(packet.properties)
         expires_at = None if passed.expiry is None else now + passed.expiry
@@ -256,19 +256,19 @@ class Run:
         self._forms = None
         self.memory = self.weight
 
-    def single(self, index: int) -> "Run":
+    def single(self, index: int) -> "MessageRun":
         """Return one message as a separate run."""
         rest = self.qos, self.publisher, self.properties, self.expires_at
         payload = self.payloads[index]
-        run = Run.of_payloads(self.topic, [payload], *rest, retain=self.retain)
+        run = MessageRun.of_payloads(self.topic, [payload], *rest, retain=self.retain)
         run.number = self.number + index
         return run
 
-    def kept(self) -> "Run":
+    def kept(self) -> "MessageRun":
         """Return the last message as a retained one: alone, without encoded forms."""
         payload = self.payloads[-1]
         size = len(payload) + len(self.topic) + len(self.properties)
-        run = Run(self.topic, Form([], []), self.qos | 4, 1, size, self.publisher)
+        run = MessageRun(self.topic, Form([], []), self.qos | 4, 1, size, self.publisher)
         run.properties, run.retain, run.expires_at = self.properties, True, self.expires_at
         run.number, run._payloads = self.number + self.count - 1, [payload]
         return run

@@ -49,7 +49,7 @@ from typing import Any, ClassVar, Final, Self, dataclass_transform
 
 from callboard.commitlog import LogCorrupt
 from callboard.mqtt.router.datalog import Shelf
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.session import SessionSubscription
 from callboard.mqtt.router.window import PUBCOMP, PUBREC, Sent
 from callboard.mqtt.wire.errors import MqttError
@@ -105,10 +105,10 @@ class SavedState:
     number: int = 0
     sessions: dict[str, SavedSession] = field(default_factory=dict)
     groups: dict[str, SavedGroup] = field(default_factory=dict)
-    retained: dict[bytes, Run] = field(default_factory=dict)
+    retained: dict[bytes, MessageRun] = field(default_factory=dict)
     #: Stamp, origin and topic of the last write, by the topic's key; no topic after a removal.
     heads: dict[bytes, tuple[int, bytes, bytes]] = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[MessageRun] = field(default_factory=list)
     shelved: "list[Shelved]" = field(default_factory=list)
     wills: dict[str, tuple[Will, float | None, str]] = field(default_factory=dict)
     adopted: dict[str, str] = field(default_factory=dict)
@@ -118,13 +118,13 @@ class SavedState:
         """Reserve message numbers below these: later messages get greater ones."""
         self.number = max(self.number, *following)
 
-    def copy(self, run: Run) -> None:
+    def copy(self, run: MessageRun) -> None:
         """Insert a message in flight, ordered by number, unless it is there already."""
         if self.find(run.number) is None:
             self.runs.insert(bisect_right(self.runs, run.number, key=_number_of), run)
         self.count(run.number + run.count)
 
-    def find(self, number: int) -> tuple[Run, int] | None:
+    def find(self, number: int) -> tuple[MessageRun, int] | None:
         """Return the run that holds a message and the message's index in it.
 
         None without one.
@@ -195,17 +195,17 @@ def _later(when: float | None, seconds: float) -> float | None:
 # --- messages ---
 
 
-def _run_fields(run: Run, epoch: float) -> tuple[Any, ...]:
+def _run_fields(run: MessageRun, epoch: float) -> tuple[Any, ...]:
     """Return the fields of a run without its payloads."""
     rest = run.publisher, run.properties, _later(run.expires_at, epoch)
     return run.topic, run.number, run.qos, run.retain, *rest
 
 
-def _run_of(fields: Sequence[Any], payloads: list[bytes], epoch: float) -> Run:
+def _run_of(fields: Sequence[Any], payloads: list[bytes], epoch: float) -> MessageRun:
     """Return the run with these fields and payloads."""
     topic, number, qos, retain, publisher, properties, expires = fields
     rest = qos, publisher, properties, _later(expires, -epoch)
-    run = Run.of_payloads(topic, payloads, *rest, retain=retain)
+    run = MessageRun.of_payloads(topic, payloads, *rest, retain=retain)
     run.number = number
     return run
 
@@ -217,7 +217,7 @@ class Published(JournalRecord, kind="publish"):
     the same record. In two records, a crash between them would make a retransmission new.
     """
 
-    run: Run
+    run: MessageRun
     client_id: str = ""
     packet_ids: tuple[int, ...] = ()
 
@@ -259,7 +259,7 @@ class Copied(JournalRecord, kind="copy"):
     The retained message itself may be replaced before the client acknowledges the copy.
     """
 
-    run: Run
+    run: MessageRun
 
     def write(self, epoch: float) -> Written:
         """Return kind and fields."""
@@ -292,7 +292,7 @@ class Retained(JournalRecord, kind="retain"):
     """
 
     topic: bytes
-    run: Run | None
+    run: MessageRun | None
     stamp: int = 0
     origin: bytes = b""
 

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from callboard.mqtt.router.effects import Effects
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.record import Retained, key_of
 from callboard.mqtt.wire.topic import TopicTree, weight_of_way
 
@@ -158,7 +158,7 @@ class RetainedMessages:
 
     def __init__(self, effects: Effects, heads: Heads) -> None:
         self.heads = heads
-        self._tree: TopicTree[Run] = TopicTree()
+        self._tree: TopicTree[MessageRun] = TopicTree()
         self._effects = effects
         self._messages_weight = self.released = 0
         self._looked = -LOOK_INTERVAL
@@ -166,7 +166,7 @@ class RetainedMessages:
     def __len__(self) -> int:
         return len(self._tree)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[MessageRun]:
         return iter(list(self._tree.values.values()))
 
     @property
@@ -174,11 +174,11 @@ class RetainedMessages:
         """Estimated bytes of memory."""
         return self._messages_weight + self._tree.weight + HEAD_BYTES * len(self._tree)
 
-    def get(self, topic: str) -> Run | None:
+    def get(self, topic: str) -> MessageRun | None:
         """Return the message of a topic."""
         return self._tree.values.get(topic)
 
-    def replace(self, run: Run) -> None:
+    def replace(self, run: MessageRun) -> None:
         """Replace the message of a topic with the last one of a run; an empty one removes it.
 
         A message that does not fit also removes it. Otherwise subscribers would take the old
@@ -193,7 +193,7 @@ class RetainedMessages:
         if is_news or head is not None:
             self._record(run.topic, message, head)
 
-    def take(self, key: bytes, head: Head, run: Run | None) -> bool:
+    def take(self, key: bytes, head: Head, run: MessageRun | None) -> bool:
         """Apply another router's write if it is the last; return False if it does not fit."""
         previous = self.heads.get(key)
         if previous is not None and previous[:2] >= head[:2]:
@@ -209,7 +209,7 @@ class RetainedMessages:
         return is_kept
 
     def _record(
-        self, topic: bytes, run: Run | None, head: Head | None, key: bytes = b""
+        self, topic: bytes, run: MessageRun | None, head: Head | None, key: bytes = b""
     ) -> None:
         """Add the last write of a topic to the journal."""
         if self._effects.is_durable:
@@ -223,7 +223,7 @@ class RetainedMessages:
         records = [Retained(run.topic, run, *_order_of(head)) for run, head in heads]
         return records + [Retained(key, None, *head[:2]) for key, head in self.heads.graves()]
 
-    def keep(self, run: Run) -> bool:
+    def keep(self, run: MessageRun) -> bool:
         """Store the last message of a run; return False, and count it, if it does not fit."""
         if not self.has_room(run):
             self._effects.meters.not_retained += 1
@@ -234,7 +234,7 @@ class RetainedMessages:
         self._tree.set(topic, message)
         return True
 
-    def has_room(self, run: Run) -> bool:
+    def has_room(self, run: MessageRun) -> bool:
         """Return whether the last message of a run can be retained now."""
         if run.topic.startswith(b"$SYS/"):  # the router's own topics, which are few
             return True
@@ -247,7 +247,7 @@ class RetainedMessages:
         self._expire(self, now)
         return self._fits(run)
 
-    def _fits(self, run: Run) -> bool:
+    def _fits(self, run: MessageRun) -> bool:
         """Return whether a message fits into the limits, replacing the one of its topic."""
         limits, topic = self._effects.limits, run.topic.decode()
         previous = self.get(topic)
@@ -267,7 +267,7 @@ class RetainedMessages:
             self._messages_weight -= message.weight
             self.released += message.weight
 
-    def _expire(self, runs: Iterable[Run], now: float) -> list[Run]:
+    def _expire(self, runs: Iterable[MessageRun], now: float) -> list[MessageRun]:
         """Remove the expired messages, and return the others."""
         fresh = []
         for run in runs:
@@ -278,6 +278,6 @@ class RetainedMessages:
                 fresh.append(run)
         return fresh
 
-    def match(self, topic_filter: str, now: float) -> list[Run]:
+    def match(self, topic_filter: str, now: float) -> list[MessageRun]:
         """Return the messages that match an unshared filter; remove expired ones."""
         return self._expire(self._tree.match(topic_filter), now)

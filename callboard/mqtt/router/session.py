@@ -3,7 +3,7 @@
 A `DataRequest` reads one filter's log. It is either in the tracker of its session, when there
 is something to read, or among the waiters of the log, when it has read everything.
 
-States of a connection (`Status`, in its session):
+States of a connection (`ConnectionStatus`, in its session):
 
 | from | cause | to |
 |---|---|---|
@@ -29,8 +29,8 @@ from typing import NamedTuple, Protocol
 
 from callboard.mqtt.router.datalog import DataLog
 from callboard.mqtt.router.limits import Limits
-from callboard.mqtt.router.link import Access, Link, Notification
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.link import Access, Notification, RouterLink
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.window import Window
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.errors import ProtocolViolation
@@ -97,13 +97,13 @@ class SessionSubscription(Subscription):
         return cls(packet.topic_filter, qos, *flags, since, None, prop)
 
 
-class Account(Protocol):
+class SessionAccount(Protocol):
     """The sum of the bytes of all sessions, without messages."""
 
     held: int
 
 
-class Status(Enum):
+class ConnectionStatus(Enum):
     """The state of a connection: READY is in the ready queue, the others say why not."""
 
     READY = "ConnectionReady"
@@ -113,7 +113,11 @@ class Status(Enum):
     FETCHING = "Fetching"
 
 
-_PAUSED = (Status.CAUGHT_UP, Status.INFLIGHT_FULL, Status.FETCHING)
+_PAUSED = (
+    ConnectionStatus.CAUGHT_UP,
+    ConnectionStatus.INFLIGHT_FULL,
+    ConnectionStatus.FETCHING,
+)
 
 
 class Cause(Enum):
@@ -124,15 +128,20 @@ class Cause(Enum):
         gives_room: whether the session can take messages of idle groups after it.
     """
 
-    INIT = "Init", (Status.BUSY,), True
-    READY = "Ready", (Status.BUSY,), True
-    NEW_FILTER = "NewFilter", (Status.CAUGHT_UP,), False
-    FRESH_DATA = "FreshData", (Status.CAUGHT_UP,), False
+    INIT = "Init", (ConnectionStatus.BUSY,), True
+    READY = "Ready", (ConnectionStatus.BUSY,), True
+    NEW_FILTER = "NewFilter", (ConnectionStatus.CAUGHT_UP,), False
+    FRESH_DATA = "FreshData", (ConnectionStatus.CAUGHT_UP,), False
     INCOMING_ACK = "IncomingAck", _PAUSED, True
     ACKS = "Acks", _PAUSED, False
-    FETCHED = "Fetched", (Status.FETCHING,), True
+    FETCHED = "Fetched", (ConnectionStatus.FETCHING,), True
 
-    def __init__(self, _name: str, wakes: tuple[Status, ...], gives_room: bool) -> None:  # noqa: FBT001
+    def __init__(
+        self,
+        _name: str,
+        wakes: tuple[ConnectionStatus, ...],
+        gives_room: bool,  # noqa: FBT001
+    ) -> None:
         self.wakes = wakes
         self.gives_room = gives_room
 
@@ -232,7 +241,7 @@ class Session:
     leaving: tuple[SessionSubscription, ...] = ()
     #: A list, because it is short: smaller than a deque and as fast.
     tracker: list[DataRequest] = field(init=False, default_factory=list)
-    status: Status = Status.BUSY
+    status: ConnectionStatus = ConnectionStatus.BUSY
     window_size: int = 0
     window_or_none: Window | None = None
     received_or_none: set[int] | None = None
@@ -243,12 +252,12 @@ class Session:
     weight: int = 0
     own: int = 0
 
-    def charge(self, account: Account, weight: int) -> None:
+    def charge(self, account: SessionAccount, weight: int) -> None:
         """Add bytes to the weight of this session and to the sum of all sessions."""
         self.weight += weight
         account.held += weight
 
-    def set_own(self, account: Account, weight: int) -> None:
+    def set_own(self, account: SessionAccount, weight: int) -> None:
         """Replace the weight of the client's CONNECT: names and will."""
         more = weight - self.own
         self.weight += more
@@ -256,7 +265,7 @@ class Session:
         self.own = weight
 
     @property
-    def unread(self) -> Iterator[Run]:
+    def unread(self) -> Iterator[MessageRun]:
         """Messages that only this session may still need.
 
         Unacknowledged, or retained and unread.
@@ -339,7 +348,7 @@ class Connection:
         held: packets queued while the client is held back by slow readers; else None.
     """
 
-    link: Link
+    link: RouterLink
     session: Session
     limits: Limits
     client_id: str = field(init=False)
@@ -457,7 +466,7 @@ class Connection:
         return fresh
 
 
-def topic_rules(link: Link) -> Access | None:
+def topic_rules(link: RouterLink) -> Access | None:
     """Return the access rules of a link; None if all topics are open to the client."""
     access = link.access
     return None if getattr(access, "is_open", False) else access

@@ -15,18 +15,18 @@ from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.ingress import Ingress
 from callboard.mqtt.router.limits import DuplicateClientId
-from callboard.mqtt.router.link import Disconnected, Ending, Link
+from callboard.mqtt.router.link import Disconnected, LinkEnding, RouterLink
 from callboard.mqtt.router.logs import Logs
-from callboard.mqtt.router.message import PACKET_IDS, Run, passed_on
+from callboard.mqtt.router.message import PACKET_IDS, MessageRun, passed_on
 from callboard.mqtt.router.session import (
     RECEIVED_BYTES,
     SESSION_BYTES,
     Cause,
     Connection,
+    ConnectionStatus,
     DataRequest,
     History,
     Session,
-    Status,
 )
 from callboard.mqtt.router.subscribing import Subscriptions
 from callboard.mqtt.router.wills import Wills
@@ -39,7 +39,7 @@ from callboard.mqtt.wire.topic import is_valid_topic
 from callboard.support.dataclass import dataclass
 
 #: Module constants, because every new client needs them.
-_CAUGHT_UP: Final = Status.CAUGHT_UP
+_CAUGHT_UP: Final = ConnectionStatus.CAUGHT_UP
 _REFUSE: Final = DuplicateClientId.REFUSE
 
 #: The session expiry interval that means "never".
@@ -79,7 +79,7 @@ class Sessions:
     _effects: Effects
     _make_client_id: Callable[[], str]
     make_stamp: Callable[[], int]
-    by_link: dict[Link, Connection] = field(default_factory=dict)
+    by_link: dict[RouterLink, Connection] = field(default_factory=dict)
     graveyard: dict[str, Session] = field(default_factory=dict)
     adopted: dict[str, str] = field(default_factory=dict)
     handed: dict[str, record.HandedOver] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Sessions:
 
     # --- CONNECT ---
 
-    def connect(self, link: Link) -> None:
+    def connect(self, link: RouterLink) -> None:
         """Open a client's session, or refuse the CONNECT."""
         packet, effects = link.connect, self._effects
         requested = _weight_of(packet), _wanted_expiry(packet)
@@ -127,7 +127,7 @@ class Sessions:
         old = self.connections.get(client_id)
         if old is not None and not self.catch_up(old):
             effects.meters.taken_over += 1
-            self.disconnect(old, Ending(ReasonCode.SESSION_TAKEN_OVER, has_will=True))
+            self.disconnect(old, LinkEnding(ReasonCode.SESSION_TAKEN_OVER, has_will=True))
         session = self.graveyard.pop(client_id, None)
         if session is not None and packet.clean_start:
             self.end(session)
@@ -146,12 +146,14 @@ class Sessions:
         if not is_present:
             session.status = _CAUGHT_UP  # a new session has nothing to read
             return
-        session.status = Status.BUSY
+        session.status = ConnectionStatus.BUSY
         for packet_id in session.window.releasing:
             connection.out.append(b"\x62\x02" + PACKET_IDS[packet_id])
         self._delivery.schedule(session, Cause.INIT)
 
-    def _begin(self, link: Link, session: Session, weight: int, expiry: float) -> Connection:
+    def _begin(
+        self, link: RouterLink, session: Session, weight: int, expiry: float
+    ) -> Connection:
         """Attach a client to its session."""
         effects, client_id = self._effects, session.client_id
         connection = session.connection = Connection(link, session, effects.limits)
@@ -174,7 +176,7 @@ class Sessions:
             self.wills.keep(connection)
         return connection
 
-    def _judge(self, packet: ConnectPacket, link: Link) -> ReasonCode | None:
+    def _judge(self, packet: ConnectPacket, link: RouterLink) -> ReasonCode | None:
         """Return the reason to refuse a client a session; None to grant it."""
         is_nameless = not packet.client_id and packet.version < V5 and not packet.clean_start
         if is_nameless or len(packet.client_id) > self._effects.limits.client_id_length:
@@ -238,7 +240,7 @@ class Sessions:
             return ReasonCode.QUOTA_EXCEEDED
         return None
 
-    def _refuse(self, link: Link, reason: ReasonCode) -> None:
+    def _refuse(self, link: RouterLink, reason: ReasonCode) -> None:
         """Answer a CONNECT with a refusal."""
         self._effects.meters.refused_connects += 1
         answer = encode_refusal(link.connect.version, reason)
@@ -300,7 +302,7 @@ class Sessions:
             self.disconnect(connection, ending)
         return ending is not None
 
-    def disconnect(self, connection: Connection, ending: Ending) -> None:
+    def disconnect(self, connection: Connection, ending: LinkEnding) -> None:
         """End a connection: its session goes to the graveyard, or ends with it."""
         if connection.held is not None:
             # Packets that it sent before are still valid, including a DISCONNECT.
@@ -342,7 +344,7 @@ class Sessions:
                 del request.log.waiters[request]
                 requests.append(request)
 
-    def _say_farewell(self, connection: Connection, ending: Ending) -> None:
+    def _say_farewell(self, connection: Connection, ending: LinkEnding) -> None:
         """Send pending acknowledgements, then DISCONNECT if the protocol has it, and close."""
         out, reason = connection.out, ending.reason
         if ending.is_told:
@@ -393,7 +395,7 @@ class Sessions:
         connection = self.connections.get(client_id)
         if connection is not None and not self.catch_up(connection):
             self.set_expiry(connection.session, 0.0)
-            self.disconnect(connection, Ending(reason, has_will=True))
+            self.disconnect(connection, LinkEnding(reason, has_will=True))
         self._delivery.notify()
 
     # --- too many messages in memory ---
@@ -417,7 +419,7 @@ class Sessions:
         appended = self._logs.appended + self._logs.retained.released
         self.look_at = appended + max(limit - total, SLACK)
 
-    def _all_messages(self) -> set[Run]:
+    def _all_messages(self) -> set[MessageRun]:
         """Return all messages in memory that some reader still needs."""
         logs = self._logs
         segments = (segment for log in logs for segment in log.segments[log.shelved :])

@@ -9,11 +9,11 @@ from dataclasses import field
 from typing import Protocol
 
 from callboard.mqtt.router.limits import ShareStrategy
-from callboard.mqtt.router.message import Run
-from callboard.mqtt.router.session import DataRequest, Session, Status
+from callboard.mqtt.router.message import MessageRun
+from callboard.mqtt.router.session import ConnectionStatus, DataRequest, Session
 from callboard.support.dataclass import dataclass
 
-_ABLE = (Status.READY, Status.CAUGHT_UP)
+_ABLE = (ConnectionStatus.READY, ConnectionStatus.CAUGHT_UP)
 
 
 class RandomSource(Protocol):
@@ -40,7 +40,7 @@ class ShareGroup:
     strategy: ShareStrategy
     chance: RandomSource
     members: list[Session] = field(default_factory=list)
-    returned: deque[tuple[Run, int]] = field(default_factory=deque)
+    returned: deque[tuple[MessageRun, int]] = field(default_factory=deque)
     is_idle: bool = False
     _turn: int = 0
 

@@ -6,7 +6,7 @@ from callboard.mqtt.router.datalog import DataLog
 from callboard.mqtt.router.delivery import Delivery
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.logs import Logs
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.record import Subscribed, Unsubscribed
 from callboard.mqtt.router.session import (
     SUBSCRIPTION_BYTES,
@@ -221,7 +221,7 @@ class Subscriptions:
 
 
 def _send_retained(
-    session: Session, subscription: SessionSubscription, retained: list[Run]
+    session: Session, subscription: SessionSubscription, retained: list[MessageRun]
 ) -> None:
     """Make a session read retained messages first, from a private log."""
     requests, name = session.tracker, subscription.topic_filter

@@ -11,7 +11,7 @@ from math import inf
 
 from callboard.mqtt.router.effects import Effects
 from callboard.mqtt.router.logs import Logs
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.router.record import WillKept
 from callboard.mqtt.router.session import Connection
 from callboard.mqtt.wire.packet import Will
@@ -117,7 +117,7 @@ class Wills:
     def _publish(self, client_id: str, will: Will) -> None:
         """Publish a will."""
         topic = will.topic.encode()
-        run = Run.of_packet(will, topic, client_id, self._effects.now)
+        run = MessageRun.of_packet(will, topic, client_id, self._effects.now)
         self._effects.meters.wills += 1
         self._logs.append(run, self._logs.route(topic))
         self._drop(client_id)  # recorded after the message, so that a crash loses neither

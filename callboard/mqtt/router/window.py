@@ -9,7 +9,7 @@ move to `resend`. They are sent again before anything else, with the same packet
 from dataclasses import field
 from typing import Final, NamedTuple
 
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from callboard.mqtt.wire.errors import ProtocolViolation
 from callboard.support.dataclass import dataclass
 
@@ -39,7 +39,7 @@ class Sent(NamedTuple):
         is_retained: whether the message was sent because it was retained.
     """
 
-    run: Run
+    run: MessageRun
     start: int
     first: int
     qos: int

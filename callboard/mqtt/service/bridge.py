@@ -22,7 +22,7 @@ from callboard.kernel.backoff import Backoff
 from callboard.kernel.errors import TlsError
 from callboard.kernel.tls import LOOK_INTERVAL, Certificates, Tls
 from callboard.mqtt.port.local_link import LocalLink
-from callboard.mqtt.router.link import Mailbox
+from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
 from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.errors import LinkClosed, ListenError, Refused, RemoteMqttError
@@ -130,7 +130,7 @@ class BridgeSettings:
 
 
 @dataclass(eq=False, repr=False)
-class Bridge:
+class BridgeConnection:
     """A running bridge, on the router's loop.
 
     Attributes:
@@ -140,7 +140,7 @@ class Bridge:
         sent: number of messages to the broker, without resent ones.
     """
 
-    _mailbox: Mailbox
+    _mailbox: RouterMailbox
     settings: BridgeSettings
     #: Receives events of the TLS certificates.
     _report: Callable[[object], object]

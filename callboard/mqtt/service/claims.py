@@ -37,7 +37,7 @@ from callboard.commitlog import LogCorrupt
 from callboard.kernel.actors import frozen_message, message
 from callboard.mqtt.access.admission import Admission
 from callboard.mqtt.journal.handover import Handover
-from callboard.mqtt.router.link import Ending
+from callboard.mqtt.router.link import LinkEnding
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.record import EncodedRecords
 from callboard.mqtt.router.session import Offer, Session
@@ -307,7 +307,7 @@ class Claims:
     def _offer(self, session: Session) -> SessionOffer | NoSession:
         """Close the connection of a session, and offer all of it."""
         if session.connection is not None:
-            ending = Ending(ReasonCode.SESSION_TAKEN_OVER, has_will=True)
+            ending = LinkEnding(ReasonCode.SESSION_TAKEN_OVER, has_will=True)
             self._sessions.disconnect(session.connection, ending)
             if self._sessions.graveyard.get(session.client_id) is not session:
                 return NoSession()  # the client's last packets have ended the session

@@ -20,7 +20,7 @@ from callboard.kernel.actors import ActorRef, Group, frozen_message
 from callboard.kernel.errors import ActorDown, CallboardError
 from callboard.mqtt.access.admission import Admission, Admitter, OnAdmission, Peer
 from callboard.mqtt.router.logs import Logs
-from callboard.mqtt.router.message import Run, passed_on
+from callboard.mqtt.router.message import MessageRun, passed_on
 from callboard.mqtt.router.record import KEY_BYTES, key_of
 from callboard.mqtt.router.retained import BUCKETS, GRAVE, Head
 from callboard.mqtt.service.claims import Answer, Claims, Order, SettleSession, Stamps, Steps
@@ -236,7 +236,7 @@ class RetainedExchange:
                 expiry = write.expiry
                 expires_at = None if expiry is None else self.logs.effects.now + expiry
                 rest = write.qos, write.publisher, write.properties, expires_at
-                run = Run.of_payloads(write.topic, [write.payload], *rest, retain=True)
+                run = MessageRun.of_payloads(write.topic, [write.payload], *rest, retain=True)
             refused += not self.logs.take_retained(write.key, head, run)
         if refused:
             _log.warning("%d retained messages of other routers exceed the limits", refused)

@@ -21,7 +21,7 @@ from callboard.figures import (
 )
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.port.remote_link import ClientConnections
-from callboard.mqtt.router.link import Mailbox
+from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
@@ -172,12 +172,12 @@ def _reader_values() -> dict[str, object]:
 class SysTopics:
     """Publishes `$SYS` topics periodically; unchanged values are not published again."""
 
-    mailbox: InitVar[Mailbox]
+    mailbox: InitVar[RouterMailbox]
     _state: RouterState
     _interval: float
     _loop: asyncio.AbstractEventLoop
 
-    def __post_init__(self, mailbox: Mailbox) -> None:
+    def __post_init__(self, mailbox: RouterMailbox) -> None:
         self._began = self._loop.time()
         self._known: dict[str, str] = {}
         self._link = LocalLink(mailbox, CLIENT_ID)

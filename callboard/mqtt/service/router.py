@@ -31,10 +31,10 @@ from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.port.network import RouterNetwork
 from callboard.mqtt.port.trace import Tracer
 from callboard.mqtt.router.limits import Limits
-from callboard.mqtt.router.link import Mailbox
+from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.router.machine import RouterMachine
-from callboard.mqtt.router.message import Run
-from callboard.mqtt.service.bridge import Bridge
+from callboard.mqtt.router.message import MessageRun
+from callboard.mqtt.service.bridge import BridgeConnection
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.figures import RouterState, SysTopics
 from callboard.mqtt.service.router_actor import (
@@ -95,11 +95,11 @@ class Router(Closing):
             raise ListenError(message)
         self._owns_node = node is None
         self._node = node
-        self._mailbox = Mailbox()
+        self._mailbox = RouterMailbox()
         self._ref: ActorRef[Any] | None = None
         self._actor: RouterActor | None = None
         #: The bridges to other brokers; the runner of rules, None without any.
-        self.bridges: list[Bridge] = []
+        self.bridges: list[BridgeConnection] = []
         self.rules: RuleRunner | None = None
         self._console: PageServer | None = None
         self._tracer: Tracer | None = None
@@ -164,7 +164,7 @@ class Router(Closing):
             self.rules = RuleRunner(self._mailbox, config.rules)
             stack.callback(self.rules.close)
         for settings in config.bridges:
-            bridge = Bridge(self._mailbox, settings, self.edge.door.note_certificates)
+            bridge = BridgeConnection(self._mailbox, settings, self.edge.door.note_certificates)
             self.bridges.append(bridge)
             running = asyncio.run_coroutine_threadsafe(bridge.run(), self.edge.loop)
             stack.callback(bridge.ended, running)
@@ -358,7 +358,7 @@ def last_message(machine: RouterMachine, topic_filter: str) -> Message | None:
     """
     log = machine.logs.get(topic_filter)
     if log is not None and log.last is not None:
-        return _message(log.last) if isinstance(log.last, Run) else _passed(*log.last)
+        return _message(log.last) if isinstance(log.last, MessageRun) else _passed(*log.last)
     retained = machine.logs.retained.match(topic_filter, machine.effects.now)
     return _message(max(retained, key=lambda run: run.number)) if retained else None
 
@@ -370,7 +370,7 @@ def _passed(packets: bytes, size: int, is_v5: bool) -> Message:  # noqa: FBT001
     return Message(publish.topic, publish.payload, publish.qos, publish.retain)
 
 
-def _message(run: Run) -> Message:
+def _message(run: MessageRun) -> Message:
     """Return the last message of a run."""
     return Message(run.topic.decode(), run.payloads[-1], run.qos, run.retain)
 

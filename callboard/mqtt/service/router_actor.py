@@ -20,8 +20,8 @@ from callboard.kernel.errors import CallboardError
 from callboard.mqtt.access.auth import AuthGate
 from callboard.mqtt.journal.journal import MOST_PACKET, RouterJournal
 from callboard.mqtt.port.network import RouterNetwork
-from callboard.mqtt.router.effects import Turn
-from callboard.mqtt.router.link import DisconnectRequested, Ending, Mailbox
+from callboard.mqtt.router.effects import RouterTurn
+from callboard.mqtt.router.link import DisconnectRequested, LinkEnding, RouterMailbox
 from callboard.mqtt.router.machine import MOST_EVENTS, RouterMachine
 from callboard.mqtt.service import cluster
 from callboard.mqtt.service.claims import Answer, Claims, Order, Stamps
@@ -83,7 +83,7 @@ class RouterActor(SystemActor):
 
     detached = True
 
-    def __init__(self, mailbox: Mailbox, config: RouterConfig, attach: Attach) -> None:
+    def __init__(self, mailbox: RouterMailbox, config: RouterConfig, attach: Attach) -> None:
         """Make the machine; ports are opened by `OpenPorts`.
 
         Args:
@@ -273,7 +273,7 @@ class RouterActor(SystemActor):
             self._report(turn)
         self._go_on()
 
-    def _write(self, journal: RouterJournal, turn: Turn) -> None:
+    def _write(self, journal: RouterJournal, turn: RouterTurn) -> None:
         """Make the effects of a turn durable; while the disk is full, all clients wait.
 
         Raises:
@@ -295,7 +295,7 @@ class RouterActor(SystemActor):
                     _log.warning("the journal of the MQTT router is written again")
                 return
 
-    def _report(self, turn: Turn) -> None:
+    def _report(self, turn: RouterTurn) -> None:
         """Carry out the rare effects of a turn."""
         for alert in turn.alerts:
             self.runtime.report(alert)
@@ -332,7 +332,7 @@ class RouterActor(SystemActor):
         """Disconnect the client whose event made a turn fail."""
         link = self.machine.at_hand
         if link is not None and link in self.machine.sessions.by_link:
-            ending = Ending(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, has_will=True)
+            ending = LinkEnding(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, has_will=True)
             self._mailbox.events.appendleft(DisconnectRequested(link, ending))
 
     def _arm(self, due: float | None) -> None:

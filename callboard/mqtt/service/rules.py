@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from callboard.mqtt.port.local_link import LocalLink
-from callboard.mqtt.router.link import Mailbox
+from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import InvalidPacket, LinkClosed
 from callboard.mqtt.wire.topic import check_filter, matches
@@ -50,7 +50,7 @@ class Rule:
 class RuleRunner:
     """Runs the rules of a router on one thread."""
 
-    def __init__(self, mailbox: Mailbox, rules: Iterable[Rule]) -> None:
+    def __init__(self, mailbox: RouterMailbox, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
         #: Calls of functions that raised, or returned a value that cannot be published.
         self.failures = 0

@@ -64,7 +64,7 @@ class LifeWithFiles(ProgramLife, Protocol):
     closed: bool
 
 
-class Status(NamedTuple):
+class FileStatus(NamedTuple):
     """The metadata of a file or folder in `os.stat`, except its size."""
 
     number: int
@@ -76,16 +76,18 @@ class Statuses:
     """The metadata of all files of a host; kept when its program restarts."""
 
     def __init__(self) -> None:
-        self._by_inode: weakref.WeakKeyDictionary[Inode, Status] = weakref.WeakKeyDictionary()
+        self._by_inode: weakref.WeakKeyDictionary[Inode, FileStatus] = (
+            weakref.WeakKeyDictionary()
+        )
         self._numbers = itertools.count(2)
 
-    def of(self, inode: Inode, now_ns: int, mode: int | None = None) -> Status:
+    def of(self, inode: Inode, now_ns: int, mode: int | None = None) -> FileStatus:
         """Return the status of a file or folder; create it from these values if missing."""
         status = self._by_inode.get(inode)
         if status is None:
             default = 0o755 if isinstance(inode, FolderInode) else 0o644
             mode = default if mode is None else mode & ~0o022
-            status = self._by_inode[inode] = Status(next(self._numbers), now_ns, mode)
+            status = self._by_inode[inode] = FileStatus(next(self._numbers), now_ns, mode)
         return status
 
     def change(self, inode: Inode, now_ns: int, **changes: int) -> None:

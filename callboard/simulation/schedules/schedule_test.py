@@ -26,9 +26,9 @@ from callboard.simulation.schedules.search import (
     WALKS,
     Deviation,
     Explored,
-    Life,
     NoSuchStep,
     Search,
+    SimulatedLife,
 )
 
 if TYPE_CHECKING:
@@ -232,7 +232,10 @@ def _live_one(
 
 
 def _fail(
-    request: "pytest.FixtureRequest", search: Search, life: Life, explored: Explored | None
+    request: "pytest.FixtureRequest",
+    search: Search,
+    life: SimulatedLife,
+    explored: Explored | None,
 ) -> None:
     """Raise the error of a schedule, with notes about its steps."""
     from callboard.simulation.plugin import CLUSTER
@@ -249,7 +252,7 @@ def _fail(
     raise life.error
 
 
-def _program(request: "pytest.FixtureRequest", search: Search, life: Life) -> str:
+def _program(request: "pytest.FixtureRequest", search: Search, life: SimulatedLife) -> str:
     """Return the source of a test that reproduces a schedule."""
     function, faults = Scenario(search.scenario, "schedule_test"), search.faults
     lines = "".join(f"    {deviation!r},\n" for deviation in life.taken)

@@ -47,7 +47,7 @@ class NoSuchStep(CallboardError, AssertionError):
 
 
 @dataclass
-class Life:
+class SimulatedLife:
     """The run of a schedule.
 
     Attributes:
@@ -94,7 +94,7 @@ class Explored:
     walks: int = 0
     known: int = 0
     most_steps: int = 0
-    failure: Life | None = None
+    failure: SimulatedLife | None = None
 
     def __str__(self) -> str:
         """Return a summary in one line."""
@@ -147,9 +147,9 @@ class Search:
     chance: random.Random = field(default_factory=lambda: random.Random(0))
     met: Counter[str] = field(default_factory=Counter)
 
-    def live(self, deviations: Sequence[Deviation]) -> Life:
+    def live(self, deviations: Sequence[Deviation]) -> SimulatedLife:
         """Run a schedule: the usual order except for some deviations."""
-        life = Life(deviations)
+        life = SimulatedLife(deviations)
         remaining = dict(deviations)
 
         def plan(number: int, could: Sequence[str]) -> int:
@@ -164,7 +164,7 @@ class Search:
             life.missed = min(remaining.items())
         return life
 
-    def _live(self, life: Life, plan: Plan, *, compares: bool) -> None:
+    def _live(self, life: SimulatedLife, plan: Plan, *, compares: bool) -> None:
         """Run the test once; record its failure."""
         with marking(self.met) as met:
             try:
@@ -198,7 +198,7 @@ class Search:
                 raise _changed(small, repeated)
         return explored
 
-    def _all(self, explored: Explored, end: float) -> Life | None:
+    def _all(self, explored: Explored, end: float) -> SimulatedLife | None:
         """Try all schedules with few deviations; return the first failure."""
         todo: deque[tuple[Deviation, ...]] = deque([()])
         explored_states: set[int] = set()
@@ -226,12 +226,12 @@ class Search:
         explored.is_whole = True
         return None
 
-    def _some(self, explored: Explored, end: float) -> Life | None:
+    def _some(self, explored: Explored, end: float) -> SimulatedLife | None:
         """Try random schedules; return the first failure."""
         for number in range(self.walks):
             if time.monotonic() > end:
                 return None
-            life = Life(())
+            life = SimulatedLife(())
             make = _falling if number % 2 else _wandering
             self._live(life, make(self.chance, explored.most_steps), compares=False)
             explored.walks += 1
@@ -241,12 +241,12 @@ class Search:
         return None
 
     @staticmethod
-    def _count(explored: Explored, life: Life) -> None:
+    def _count(explored: Explored, life: SimulatedLife) -> None:
         """Count a schedule."""
         explored.tried += 1
         explored.most_steps = max(explored.most_steps, len(life.rows))
 
-    def _small(self, failed: Life) -> Life:
+    def _small(self, failed: SimulatedLife) -> SimulatedLife:
         """Shrink a failure within the time limit; return the run with the fewest deviations."""
         end = time.monotonic() + SHRINK_SECONDS
         kind, best = type(failed.error), self.live(failed.taken)
@@ -283,7 +283,7 @@ def _no_logs() -> Iterator[None]:
         logging.disable(was_disabled)
 
 
-def _changed(first: Life, second: Life) -> NotDeterministic:
+def _changed(first: SimulatedLife, second: SimulatedLife) -> NotDeterministic:
     """Return the error for a schedule whose outcome changed."""
     was, is_ = (
         type(life.error).__name__ if life.error else "nothing" for life in (first, second)

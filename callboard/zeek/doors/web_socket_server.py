@@ -27,7 +27,7 @@ from callboard.topics.machine.effect import DoorReceiver, Item
 from callboard.topics.machine.topic import is_reserved
 from callboard.zeek.doors.unwritten import UnwrittenMessages
 from callboard.zeek.json_message import message_to_json
-from callboard.zeek.web_socket import Admission, ZeekServerSession
+from callboard.zeek.web_socket import WebSocketAdmission, ZeekServerSession
 
 _log: Final = logging.getLogger("callboard.zeek")
 
@@ -186,7 +186,7 @@ class WebSocketServer(Closing):
         self._version = version
         hosts = hosts or ((ANY_HOST,) if tls is not None else ())
         guard = HostGuard.of_port(address, hosts)
-        self._entry = Admission(_checked_tokens(tokens), tuple(origins), guard)
+        self._entry = WebSocketAdmission(_checked_tokens(tokens), tuple(origins), guard)
         access = LinkAccess.of(None, None, permissions)
         self._permissions: Permissions | None = access.permissions
         self._clients: dict[ForeignLink, WebSocketClient] = {}

@@ -1,7 +1,7 @@
 from callboard.demo.dashboard import (
     EMPTY,
     VALUES_LIMIT,
-    History,
+    DemoHistory,
     Peak,
     Rate,
     RollingWindow,
@@ -47,7 +47,7 @@ def test_a_window_is_bounded_however_fast_values_come():
 
 
 def test_history_holds_the_means_of_the_newest_bins():
-    history = History(bin_seconds=0.5, bins=2)
+    history = DemoHistory(bin_seconds=0.5, bins=2)
     for at, value in [(0.0, 9.0), (0.6, 1.0), (0.9, 3.0), (1.2, 5.0)]:
         history.add(at, value)
 

@@ -1,4 +1,4 @@
-from callboard.demo.scene import PASSAGES_KEPT, FollowedAsk, Follower, Hop
+from callboard.demo.scene import PASSAGES_KEPT, FollowedAsk, Hop, SceneFollower
 
 
 def asked(number=10, message_id=7, host="C"):
@@ -8,7 +8,7 @@ def asked(number=10, message_id=7, host="C"):
 
 
 def test_a_reading_is_followed_there_and_back_in_the_order_of_time():
-    follower = Follower()
+    follower = SceneFollower()
     follower.passed("A", 7, "B", 201_000)
     follower.passed("A", 7, "B", 51_000)
     follower.passed("D", 7, "B", 61_000)  # the same number of another node's ask
@@ -25,7 +25,7 @@ def test_a_reading_is_followed_there_and_back_in_the_order_of_time():
 
 
 def test_passages_may_be_reported_after_the_answer():
-    follower = Follower()
+    follower = SceneFollower()
     follower.passed("A", 7, "B", 51_000)
     follower.answered(asked())
     follower.answered(asked(number=20, message_id=8))
@@ -37,7 +37,7 @@ def test_passages_may_be_reported_after_the_answer():
 
 
 def test_a_neighbor_is_reached_without_passages():
-    follower = Follower()
+    follower = SceneFollower()
     follower.passed("A", 7, "B", 51_000)
     follower.answered(asked())
     follower.answered(asked(number=20, message_id=8, host="B"))
@@ -47,11 +47,11 @@ def test_a_neighbor_is_reached_without_passages():
 
 
 def test_nothing_is_shown_before_the_first_answer():
-    assert Follower().last is None
+    assert SceneFollower().last is None
 
 
 def test_passages_that_nobody_asks_for_are_forgotten():
-    follower = Follower()
+    follower = SceneFollower()
     for number in range(PASSAGES_KEPT + 1):
         follower.passed("A", number, "B", 1)
     follower.answered(asked(message_id=0))

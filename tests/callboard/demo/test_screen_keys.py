@@ -5,7 +5,7 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
-from callboard.demo.scene import Event
+from callboard.demo.scene import SceneEvent
 from callboard.demo.screen import HELP, KeyCommand, KeyParser, PlainScreen
 from callboard.demo.view import LiveScreen
 
@@ -55,11 +55,11 @@ EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b1m\u202eb"
 
 def test_no_screen_writes_what_a_terminal_obeys():
     out = io.StringIO()
-    PlainScreen(out).event(Event(0, None, EVIL, "bad"), 1.0)
+    PlainScreen(out).event(SceneEvent(0, None, EVIL, "bad"), 1.0)
     live = LiveScreen(None)
     live._console.file = written = io.StringIO()
     live._console.print(Group(Panel(Text(EVIL), title=EVIL), Text.assemble((EVIL, "red"))))
-    live.event(Event(0, None, EVIL, "bad"), 1.0)
+    live.event(SceneEvent(0, None, EVIL, "bad"), 1.0)
     live.close()
 
     for text in (out.getvalue(), written.getvalue()):

@@ -7,7 +7,7 @@ import pytest
 
 from callboard import Node
 from callboard.flow import Bot, Flow, FlowBroker
-from callboard.flow.factories import Spawn
+from callboard.flow.factories import FlowSpawn
 from tests.callboard.flow.cast import Collector, Counting, Numbers
 
 
@@ -23,7 +23,7 @@ def start(node) -> Callable[..., FlowBroker]:
 
     def make(factory: Any = None, **options: Any) -> FlowBroker:
         def by_direction(bot: Bot) -> bool:
-            return Spawn(node, Collector if bot.direction == "inject" else Numbers)(bot)
+            return FlowSpawn(node, Collector if bot.direction == "inject" else Numbers)(bot)
 
         return FlowBroker(node, factory=factory or by_direction, **options)
 

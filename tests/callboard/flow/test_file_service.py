@@ -141,11 +141,11 @@ def test_an_unknown_format_is_refused():
 
 
 def test_a_handler_can_be_used_without_rules(node, start, tmp_path):
-    from callboard.flow.factories import Spawn
+    from callboard.flow.factories import FlowSpawn
     from callboard.flow.file_handlers import FileWriter
 
     service = node.spawn(FileService, str(tmp_path))
-    broker = start(Spawn(node, FileWriter, service, "one.zio"))
+    broker = start(FlowSpawn(node, FileWriter, service, "one.zio"))
     with Flow.connect(broker.ref, node=node, timeout=20) as flow:
         flow.put(b"x")
 

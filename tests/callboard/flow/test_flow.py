@@ -17,7 +17,7 @@ from callboard.flow import (
     FlowRefused,
     FlowTimeout,
 )
-from callboard.flow.factories import Pool, Route, Spawn, call_factory
+from callboard.flow.factories import FlowSpawn, Pool, Route, call_factory
 from callboard.flow.protocol.message import Message
 from callboard.topics.hub import Hub
 from tests.callboard.flow.cast import Collector, Counting, Crashing, Numbers
@@ -32,7 +32,7 @@ def give(flow, count):
 def test_the_blocks_of_the_interface_work_over_tcp():
     with (
         Node("handlers") as node,
-        FlowBroker.bind("basp://127.0.0.1:0", factory=Spawn(node, Collector)) as broker,
+        FlowBroker.bind("basp://127.0.0.1:0", factory=FlowSpawn(node, Collector)) as broker,
     ):
         node.connect(broker.node.address)
         with Flow.connect(broker.address, direction="extract", credit=2, timeout=20) as flow:
@@ -59,7 +59,7 @@ def test_z01_two_clients_through_one_broker_are_not_mixed(start, connect):
 
 def test_z02_every_port_has_a_routing_id_of_its_own_while_it_has_a_flow(start, connect):
     seen = []
-    broker = start(lambda bot: seen.append(bot.cid) or Spawn(broker.node, Collector)(bot))
+    broker = start(lambda bot: seen.append(bot.cid) or FlowSpawn(broker.node, Collector)(bot))
 
     with connect(broker), connect(broker):
         assert len(set(seen)) == 2
@@ -84,8 +84,8 @@ def test_z04_a_handler_that_exists_can_take_many_flows(node, start, connect):
 def test_z04_routes_choose_by_what_the_bot_says(node, start, connect):
     route = (
         Route()
-        .add(Spawn(node, Collector), direction="inject", match={"stream": "raw"})
-        .add(Spawn(node, Numbers), match='(and (= direction "extract") (> credit 5))')
+        .add(FlowSpawn(node, Collector), direction="inject", match={"stream": "raw"})
+        .add(FlowSpawn(node, Numbers), match='(and (= direction "extract") (> credit 5))')
     )
     broker = start(route)
 
@@ -104,7 +104,7 @@ def test_z05_a_handler_may_lower_the_credit_and_say_more(node, start, connect):
         def opening(self, bot):
             return {"mood": "careful"}
 
-    broker = start(Spawn(node, Careful))
+    broker = start(FlowSpawn(node, Careful))
 
     with connect(broker, credit=50) as flow:
         assert flow.total_credit == 2
@@ -125,7 +125,7 @@ def test_z12_broker_and_handlers_work_on_a_port_that_the_application_made(proces
     (there,) = processes(1, spawnable={"Collector": Collector})
     with Node() as node:
         node.listen("127.0.0.1", 0)
-        broker = FlowBroker(node, factory=Spawn(node, Collector, on=there.address))
+        broker = FlowBroker(node, factory=FlowSpawn(node, Collector, on=there.address))
 
         with Flow.connect(f"{node.address}/flow", node=node, timeout=20) as flow:
             flow.put(b"over there")
@@ -138,7 +138,7 @@ def test_a_killed_process_of_handlers_is_noticed_by_the_clients(processes):
     (there,) = processes(1, spawnable={"Collector": Collector})
     with Node() as node:
         node.listen("127.0.0.1", 0)
-        broker = FlowBroker(node, factory=Spawn(node, Collector, on=there.address))
+        broker = FlowBroker(node, factory=FlowSpawn(node, Collector, on=there.address))
         flows = [Flow.connect(broker.ref, node=node, timeout=20) for _ in range(5)]
         there.kill()
 
@@ -171,7 +171,7 @@ def test_z13_the_same_class_is_client_and_handler(node, start, connect):
             await exchange(flow)
 
     seen = []
-    broker = start(Spawn(node, Mirror))
+    broker = start(FlowSpawn(node, Mirror))
     for direction in ("extract", "inject"):
         asyncio.run(client(direction))
 
@@ -194,7 +194,7 @@ def test_z15_a_slow_factory_delays_and_loses_nothing(node, start, connect):
 
     def slow(bot):
         gate.wait(20)
-        return Spawn(node, Collector)(bot)
+        return FlowSpawn(node, Collector)(bot)
 
     broker = start(slow)
     outcomes = []
@@ -291,7 +291,7 @@ def test_a_handler_can_refuse(node, start, connect):
             msg = "not on Sundays"
             raise FlowRefused(msg)
 
-    broker = start(Spawn(node, Picky))
+    broker = start(FlowSpawn(node, Picky))
     with pytest.raises(FlowRefused, match="Sundays"):
         connect(broker)
     assert len(broker) == 0
@@ -301,7 +301,7 @@ def test_a_handler_without_serve_says_what_to_define(node, start, connect):
     class Empty(FlowHandler):
         pass
 
-    broker = start(Spawn(node, Empty))
+    broker = start(FlowSpawn(node, Empty))
 
     flow = connect(broker)
     with pytest.raises(FlowAborted, match="Empty cannot serve flows: define async def serve"):
@@ -310,14 +310,14 @@ def test_a_handler_without_serve_says_what_to_define(node, start, connect):
 
 def test_a_handler_that_cannot_be_spawned_elsewhere_is_a_refusal(node, start, connect):
     node.listen("127.0.0.1", 0)
-    broker = start(Spawn(node, Collector, on=node.address))
+    broker = start(FlowSpawn(node, Collector, on=node.address))
 
     with pytest.raises(FlowRefused, match="spawned"):
         connect(broker)
 
 
 def test_a_crashed_handler_is_noticed_by_its_client(node, start, connect):
-    broker = start(Spawn(node, Crashing))
+    broker = start(FlowSpawn(node, Crashing))
     flow = connect(broker, credit=1)
     flow.put(b"x")
 
@@ -352,7 +352,7 @@ def test_a_client_that_breaks_off_is_noticed_by_its_handler(node, start, connect
         def flow_failed(self, bot, error):
             failed.append(str(error))
 
-    broker = start(Spawn(node, Watching))
+    broker = start(FlowSpawn(node, Watching))
     with pytest.raises(KeyError), connect(broker) as flow:
         flow.peer_attributes["sorry"]
     eventually(lambda: failed)
@@ -406,7 +406,7 @@ def test_waits_end_in_time(node, start):
 
 
 def test_a_peer_that_takes_nothing_more_ends_its_flow_only(node, start, connect, monkeypatch):
-    broker = start(Spawn(node, Collector))
+    broker = start(FlowSpawn(node, Collector))
     fine, stuck = connect(broker), connect(broker)
     target = stuck._link._sender
 
@@ -449,7 +449,7 @@ def test_a_handler_can_publish_to_topics(node, start, connect):
                 Hub.of(self.node).publish("flows/raw", bytes(dat).decode())
 
     Hub.of(node).add_receiver(Box(), ["flows"], sees_own=True).result(20)
-    broker = start(Spawn(node, Publishing))
+    broker = start(FlowSpawn(node, Publishing))
     with connect(broker) as flow:
         flow.put("news")
 

@@ -4,7 +4,7 @@ import pytest
 
 from callboard import Actor, handler
 from callboard.flow import Flow, FlowBroker, FlowError, FlowHandler
-from callboard.flow.factories import Spawn
+from callboard.flow.factories import FlowSpawn
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def test_every_survivor_ends_with_eot_or_an_error_and_the_table_is_empty(cluster
     spawned = []
 
     def somewhere(bot):
-        return Spawn(b, Worker, on=c.address if bot.cid % 2 else None)(bot)
+        return FlowSpawn(b, Worker, on=c.address if bot.cid % 2 else None)(bot)
 
     broker = FlowBroker(b, factory=somewhere)
     there = a.ref(str(broker.ref))

@@ -17,7 +17,7 @@ from callboard.flow import (
     FlowRefused,
     FlowTimeout,
 )
-from callboard.flow.factories import Spawn
+from callboard.flow.factories import FlowSpawn
 from callboard.flow.protocol.message import Message
 from callboard.proxies.errors import PublicAddress
 from tests.callboard.flow.cast import Collector, Crashing, Numbers
@@ -42,7 +42,7 @@ def serve(request, node):
 
     def start(factory=None):
         def by_direction(bot):
-            return Spawn(node, Collector if bot.direction == "inject" else Numbers)(bot)
+            return FlowSpawn(node, Collector if bot.direction == "inject" else Numbers)(bot)
 
         broker = FlowBroker.bind(request.param, factory=factory or by_direction)
         made.append(broker)
@@ -79,7 +79,7 @@ def test_the_twins_work(serve):
 def test_refusals_and_crashes_reach_the_client(serve, node):
     with pytest.raises(FlowRefused, match="no handler"):
         Flow.connect(serve(lambda bot: None).address, timeout=20)
-    flow = Flow.connect(serve(Spawn(node, Crashing)).address, timeout=20)
+    flow = Flow.connect(serve(FlowSpawn(node, Crashing)).address, timeout=20)
     flow.put(b"x")
     with pytest.raises(FlowAborted, match="paper"):
         flow.close()
@@ -101,7 +101,7 @@ class Stumbling(FlowHandler):
 
 def test_last_words_are_read_before_a_handler_is_lost(serve, node):
     """A send finds that the handler is gone before the broker has read why it ended."""
-    broker = serve(Spawn(node, Stumbling))
+    broker = serve(FlowSpawn(node, Stumbling))
     ends = queue.Queue()
     broker.post(lambda: ends.put(broker.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)))
     gone = ends.get(timeout=20)
@@ -155,7 +155,7 @@ def test_closing_the_broker_ends_its_flows(serve):
 
 def test_frames_on_the_wire_are_those_of_the_originals(node):
     """A DEALER sends an empty frame, prefix, coordinates and payload; strangers are dropped."""
-    with FlowBroker.bind("tcp://127.0.0.1:0", factory=Spawn(node, Collector)) as broker:
+    with FlowBroker.bind("tcp://127.0.0.1:0", factory=FlowSpawn(node, Collector)) as broker:
         sock = zmq.Context.instance().socket(zmq.DEALER)
         sock.setsockopt(zmq.RCVTIMEO, 20_000)
         sock.connect(broker.address)

@@ -5,8 +5,8 @@ import random
 from typing import Any
 
 from callboard.mqtt.router.limits import Limits
-from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, Link
-from callboard.mqtt.router.machine import RouterMachine, Turn
+from callboard.mqtt.router.link import UNSCHEDULE, Access, Disconnected, RouterLink
+from callboard.mqtt.router.machine import RouterMachine, RouterTurn
 from callboard.mqtt.wire.codec import decode, encode
 from callboard.mqtt.wire.packet import (
     V5,
@@ -45,7 +45,7 @@ def packets_of(data: bytes, version: int) -> list[Packet]:
     return found
 
 
-def deliver(link: Link, notifications: list[Any]) -> None:
+def deliver(link: RouterLink, notifications: list[Any]) -> None:
     """Put the packets of a turn into a link's buffer, as the router's driver does."""
     link.outgoing += notifications
     if not link.is_woken:
@@ -65,7 +65,7 @@ class Stage:
             make_client_id=lambda: f"auto-{next(names)}",
             chance=random.Random(7),
         )
-        self.turns: list[Turn] = []
+        self.turns: list[RouterTurn] = []
 
     def post(self, event: Any) -> None:
         self.machine.events.append(event)
@@ -128,7 +128,7 @@ class Client:
         connect = Connect(
             client_id, clean, keep_alive, will=will, version=version, properties=said
         )
-        self.link = Link(stage, connect, self.wake, access=access, is_local=is_local)
+        self.link = RouterLink(stage, connect, self.wake, access=access, is_local=is_local)
         self.link.begin()
         stage.run()
         self.connack = self.inbox.pop(0) if self.inbox else None

@@ -25,7 +25,7 @@ from callboard.actors.errors import WouldDeadlock
 from callboard.actors.mailbox import Mailbox
 from callboard.commitlog import CommitLog, LogReader
 from callboard.flow import Bot, Flow, FlowBroker, FlowHandler
-from callboard.flow.factories import Spawn
+from callboard.flow.factories import FlowSpawn
 from callboard.flow.protocol.message import Message as FlowMessage
 from callboard.flow.record_file import RecordFile, read_records
 from callboard.gateway import Gateway, Module
@@ -192,7 +192,7 @@ class FlowPart(Part):
     def __init__(self):
         super().__init__()
         self.node = Node("handlers")
-        self.broker = FlowBroker.bind("basp://127.0.0.1:0", factory=Spawn(self.node, Taker))
+        self.broker = FlowBroker.bind("basp://127.0.0.1:0", factory=FlowSpawn(self.node, Taker))
         self.node.connect(self.broker.node.address)
         self.flow = Flow.connect(self.broker.address, credit=1000, timeout=HANG)
 

@@ -24,9 +24,9 @@ from callboard.zeek.json_message import content_to_json
 from callboard.zeek.web_socket import (
     PING_INTERVAL,
     SILENCE_LIMIT,
-    Admission,
     ErrorFrame,
     SessionState,
+    WebSocketAdmission,
     ZeekClientSession,
     ZeekServerSession,
     checked_name,
@@ -35,7 +35,7 @@ from callboard.zeek.web_socket import (
 from tests.callboard.zeek.conversation import frames
 
 LIMIT = 4_096
-ANYBODY = Admission()
+ANYBODY = WebSocketAdmission()
 SEVEN = data_to_cbor(Data(Count(7)))
 
 
@@ -122,7 +122,7 @@ def test_a_client_sends_nothing_before_the_ack_and_a_server_takes_what_comes_bef
     session = ZeekClientSession(parse_address("ws://zeek"), lambda: ("/a",), 0.0, limit=LIMIT)
     client, server = (
         End(session),
-        End(ZeekServerSession(Admission(), "e", "v", 0.0, limit=LIMIT)),
+        End(ZeekServerSession(WebSocketAdmission(), "e", "v", 0.0, limit=LIMIT)),
     )
     client.carry_out(session.start())
     assert session.send("text") == b""
@@ -156,7 +156,7 @@ def test_the_recorded_mistakes_get_error_frames_with_their_numbers_and_the_conne
 @pytest.mark.parametrize("text", ['{"a":1}', "[1]", "nonsense", '["\\ud800"]', "[" * 9_000])
 def test_a_filter_that_is_no_list_of_texts_ends_the_connection_with_a_reason(text):
     pair = Pair()
-    server = ZeekServerSession(Admission(), "e", "v", 0.0, limit=1 << 20)
+    server = ZeekServerSession(WebSocketAdmission(), "e", "v", 0.0, limit=1 << 20)
     end = End(server)
     core = ClientProtocol(parse_uri("ws://zeek/v1/messages/json"))
     core.send_request(core.connect())
@@ -174,18 +174,23 @@ def test_a_filter_that_is_no_list_of_texts_ends_the_connection_with_a_reason(tex
 @pytest.mark.parametrize(
     ("entry", "url", "headers", "status"),
     [
-        (Admission(), "ws://zeek/other", {}, "400"),
-        (Admission(), "ws://zeek", {"X-Application-Name": "a b"}, "400"),
-        (Admission(), "ws://zeek", {"Origin": "https://evil.example"}, "403"),
+        (WebSocketAdmission(), "ws://zeek/other", {}, "400"),
+        (WebSocketAdmission(), "ws://zeek", {"X-Application-Name": "a b"}, "400"),
+        (WebSocketAdmission(), "ws://zeek", {"Origin": "https://evil.example"}, "403"),
         (
-            Admission(origins=("https://ours",)),
+            WebSocketAdmission(origins=("https://ours",)),
             "ws://zeek",
             {"Origin": "http://localhost"},
             "403",
         ),
-        (Admission({"ann": "s3cret"}), "ws://zeek", {}, "401"),
-        (Admission({"ann": "s3cret"}), "ws://zeek", {"Authorization": "Bearer s3cre"}, "401"),
-        (Admission({"ann": "s3cret"}), "ws://zeek?token=wrong", {}, "401"),
+        (WebSocketAdmission({"ann": "s3cret"}), "ws://zeek", {}, "401"),
+        (
+            WebSocketAdmission({"ann": "s3cret"}),
+            "ws://zeek",
+            {"Authorization": "Bearer s3cre"},
+            "401",
+        ),
+        (WebSocketAdmission({"ann": "s3cret"}), "ws://zeek?token=wrong", {}, "401"),
     ],
 )
 def test_who_may_not_come_in_is_told_by_http(entry, url, headers, status):
@@ -201,20 +206,30 @@ def test_who_may_not_come_in_is_told_by_http(entry, url, headers, status):
     ("entry", "url", "headers", "name"),
     [
         (
-            Admission({"ann": "s3cret", "bob": "t"}),
+            WebSocketAdmission({"ann": "s3cret", "bob": "t"}),
             "ws://zeek",
             {"Authorization": "Bearer t"},
             "bob",
         ),
         (
-            Admission({"ann": "s3cret"}),
+            WebSocketAdmission({"ann": "s3cret"}),
             "ws://zeek?token=s3cret",
             {"Origin": "https://x"},
             "ann",
         ),
-        (Admission(), "ws://zeek", {"X-Application-Name": "zeek/node-1"}, "zeek/node-1"),
-        (Admission(), "ws://zeek", {"Origin": "http://localhost:8000"}, ""),
-        (Admission(origins=("https://ours",)), "ws://zeek", {"Origin": "https://ours"}, ""),
+        (
+            WebSocketAdmission(),
+            "ws://zeek",
+            {"X-Application-Name": "zeek/node-1"},
+            "zeek/node-1",
+        ),
+        (WebSocketAdmission(), "ws://zeek", {"Origin": "http://localhost:8000"}, ""),
+        (
+            WebSocketAdmission(origins=("https://ours",)),
+            "ws://zeek",
+            {"Origin": "https://ours"},
+            "",
+        ),
     ],
 )
 def test_who_may_come_in_is_known_by_name(entry, url, headers, name):
@@ -374,7 +389,7 @@ def test_an_error_instead_of_the_ack_is_told():
     client = End(session)
     client.carry_out(session.start())
     server = pair.server.machine
-    other = End(ZeekServerSession(Admission(), "e", "v", 0.0, limit=LIMIT))
+    other = End(ZeekServerSession(WebSocketAdmission(), "e", "v", 0.0, limit=LIMIT))
     other.take(client.out)
     client.take(other.out)
     other.machine.state = SessionState.OPEN
@@ -422,7 +437,7 @@ class Sessions(RuleBasedStateMachine):
         )
         self.ends = [
             End(session),
-            End(ZeekServerSession(Admission(), "e", "v", 0.0, limit=LIMIT)),
+            End(ZeekServerSession(WebSocketAdmission(), "e", "v", 0.0, limit=LIMIT)),
         ]
         self.ends[0].carry_out(session.start())
         self.sent = [[], []]
@@ -480,7 +495,7 @@ def test_any_bytes_are_taken_or_end_the_connection(data, which):
     pair = Pair()
     end = (pair.client, pair.server)[which % 2]
     if which > 1:  # before the handshake
-        end = End(ZeekServerSession(Admission(), "e", "v", 0.0, limit=LIMIT))
+        end = End(ZeekServerSession(WebSocketAdmission(), "e", "v", 0.0, limit=LIMIT))
 
     end.take(data)
     if not end.closed:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pytest
 
 from callboard import Actor, Node, Rights, handler, traced
-from callboard.pipeline.progress import Progress, Status
+from callboard.pipeline.progress import Progress, QueryStatus
 from tests.callboard.dashboard.browser import a_browser
 from tests.callboard.dashboard.conftest import NASTY, Client, Cluster, Counter, Failing
 from tests.callboard.entity.journal.carts import Cart
@@ -322,7 +322,7 @@ def test_running_queries_and_their_results_are_shown(cluster, page):
     progress = {"query": "quantiles", "batch": 7, "rows": 100, "rate": 50.0, "seconds": 2.0}
     progress |= {"offset": 900, "end": 1_000, "watermark": "", "at": ""}
     now = datetime.now(UTC).isoformat()
-    status = Status("quantiles", "/logs/<b>cpu</b>", 5, "<i>host</i>", now, updated=now)
+    status = QueryStatus("quantiles", "/logs/<b>cpu</b>", 5, "<i>host</i>", now, updated=now)
     status = replace(status, undecodable=3, last=Progress(**progress))
     shown = page("queries")
     shown.shows("No query tells how far it is", "callboard pipeline run")

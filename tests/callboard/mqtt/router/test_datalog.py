@@ -4,12 +4,12 @@ import pytest
 
 from callboard.mqtt.router.datalog import CursorJump, DataLog
 from callboard.mqtt.router.limits import CustomSegment, Limits
-from callboard.mqtt.router.message import Run
+from callboard.mqtt.router.message import MessageRun
 from tests.callboard.mqtt.stage import Stage
 
 
-def run(payloads: list[bytes]) -> Run:
-    return Run.of_payloads(b"t", payloads, qos=1, publisher="p")
+def run(payloads: list[bytes]) -> MessageRun:
+    return MessageRun.of_payloads(b"t", payloads, qos=1, publisher="p")
 
 
 def test_readv_finds_messages_by_their_offset_over_segment_borders() -> None:

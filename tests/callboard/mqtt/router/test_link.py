@@ -9,8 +9,8 @@ from callboard.mqtt.router.link import (
     DeviceData,
     Disconnected,
     DisconnectRequested,
-    Link,
     Ready,
+    RouterLink,
 )
 from callboard.mqtt.wire.packet import Connect as ConnectPacket
 from callboard.mqtt.wire.reason_code import ReasonCode
@@ -23,7 +23,7 @@ class Ends:
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
         self.wakes = 0
-        self.link = Link(self, ConnectPacket("c"), self.wake)
+        self.link = RouterLink(self, ConnectPacket("c"), self.wake)
 
     def post(self, event: Any) -> None:
         self.events.append(event)

@@ -3,30 +3,30 @@
 import pytest
 
 from callboard.mqtt.router.delivery import MOST_READY, Delivery
-from callboard.mqtt.router.effects import Turn
+from callboard.mqtt.router.effects import RouterTurn
 from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import UNSCHEDULE
 from callboard.mqtt.router.machine import MOST_EVENTS
-from callboard.mqtt.router.message import Run
-from callboard.mqtt.router.session import Cause, Status
+from callboard.mqtt.router.message import MessageRun
+from callboard.mqtt.router.session import Cause, ConnectionStatus
 from callboard.mqtt.wire.packet import V4, PubAck, Publish, PubRel
 from tests.callboard.mqtt.stage import Stage
 
-READY, BUSY = Status.READY, Status.BUSY
-CAUGHT_UP, FULL = Status.CAUGHT_UP, Status.INFLIGHT_FULL
+READY, BUSY = ConnectionStatus.READY, ConnectionStatus.BUSY
+CAUGHT_UP, FULL = ConnectionStatus.CAUGHT_UP, ConnectionStatus.INFLIGHT_FULL
 
 
 @pytest.mark.parametrize("cause", list(Cause))
-@pytest.mark.parametrize("status", list(Status))
+@pytest.mark.parametrize("status", list(ConnectionStatus))
 def test_scheduler_transitions(stage, status, cause) -> None:
     wakes = {
         Cause.INIT: {BUSY},
         Cause.READY: {BUSY},
         Cause.NEW_FILTER: {CAUGHT_UP},
         Cause.FRESH_DATA: {CAUGHT_UP},
-        Cause.INCOMING_ACK: {CAUGHT_UP, FULL, Status.FETCHING},
-        Cause.ACKS: {CAUGHT_UP, FULL, Status.FETCHING},
-        Cause.FETCHED: {Status.FETCHING},
+        Cause.INCOMING_ACK: {CAUGHT_UP, FULL, ConnectionStatus.FETCHING},
+        Cause.ACKS: {CAUGHT_UP, FULL, ConnectionStatus.FETCHING},
+        Cause.FETCHED: {ConnectionStatus.FETCHING},
     }
     stage.client("c")
     delivery = stage.machine.delivery
@@ -39,7 +39,7 @@ def test_scheduler_transitions(stage, status, cause) -> None:
     assert status_of(stage, "c") is (READY if status in wakes[cause] else status)
 
 
-def status_of(stage: Stage, client_id: str) -> Status:
+def status_of(stage: Stage, client_id: str) -> ConnectionStatus:
     return stage.machine.sessions.connections[client_id].session.status
 
 
@@ -153,7 +153,7 @@ def test_run_inner_without_anything_to_do_is_idle(stage) -> None:
     stage.client("c")
 
     assert stage.machine.is_idle
-    assert stage.machine.run_turn(1.0) == Turn()
+    assert stage.machine.run_turn(1.0) == RouterTurn()
 
 
 def test_consume_serves_many_filters_of_one_connection_in_rounds(stage) -> None:
@@ -206,7 +206,7 @@ def test_the_next_append_wakes_all_waiters(stage) -> None:
     log, publisher = stage.machine.logs.get("t"), stage.client("p")
     before = len(log.waiters)
 
-    run = Run.of_payloads(b"t", [b"x"], qos=0, publisher="p")
+    run = MessageRun.of_payloads(b"t", [b"x"], qos=0, publisher="p")
     stage.machine.logs.append(run, stage.machine.logs.route(b"t"))
 
     assert (before, len(log.waiters)) == (3, 0)

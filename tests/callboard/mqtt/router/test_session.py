@@ -2,9 +2,9 @@
 
 import pytest
 
-from callboard.mqtt.router.effects import Turn
+from callboard.mqtt.router.effects import RouterTurn
 from callboard.mqtt.router.limits import Limits
-from callboard.mqtt.router.link import Link
+from callboard.mqtt.router.link import RouterLink
 from callboard.mqtt.router.sessions import KEPT
 from callboard.mqtt.wire.packet import (
     V4,
@@ -385,14 +385,14 @@ def test_histories_of_disconnected_clients_are_bounded(stage) -> None:
 
 
 def test_connect_writes_the_connack_to_the_link_and_creates_all_parts(stage) -> None:
-    link = Link(stage, Connect("s", version=V4), lambda: None)
+    link = RouterLink(stage, Connect("s", version=V4), lambda: None)
     link.begin()
 
     stage.machine.run_turn(0.0)
     turn = stage.machine.run_turn(0.0)
 
     connection = stage.machine.sessions.by_link[link]
-    assert turn == Turn()
+    assert turn == RouterTurn()
     assert connection is stage.machine.sessions.connections["s"]
     assert connection.session.connection is connection
     assert (connection.link, connection.acks) == (link, [])
