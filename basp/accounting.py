@@ -154,7 +154,7 @@ class Account(_Sent):
         return written_off + rest
 
     def lose_unsent(self, count: int) -> None:
-        """Count queued messages, which have no position yet, as sent and lost."""
+        """Count queued messages without a position as sent and lost."""
         self.sent += count
         self.lost += count
         self._base += count
@@ -165,7 +165,7 @@ class Account(_Sent):
         return 0 < (epoch - self.epoch) % EPOCH_COUNT < EPOCH_COUNT - FAR_EPOCHS
 
     def is_closed(self, epoch: int) -> bool:
-        """Return whether a past epoch has no messages in flight."""
+        """Return whether a past epoch has ended without messages in flight."""
         is_open = any(past.number == epoch for past in self._open)
         return epoch != self.epoch and not is_open and not self.is_ahead(epoch)
 
@@ -241,7 +241,7 @@ class Arrivals:
 
     @property
     def total(self) -> int:
-        """All messages of the epoch so far."""
+        """Number of messages of the epoch."""
         return self.delivered + self.dead_letters + self.given_up
 
 

@@ -3,10 +3,10 @@
 ======================= ========================== ==================================
 operation               operation data             payload
 ======================= ========================== ==================================
-announce_proxy_instance sightings                  empty; destination actor = whom
+announce_proxy_instance sightings                  empty; names the destination actor
 down_message            ordinal of the exit reason empty, or CBOR text: the detail;
                                                    source actor = who ended
-release_proxy_instance  sightings, at least 1      empty; destination actor = whom
+release_proxy_instance  sightings, at least 1      empty; names the destination actor
 ======================= ========================== ==================================
 """
 

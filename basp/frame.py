@@ -26,7 +26,7 @@ RawFrame = tuple[int, int, int, bytes, bytes, int, int, bytes]
 
 
 class Frame(NamedTuple):
-    """One frame; see :mod:`callboard.basp.header` for what the fields mean."""
+    """One frame; for its fields see :mod:`callboard.basp.header`."""
 
     operation: int
     length: int
@@ -108,7 +108,7 @@ class FrameReader:
 
     @property
     def other_wire(self) -> str:
-        """The other protocol to which an incomplete header belongs; "" if none is known."""
+        """Name of the other protocol of an incomplete header; "" if it is not known."""
         wire = wire_of(self._head)
         return "" if wire == OURS else wire
 

@@ -140,7 +140,7 @@ class LinkGuard(StrEnum):
     """Protection of a link against frames that its peer did not send.
 
     Attributes:
-        NONE: no protection; there is no secret.
+        NONE: no protection, because there is no secret.
         SEAL: each batch has a MAC.
         TLS: both sides have certificates, and the proof is bound to the TLS connection.
         FIRST_WORDS: only the start proves a secret, as in release 0.1; a relay can speak for
@@ -638,7 +638,7 @@ class Introduction:
             self._key = proven[0]
 
     def _admit(self) -> None:
-        """Refuse a proven peer that has no rights on this node."""
+        """Refuse a proven peer without rights on this node."""
         admit = self._config.admit
         if admit is None:
             return

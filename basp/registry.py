@@ -121,7 +121,7 @@ class EnumType(MessageType):
         """Return the member of a name.
 
         Raises:
-            MessageVersion: the enum has no such member.
+            MessageVersion: the name is unknown.
             MalformedPayload: the content is not a text.
         """
         if type(content) is not str:
@@ -452,7 +452,7 @@ class MessageRegistry:
         return read
 
     def advice(self, cls: type) -> str:
-        """Return advice how to make a class a message, or what to send instead."""
+        """Return advice on making a class a message, or on a substitute."""
         if cls in _NEVER_SENT:
             return "code cannot be sent; send a value, or a message that names the action"
         register = f'register it with @message("{cls.__name__}")'
@@ -524,7 +524,7 @@ def _parameters(cls: type) -> tuple[Parameter, ...]:
 
 
 def _default_maker(field: "dataclasses.Field[Any]") -> Callable[[], object] | None:
-    """Return a function that creates the default of a field; None if it has no default."""
+    """Return a function that creates the default of a field; None if a value is required."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory
     if field.default is not dataclasses.MISSING:

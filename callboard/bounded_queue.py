@@ -29,7 +29,7 @@ SubscriptionPolicy = Literal["drop_oldest", "drop_newest", "wait"]
 
 
 class BoundedQueue(Generic[T]):
-    """A queue with limits in items and bytes, which drops what does not fit.
+    """A queue with limits in items and bytes, which drops items that do not fit.
 
     One thread may append items while another one removes them.
 

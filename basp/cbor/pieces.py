@@ -110,7 +110,7 @@ def _head(payload: bytes, offset: int) -> tuple[int, int, int]:
         Its major type, its argument, and the offset of its end.
 
     Raises:
-        MalformedPayload: the item is truncated, or has no definite length.
+        MalformedPayload: the item is truncated, or its length is indefinite.
     """
     if offset >= len(payload):
         raise _truncated(payload)
@@ -208,7 +208,7 @@ def find_references(payload: bytes, limit: int) -> list[Named]:
     """Return the targets of all references in a payload.
 
     Args:
-        payload: the bytes; one search excludes most payloads, which have no reference.
+        payload: the bytes; one search excludes most payloads, which contain none.
         limit: bytes of heads and short items to scan; long strings are skipped and not counted.
 
     Raises:

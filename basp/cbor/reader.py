@@ -151,7 +151,7 @@ class CborReader:
     ) -> Generator[None, None, list[Any]]:
         """Return the items that fill the rest of a large payload; yield between pieces.
 
-        Unlike `read`, it refuses large items of indefinite length, and it has no raw tags.
+        Unlike `read`, it refuses large items of indefinite length, and supports no raw tags.
 
         Args:
             payload: the bytes, which were weighed: see `callboard.basp.cbor.pieces`.

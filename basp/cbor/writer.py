@@ -43,7 +43,7 @@ _dumps = cbor2.dumps
 
 
 class Unserializable(Exception):
-    """A value has no encoder; the codec searches for its path in the message afterwards."""
+    """A value cannot be encoded; the codec searches for its path in the message afterwards."""
 
 
 def too_deep(limit: int) -> Unserializable:
@@ -94,7 +94,7 @@ def encode_text(value: str, _depth: int = 0) -> bytes:
     """Encode a string.
 
     Raises:
-        UnicodeEncodeError: the string has no UTF-8 form.
+        UnicodeEncodeError: UTF-8 cannot encode the string.
     """
     text = value.encode()
     size = len(text)
@@ -166,7 +166,7 @@ _LATE_ENCODERS: Final[Mapping[tuple[str, str], Encoder]] = {
 
 
 class EncoderTable(dict[type, Encoder]):
-    """Encoders by exact class; the owner adds those of its own classes."""
+    """Encoders by exact class; the owner adds encoders of its own classes."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class EncoderTable(dict[type, Encoder]):
         """Add the encoder of a new class to the table, and return it.
 
         Raises:
-            Unserializable: the class has no wire form.
+            Unserializable: the class cannot be encoded.
         """
         module, name = cls.__module__, cls.__qualname__
         encoder = _LATE_ENCODERS.get((module, name))
@@ -208,7 +208,7 @@ class EncoderTable(dict[type, Encoder]):
         """Encode a value that has ``depth`` containers around it.
 
         Raises:
-            Unserializable: the value, or a part of it, has no wire form.
+            Unserializable: the value, or a part of it, cannot be encoded.
         """
         return self[type(value)](value, depth)
 

@@ -70,7 +70,7 @@ HELD_LIMIT: Final = 100_000
 #: Bytes of the payloads held for one source, if there are at least two.
 HELD_BYTES: Final = 32 * 1024 * 1024
 
-#: Epochs by which the position of a dispatch may differ from the expected one.
+#: Greatest difference in epochs between the position of a dispatch and the expected one.
 FAR_EPOCHS: Final = 24
 
 _POSITION_COUNT: Final = POSITION_MASK + 1

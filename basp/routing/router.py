@@ -177,7 +177,7 @@ class Router:
 
     @property
     def reachable(self) -> frozenset[NodeId]:
-        """All other nodes to which a path is known."""
+        """All other nodes with a known path."""
         return frozenset(self._best)
 
     def path(self, destination: NodeId) -> tuple[NodeId, ...]:
@@ -409,7 +409,7 @@ class Router:
         return [Statement(self._self_id, self._stamp, frozenset({leaf}), missing=missing)]
 
     def _answer_leaves(self, changes: Changes) -> None:
-        """End the searches of leaves if there is no other update to send."""
+        """End the searches of leaves without any other update."""
         for leaf in self._leaves:
             statements = self._answer(leaf)
             if statements:

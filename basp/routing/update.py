@@ -83,8 +83,8 @@ class Statement:
         stamp: its sequence number.
         neighbors: all its neighbors at this time.
         seeking: destinations whose last path it lost, and for which it is active.
-        missing: destinations that other nodes seek, and to which it has no path either.
-        beyond: destinations to which its path is too long to be announced.
+        missing: other destinations without a path that other nodes seek.
+        beyond: destinations whose path is too long to be announced.
     """
 
     node: NodeId

@@ -78,7 +78,7 @@ def test_the_keys_of_a_ticket_are_those_that_the_server_reads():
     page = (ROOT / "docs" / "protocols" / "flight.md").read_text()
     server = (ROOT / "callboard" / "commitlog" / "remote" / "server.py").read_text()
 
-    read = set(re.findall(r"asked(?:\.get\(|\[)\"(\w+)\"", server))
+    read = set(re.findall(r"request(?:\.get\(|\[)\"(\w+)\"", server))
 
     assert set(re.findall(r"^\| `(\w+)` \| (?:both|bytes|records)", page, re.MULTILINE)) == read
 
