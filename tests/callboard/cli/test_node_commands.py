@@ -142,7 +142,7 @@ def test_actors_are_stopped_and_a_clean_drain_ends_with_0(app, run_node, capsys)
     assert (code, json.loads(out)) == (0, {"reason": "killed"})
     code, _, err = call(capsys, "actor", "stop", f"{address}/first")
     assert code == 1
-    assert "nobody is registered as 'first'" in err
+    assert "no actor is registered as 'first'" in err
 
     code, out, _ = call(capsys, "node", "drain", address, "--json")
     assert (code, json.loads(out)["left"]) == (0, 0)
