@@ -178,7 +178,7 @@ def test_what_the_disk_refuses_at_the_end_is_counted(make_recorder):
 
     assert (recorder.recorded, recorder.lost, recorder.waiting) == (0, 2, 0)
     assert recorder._hub.events == [NotRecorded("/log", 2)]
-    assert "room" in recorder.error
+    assert "free space" in recorder.error
 
 
 def test_what_is_too_large_for_a_log_is_lost_and_counted(make_recorder, tmp_path, monkeypatch):
