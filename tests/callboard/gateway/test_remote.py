@@ -6,6 +6,7 @@ from callboard import Node
 from callboard.gateway import Gateway, ModuleFailed, ModuleOptions, offer_module
 from callboard.gateway.errors import InvalidEntrypoint
 from callboard.gateway.remote import read_place
+from callboard.gateway.wire.message import Message
 from tests.callboard.gateway.cast import LIMIT, Failing, Quiet, Recorder, Relay
 from tests.polling import eventually
 
@@ -157,6 +158,19 @@ def test_messages_wait_here_for_the_start_of_a_remote_module_if_configured(node,
         gateway.start()
 
         assert kind.made[0].until(1)[0].content == b"early"
+
+
+def test_messages_reach_a_remote_module_before_its_start_unless_they_are_held(broker, there):
+    kind = kept(Recorder)
+    offer_module(there, kind, "recorder")
+    source = broker.add(Quiet)
+    far = broker.add(Quiet, where=read_place(place(there, "recorder")["entrypoint"]))
+    broker.link(source, far)
+
+    broker.publish(source, Message(b"early"))
+
+    assert kind.made[0].until(1)[0].content == b"early"
+    assert kind.made[0].calls == ["create"]
 
 
 @pytest.mark.parametrize(
