@@ -106,7 +106,7 @@ CANCEL_SCAN_LIMIT: Final = 1_000
 LONGEST_CHAIN: Final = 100
 
 #: Number of unanswered askers from which on they are checked for answered ones.
-PROMISES_LOOKED_AT: Final = 64
+PROMISES_CHECKED: Final = 64
 
 #: Guards the tables of watchers while actors end; held for a few operations.
 MONITORS_LOCK: Final = locks.lock("lives of actors", 770)
@@ -1139,9 +1139,9 @@ class Cell(MessageSender):
         promises = self._promises
         if promises is None:
             promises = self._promises = _Promises()
-        elif len(promises) >= promises.look_at:
+        elif len(promises) >= promises.check_at:
             promises[:] = [entry for entry in promises if not entry[0].is_done]
-            promises.look_at = max(PROMISES_LOOKED_AT, 2 * len(promises))
+            promises.check_at = max(PROMISES_CHECKED, 2 * len(promises))
         due = due_of(sender, self.runner.now())
         promises.append((sender, due))
         if due < math.inf and not promises.is_timed:
@@ -1505,12 +1505,12 @@ class _Promises(list[tuple[Asker, float]]):
     Answered ones and those that have given up are removed from time to time.
     """
 
-    __slots__ = ("is_timed", "look_at")
+    __slots__ = ("is_timed", "check_at")
 
     def __init__(self) -> None:
         super().__init__()
         #: Number of askers at which they are checked for answered ones: twice the number
         #: left by the last check, so that the cost per asker is constant.
-        self.look_at = PROMISES_LOOKED_AT
+        self.check_at = PROMISES_CHECKED
         #: Whether a check for askers of other nodes is scheduled.
         self.is_timed = False

@@ -251,12 +251,12 @@ class Supervisor(Actor):
         """
         if reason == ExitReason.UNREACHABLE:
             if not self._lost:
-                self.after(LOOK_INTERVAL, CallBack(self._look_for_lost))
+                self.after(LOOK_INTERVAL, CallBack(self._check_lost))
             self._lost[ref] = None
             if len(self._lost) > LOST_LIMIT:
                 del self._lost[next(iter(self._lost))]
 
-    def _look_for_lost(self) -> None:
+    def _check_lost(self) -> None:
         """Kill incarnations that still run on nodes that are reachable again."""
         is_reachable = self._cell.runtime.remote.is_reachable
         for ref in [ref for ref in self._lost if is_reachable(ref.node_id)]:
@@ -265,7 +265,7 @@ class Supervisor(Actor):
             ref.kill()
             ref.target.monitor(("lost", self), on_down)
         if self._lost:
-            self.after(LOOK_INTERVAL, CallBack(self._look_for_lost))
+            self.after(LOOK_INTERVAL, CallBack(self._check_lost))
 
     def _lost_is_down(self, ref: ActorRef[Any], down: Down) -> None:
         """Remember the incarnation again if its node was lost again; from any thread."""
