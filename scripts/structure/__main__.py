@@ -12,10 +12,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
-    """Print what is worse than its limit; return 1 if anything is."""
+    """Print the figures that are worse than their limits; return 1 if any is."""
     parser = argparse.ArgumentParser(prog="python -m scripts.structure", description=__doc__)
-    parser.add_argument("--all", action="store_true", help="print all figures and their finds")
-    parser.add_argument("--find", metavar="FIGURE", help="print what one figure counts")
+    parser.add_argument("--all", action="store_true", help="print all figures")
+    parser.add_argument(
+        "--find", metavar="FIGURE", help="print the places that one figure counts"
+    )
     parser.add_argument("--tighten", action="store_true", help="write better figures as limits")
     options = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Circles of imports: files each of which imports, directly or not, all others."""
+"""Circles of imports: groups of files that import each other, directly or not."""
 
 from collections.abc import Iterable, Mapping
 
@@ -23,7 +23,7 @@ def import_graph(files: Iterable[SourceFile]) -> dict[str, set[str]]:
 
 
 def _path_of(name: str, paths: Mapping[str, str]) -> str | None:
-    """Return the file that defines a dotted name: a module, or what stands in one."""
+    """Return the file that defines a dotted name: a module, or a name in a module."""
     while name:
         if name in paths:
             return paths[name]
@@ -32,37 +32,38 @@ def _path_of(name: str, paths: Mapping[str, str]) -> str | None:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Return the strongly connected components of two nodes and more, the largest first.
+    """Return the strongly connected components with at least two nodes, the largest first.
 
-    Kosaraju's algorithm: in the graph with all edges turned round, what is reached from the
-    node that a search of the graph leaves last is one component; and so on with what is left.
+    Kosaraju's algorithm: a depth-first search of the graph gives the postorder of its nodes.
+    In the graph with reversed edges, searches from the nodes in reverse postorder reach one
+    component each.
     """
-    turned: dict[str, set[str]] = {}
+    reversed_graph: dict[str, set[str]] = {}
     for node, targets in graph.items():
         for target in targets:
-            turned.setdefault(target, set()).add(node)
-    seen: set[str] = set()
-    order = [left for node in graph for left in _leave_order(graph, node, seen)]
-    seen = set()
-    components = [_leave_order(turned, node, seen) for node in reversed(order)]
-    found = [sorted(component) for component in components if len(component) > 1]
-    return sorted(found, key=lambda component: (-len(component), component))
+            reversed_graph.setdefault(target, set()).add(node)
+    visited: set[str] = set()
+    order = [finished for node in graph for finished in _postorder(graph, node, visited)]
+    visited = set()
+    components = [_postorder(reversed_graph, node, visited) for node in reversed(order)]
+    large = [sorted(component) for component in components if len(component) > 1]
+    return sorted(large, key=lambda component: (-len(component), component))
 
 
-def _leave_order(graph: Graph, start: str, seen: set[str]) -> list[str]:
-    """Return the nodes that a search from a node reaches first, in the order it leaves them."""
-    if start in seen:
+def _postorder(graph: Graph, start: str, visited: set[str]) -> list[str]:
+    """Return the new nodes of a depth-first search, in postorder; add them to ``visited``."""
+    if start in visited:
         return []
-    seen.add(start)
-    left: list[str] = []
+    visited.add(start)
+    finished: list[str] = []
     path = [(start, iter(graph.get(start, ())))]
     while path:
         node, targets = path[-1]
-        target = next((target for target in targets if target not in seen), None)
+        target = next((target for target in targets if target not in visited), None)
         if target is None:
-            left.append(node)
+            finished.append(node)
             path.pop()
         else:
-            seen.add(target)
+            visited.add(target)
             path.append((target, iter(graph.get(target, ()))))
-    return left
+    return finished

@@ -1,8 +1,8 @@
-"""What is measured of the source, each figure with what it was found in.
+"""Figures of the source: size, circles, names, docstrings, private names, tests.
 
-Module docstrings, undocumented public names and private names used in the wrong place are
-ruff's business (rules D and SLF), layers and purity are import-linter's; the figures here are
-those that neither knows.
+Ruff checks docstrings of modules, undocumented public names and private names used elsewhere
+(rules D and SLF). Import-linter checks layers and purity. The figures here are checked by
+neither.
 """
 
 import ast
@@ -18,7 +18,7 @@ from scripts.structure.source import Function, SourceFile, canonical
 from scripts.structure.wording import wording_figures
 
 RUNTIME_INTERNALS: Final = ("runner", "cells", "spawn", "closed", "emit", "ref_to")
-"""Attributes of the runtime that rooms above `actors` are not to touch."""
+"""Attributes of the runtime that only `actors` may use."""
 
 NAMED_TUPLE_API: Final = frozenset(
     {"_replace", "_asdict", "_make", "_fields", "_field_defaults"}
@@ -27,8 +27,8 @@ NAMED_TUPLE_API: Final = frozenset(
 _REACH: Final = re.compile(rf"\._cell\b|\bruntime\.(?:{'|'.join(RUNTIME_INTERNALS)})\b")
 
 _SLEEP: Final = re.compile(r"(?<!self\.)(?<!actor\.)\bsleep\((?!0\))")
-"""A call of `sleep` that takes time: `sleep(0)` takes none, and an actor's own `sleep` is what
-is tested. Programs within strings count too, so this looks at text, not at the tree."""
+"""A call of `sleep` that takes time. `sleep(0)` takes none, and `sleep` of an actor is tested
+itself. Programs in strings count, too, so the pattern is for text and not for the tree."""
 
 
 def measure(source: Sequence[SourceFile], tests: Sequence[SourceFile]) -> list[Figure]:
@@ -118,15 +118,15 @@ def function_length(function: Function) -> int:
 
 
 def _circle_figures(source: Sequence[SourceFile]) -> Iterator[Figure]:
-    found = circles(import_graph(source))
-    lines = [f"circle of {len(circle)}: {' '.join(circle)}" for circle in found]
+    groups = circles(import_graph(source))
+    lines = [f"circle of {len(group)}: {' '.join(group)}" for group in groups]
     yield Figure(
-        "circles", len(found), "circles of imports, TYPE_CHECKING counted", found=lines
+        "circles", len(groups), "circles of imports, TYPE_CHECKING counted", found=lines
     )
-    yield Figure("files_in_circles", sum(map(len, found)), "files in circles of imports")
+    yield Figure("files_in_circles", sum(map(len, groups)), "files in circles of imports")
     yield Figure(
         "largest_circle",
-        max(map(len, found), default=0),
+        max(map(len, groups), default=0),
         "files in the largest circle of imports",
     )
 
@@ -215,14 +215,15 @@ def _double_names(source: Sequence[SourceFile]) -> Figure:
 
 
 def _exported(file: SourceFile) -> Iterator[str]:
-    """Yield the names in `__all__`, and those that are imported as themselves."""
+    """Yield the names in `__all__`, and names that are imported as themselves."""
     for node in file.nodes:
         if isinstance(node, ast.alias) and node.name == node.asname:
             yield node.name
         elif (
             isinstance(node, ast.Assign)
             and any(
-                isinstance(each, ast.Name) and each.id == "__all__" for each in node.targets
+                isinstance(target, ast.Name) and target.id == "__all__"
+                for target in node.targets
             )
             and isinstance(node.value, ast.List | ast.Tuple)
         ):
@@ -289,7 +290,7 @@ def private_definitions(file: SourceFile) -> set[str]:
 def private_uses(file: SourceFile) -> Iterator[tuple[int, str]]:
     """Yield line and name of each private name taken from another object or module.
 
-    What a module imported as a whole gives, such as `os._exit`, is not counted.
+    Names of a module that is imported as a whole, such as `os._exit`, are not counted.
     """
     modules = {
         alias.asname or alias.name
@@ -329,7 +330,7 @@ def _sleeps(tests: Sequence[SourceFile]) -> Figure:
 
 
 def _matching_lines(file: SourceFile, pattern: re.Pattern[str]) -> Iterator[str]:
-    """Yield the place of each match of a pattern, with the line it stands in."""
+    """Yield the place and the line of each match of a pattern."""
     for number, line in enumerate(file.text.split("\n"), 1):
         for _ in pattern.findall(line):
             yield f"{file.path}:{number} {line.strip()}"
@@ -339,9 +340,10 @@ def _matching_lines(file: SourceFile, pattern: re.Pattern[str]) -> Iterator[str]
 
 
 def _missing_names(source: Sequence[SourceFile], tests: Sequence[SourceFile]) -> Figure:
-    """Return the names that tests import of a module which has none of that name.
+    """Return the names that tests import from a module that lacks them.
 
-    The type checker does not read the tests, and an import inside a test runs with it only.
+    The type checker does not read the tests, and an import inside a test fails only when this
+    test runs.
     """
     files = {file.module: file for file in (*source, *tests)}
     found = [
@@ -353,11 +355,13 @@ def _missing_names(source: Sequence[SourceFile], tests: Sequence[SourceFile]) ->
         for alias in node.names
         if f"{module}.{alias.name}" not in files and not _has(files[module], alias.name)
     ]
-    return Figure("missing_names", len(found), "imports of names that are gone", found=found)
+    return Figure(
+        "missing_names", len(found), "imports of names that do not exist", found=found
+    )
 
 
 def _has(file: SourceFile, name: str) -> bool:
-    """Return whether a module binds a name, or makes up names by itself."""
+    """Return whether a module binds a name, or has `__getattr__` or a star import."""
     return any(
         (isinstance(node, ast.ClassDef | Function) and node.name in (name, "__getattr__"))
         or (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store))

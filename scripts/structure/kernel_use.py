@@ -36,7 +36,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def attribute_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
-    """Yield how many attributes of classes of the core and the kernel the packages use."""
+    """Yield the numbers of attributes of the core and the kernel that packages use."""
     used = {
         name: files
         for name, files in _used_attributes(list(source)).items()
@@ -72,7 +72,7 @@ def _is_users_attribute(name: str) -> bool:
 
 
 def _used_attributes(source: list[SourceFile]) -> dict[str, set[str]]:
-    """Return the attributes that are used, as `module.Class.attribute`, and who uses them."""
+    """Return the used attributes, as `module.Class.attribute`, with the files that use them."""
     options = Options()
     options.python_version = (3, 11)
     options.export_types = True
@@ -94,12 +94,12 @@ def _used_attributes(source: list[SourceFile]) -> dict[str, set[str]]:
     return used
 
 
-#: Attributes of mypy's nodes that lead out of the file, or to what stands in it once more.
+#: Attributes of mypy's nodes that lead to other files, or to nodes of this file again.
 _ELSEWHERE: Final = frozenset({"analyzed", "info", "names", "node", "type"})
 
 
 def _members(tree: object) -> Iterator[nodes.MemberExpr]:
-    """Yield each `a.b` of a file; mypy's own visitors are compiled, so none is derived."""
+    """Yield each `a.b` of a file. Mypy's visitors are compiled and cannot be subclassed."""
     seen: set[int] = set()
     waiting: list[object] = [tree]
     while waiting:
@@ -111,7 +111,7 @@ def _members(tree: object) -> Iterator[nodes.MemberExpr]:
             if isinstance(node, nodes.MemberExpr):
                 yield node
             for name in _parts(type(node)):
-                with contextlib.suppress(AssertionError, AttributeError):  # not set, or no such
+                with contextlib.suppress(AssertionError, AttributeError):  # not set, or missing
                     waiting.append(getattr(node, name))
 
 
@@ -134,7 +134,7 @@ _PARTS: Final[dict[type, list[str]]] = {}
 def _core_attributes(
     used: nodes.MemberExpr, typed: dict[nodes.Expression, types.Type]
 ) -> Iterator[str]:
-    """Yield the names of the attribute of the core that an expression is."""
+    """Yield the names of the attributes of the core that an expression may be."""
     if isinstance(used.expr, nodes.RefExpr) and isinstance(used.expr.node, nodes.MypyFile):
         module = used.expr.node.fullname
         if is_core(module) or is_kernel(module):
@@ -147,7 +147,7 @@ def _core_attributes(
 
 
 def _owner(info: nodes.TypeInfo, attribute: str) -> str | None:
-    """Return the class of the core that brings an attribute to a class; None for any other."""
+    """Return the class of the core that defines an attribute of a class; None for others."""
     for base in info.mro:
         if attribute in base.names:
             is_ours = is_core(base.module_name) or is_kernel(base.module_name)
@@ -178,9 +178,11 @@ def _classes_of(given: types.Type | None) -> Iterator[nodes.TypeInfo]:
 
 
 def main() -> int:
-    """Print the figures, and what they count if that is asked for."""
+    """Print the figures, and on request the counted names."""
     parser = argparse.ArgumentParser(prog="python -m scripts.structure.kernel_use")
-    parser.add_argument("--find", metavar="FIGURE", help="print what one figure counts")
+    parser.add_argument(
+        "--find", metavar="FIGURE", help="print the names that one figure counts"
+    )
     parser.add_argument("--imports", action="store_true", help="leave the attributes out")
     options = parser.parse_args()
 

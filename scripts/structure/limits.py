@@ -1,7 +1,7 @@
-"""Limits that only go down, in a TOML file beside this one.
+"""Limits that only go down, in a TOML file next to this one.
 
-A figure may be better than its limit at any time; what is worse fails. Lowering the limits is
-a step of its own, so that two changes that both improve a figure do not collide in the file.
+A figure may be better than its limit; a worse one fails. Limits are lowered in a separate step,
+so two changes that both improve a figure do not conflict in the file.
 """
 
 import re
@@ -49,7 +49,7 @@ class Limits:
         ]
 
     def tighten(self, figures: Iterable[Figure]) -> None:
-        """Write what is better than its limit into the file; the rest of the file stays."""
+        """Write better figures as limits into the file; keep the rest of the file."""
         text = self._path.read_text()
         for figure in figures:
             if self._is_improved(figure):

@@ -1,21 +1,21 @@
 """The way of an MQTT PUBLISH through the router, file by file.
 
 A router runs in this process with one publisher and one subscriber on TCP sockets, and
-`sys.setprofile` sees each call on the threads that the router starts. The way of a PUBLISH
-begins with the system call that reads its bytes, in the file that makes it, and ends with the
-one that writes the last bytes caused by it: those for the subscriber, and for QoS 1 the PUBACK,
-whichever is later. What happens before (the poller, its dispatch) and after is not part of it.
+`sys.setprofile` reports each call on the threads of the router. The way of a PUBLISH starts
+with the system call that reads its bytes, and ends with the one that writes the last bytes that
+it causes: the bytes for the subscriber or, with QoS 1, the PUBACK, whichever is later. The
+poller and its dispatch before, and all work after, do not count.
 
-- A *call* is a Python function of ours that is entered: a coroutine or generator that is
-  resumed too, calls of the standard library not. The return from a call, back into the file
-  of the caller, is not counted: a file that calls ten helpers in one other file and goes on in
-  between makes two stays, not twenty.
+- A *call* is an entered Python function of ours, including a resumed coroutine or generator.
+  Calls of the standard library do not count. A return from a call into the file of the caller
+  does not count either: a file that calls ten functions in one other file makes two stays, not
+  twenty.
 - A *stay* is a run of calls in one file.
 - A *return* is a stay in a file that was left before, so `returns = stays - files`.
 
-For QoS 1 the way up to the subscriber's bytes is counted also by itself, as
-`publish_qos_1_delivery`. Other work of the router, such as a timer, may fall into one PUBLISH
-and only adds calls; hence several are sent, and the shortest way counts.
+For QoS 1 the way up to the subscriber's bytes is also counted alone, as
+`publish_qos_1_delivery`. Other work of the router, such as a timer, may happen during a PUBLISH
+and adds calls. Therefore several messages are sent, and the shortest way counts.
 """
 
 import argparse
@@ -110,7 +110,7 @@ class Recorder:
         threading.setprofile(None)
 
     def clear(self) -> None:
-        """Forget what was seen."""
+        """Forget the recorded events."""
         self._events.clear()
 
     def way(self, writes: int) -> Way:

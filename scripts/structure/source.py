@@ -13,7 +13,7 @@ ROOMS: Final = ("actors", "basp", "proxies", "callboard")
 """The folders of the installed packages."""
 
 TEMPLATES: Final = "project"
-"""The folder of templates for users' projects, which are not source of ours."""
+"""The folder of templates for users' projects, which are not measured."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -66,10 +66,7 @@ class SourceFile:
         return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
 
     def imported_names(self) -> Iterator[str]:
-        """Yield the dotted name of all that the file imports, under TYPE_CHECKING too.
-
-        What it imports by a string counts as well.
-        """
+        """Yield the dotted names that the file imports, also under TYPE_CHECKING or by a string."""
         yield from self.strings_imported()
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -78,11 +75,11 @@ class SourceFile:
                 yield from (alias.name for alias in node.names)
 
     def strings_imported(self) -> Iterator[str]:
-        """Yield the names of modules of ours that are imported by a string.
+        """Yield the names of our modules that are imported by a string.
 
-        In `composition.py` each string that is such a name is one: it fills slots with them. In
-        other files it is an argument of `import_module`; a name that is put together counts as
-        its constant start, which ends with a dot: all of that package may be meant.
+        In `composition.py` every string with such a name counts, because it fills slots. In
+        other files the arguments of `import_module` count. Of a formatted name, the constant
+        start counts, which ends with a dot: it may be any module of that package.
         """
         fills = self.path.name == "composition.py"
         for node in self.nodes:
@@ -97,7 +94,7 @@ class SourceFile:
                 yield found.replace(":", ".")
 
     def imports_from(self) -> Iterator[tuple[str, str]]:
-        """Yield module and name of all that is imported; `*` for a module as a whole."""
+        """Yield module and name of each import; the name is `*` for a whole module."""
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 yield from ((node.module, alias.name) for alias in node.names)
@@ -111,7 +108,7 @@ _OURS: Final = re.compile(r"callboard(\.\w+)+\.?(:\w+)?").fullmatch
 
 
 def _start_of(name: ast.expr) -> str:
-    """Return the constant start of a text: all of it where nothing is put in."""
+    """Return the constant start of a text: a whole constant, or the start of a formatted text."""
     match name:
         case ast.Constant(value=str(text)):
             return text
@@ -126,14 +123,14 @@ def _start_of(name: ast.expr) -> str:
 def canonical(name: str) -> str:
     """Return a dotted name as it is in the tree: `callboard.actors.cell` is `actors.cell`.
 
-    The three lower packages stand at the top of the checkout, and links in `callboard/` make
-    them importable under its name.
+    The packages of the core are at the top of the checkout, and symbolic links in `callboard/`
+    make them importable with its name.
     """
     return re.sub(r"^callboard\.(actors|basp|proxies)(?=\.|$)", r"\1", name)
 
 
 def tracked_files(root: Path) -> list[SourceFile]:
-    """Return the Python files that git knows below a root; symbolic links are left out."""
+    """Return the Python files of a checkout that git tracks, without symbolic links."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "*.py"], cwd=root, capture_output=True, text=True, check=True
     )
@@ -151,5 +148,5 @@ def select_source(files: Iterable[SourceFile]) -> list[SourceFile]:
 
 
 def select_tests(files: Iterable[SourceFile]) -> list[SourceFile]:
-    """Return the test files, but for those that start and kill real processes."""
+    """Return the test files, except tests that start and kill real processes."""
     return [file for file in files if file.room == "tests" and "faults" not in file.path.parts]
