@@ -1,16 +1,16 @@
-"""Measure us and the peers; `make bench` calls it.
+"""Measures callboard and its peers; `make bench` calls it.
 
     python -m benchmarks [MEASURE…] [--runs 5] [--quick] [--peers] [--json FILE]
 
-All subjects of a measure take turns (ours, peer, ours, peer, …), so that whatever else the
-machine does hits all of them. Every run is a process of its own, stopped after a limit, and
-nothing that it started outlives it. Peers are installed before anything is timed; one that
-cannot be is told, not an error. A measure that misses a floor, or a tenth of the ratio that was
-recorded last, is taken once more; if all its runs together still do, the command fails.
+All subjects of a measure take turns (ours, peer, ours, peer, …), so other load of the machine
+affects all of them. Every run is a separate process, which ends after a time limit with all its
+children. Peers are installed before the first run; a peer that cannot be installed is reported
+and is not an error. A measure that misses a floor, or is a tenth below its last recorded ratio,
+is repeated once; if all its runs together still miss it, the command fails.
 
-A full run writes `docs/benchmarks/results.json`, the charts beside it and the table of
-`docs/performance.md`; a quick one, or one of named measures, prints only, and writes where
-`--json` says.
+A full run writes `docs/benchmarks/results.json`, the charts next to it and the table of
+`docs/performance.md`. A quick run, or one of named measures, only prints, and writes the file
+of `--json`.
 """
 
 import argparse
@@ -109,11 +109,11 @@ PUBLISHED = page.RESULTS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is asked for.
+    """Run the measures of the command line.
 
     Returns:
-        1 when one of our own figures is missing or, unless the run is a quick one, when a floor
-        is missed or a ratio is a tenth lower than the one recorded last.
+        1 if one of our own figures is missing or, except in a quick run, if a floor is missed
+        or a ratio is a tenth lower than the last recorded one.
     """
     options = parse(arguments)
     console = Console(stderr=True)
@@ -132,7 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(table(result))
         results.append(result)
         missed += complaints(result, earlier)
-        if target is not None:  # after each one: a run takes long, and may be stopped
+        if (
+            target is not None
+        ):  # after each measure, because a run takes long and may be stopped
             write(target, report, results)
     if target is not None:
         if target == PUBLISHED:
@@ -141,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"written: {escape(str(target))}")
     for complaint in missed:
         console.print(escape(complaint), style="red")
-    ours = (each for result in results for each in result.taken if not each.subject.against)
-    is_whole = all(each.figures for each in ours)
+    ours = (taken for result in results for taken in result.taken if not taken.subject.against)
+    is_whole = all(taken.figures for taken in ours)
     return int(not is_whole or (bool(missed) and not options.quick))
 
 
@@ -165,9 +167,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def take(name: str, options: argparse.Namespace, console: Console) -> Result:
-    """Take one measure: all subjects in turn, as often as asked for."""
+    """Run one measure: all subjects in turn, `--runs` times."""
     measure: Measure = import_module(f"benchmarks.{name}").MEASURE
-    subjects = [each for each in measure.subjects if each.against or not options.peers]
+    subjects = [peer for peer in measure.subjects if peer.against or not options.peers]
     taken = [prepared(Taken(subject), console) for subject in subjects]
     result = Result(name, measure, taken)
     more(result, options, console)
@@ -175,19 +177,19 @@ def take(name: str, options: argparse.Namespace, console: Console) -> Result:
 
 
 def more(result: Result, options: argparse.Namespace, console: Console) -> None:
-    """Add so many runs of all subjects; also when a first look may have met a busy machine."""
+    """Add `--runs` runs of all subjects to a result."""
     share = 0.1 if options.quick else 1.0
     for run in range(options.runs):
-        for each in result.taken:
-            if not each.trouble:
+        for taken in result.taken:
+            if not taken.trouble:
                 console.print(
-                    f"{result.measure.title}, run {run + 1}: {each.subject.name}", style="dim"
+                    f"{result.measure.title}, run {run + 1}: {taken.subject.name}", style="dim"
                 )
-                run_once(result, each, share)
+                run_once(result, taken, share)
 
 
 def prepared(taken: Taken, console: Console) -> Taken:
-    """Install what a subject needs, or note why that was not possible."""
+    """Install a subject, or record why this was not possible."""
     try:
         with console.status(f"preparing {taken.subject.name}"):
             taken.subject.prepare()
@@ -197,7 +199,7 @@ def prepared(taken: Taken, console: Console) -> Taken:
 
 
 def run_once(result: Result, taken: Taken, share: float) -> None:
-    """Add one figure, or note why there is none; a subject that failed is not run again."""
+    """Add one figure, or record the error; a subject that failed is not run again."""
     subject = taken.subject.name
     command = [sys.executable, "-m", "benchmarks.once", result.name, subject, f"{share}"]
     try:
@@ -209,7 +211,7 @@ def run_once(result: Result, taken: Taken, share: float) -> None:
 
 
 def table(result: Result) -> Table:
-    """Show one measure as people read it."""
+    """Return the table of one measure."""
     measure = result.measure
     shown = Table("", f"median {measure.unit}", "range", "we are", "floor", title=measure.title)
     floors = FLOORS.get(result.name, {})
@@ -228,14 +230,14 @@ def table(result: Result) -> Table:
 
 
 def target_of(options: argparse.Namespace) -> Path | None:
-    """Tell where results go: only a full run replaces what is published."""
+    """Return the file for the results; only a full run replaces the published one."""
     full = not (options.quick or options.peers or options.measures)
     target: Path | None = options.json or (PUBLISHED if full else None)
     return target
 
 
 def write(target: Path, report: dict[str, Any], results: Sequence[Result]) -> None:
-    """Write the results and, beside them, a chart; those that are published have several."""
+    """Write the results and a chart next to them; published results have several charts."""
     target.parent.mkdir(parents=True, exist_ok=True)
     whole = {**report, "measures": {result.name: result.as_json() for result in results}}
     target.write_text(json.dumps(whole, indent=2) + "\n")

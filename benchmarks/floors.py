@@ -1,8 +1,8 @@
-"""What a figure has to reach, and what it must not lose.
+"""Floors of figures, and the check against the last recorded ratios.
 
-A peer's floor is how many times as good as it we have to be. One of our own subjects has the
-figure itself as its floor, its ceiling where less is better: it is a promise in seconds, or a
-ratio already.
+The floor of a peer is the ratio of our figure to its figure that we must reach. The floor of
+one of our own subjects is the figure itself, or a ceiling if less is better: a promise in
+seconds, or a ratio.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks.results import Result, Taken, spoken
 
 KEPT: Final = 0.9
-"""The share of the ratio recorded last that has to be reached again."""
+"""The share of the last recorded ratio that must be reached again."""
 
 FLOORS: Final[dict[str, dict[str, float]]] = {
     "local_ask": {"CAF, request": 0.4, "xoscar, message": 10},
@@ -96,39 +96,39 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
 
 
 def recorded(file: Path) -> dict[str, dict[str, float]]:
-    """Read the ratios of an earlier run, by measure and peer; empty when there is none."""
+    """Return the ratios of an earlier run, by measure and peer; empty without one."""
     if not file.exists():
         return {}
     measures: dict[str, Any] = json.loads(file.read_text())["measures"]
     return {
-        name: {each["name"]: each["ratio"] for each in measure["subjects"] if each["ratio"]}
+        name: {peer["name"]: peer["ratio"] for peer in measure["subjects"] if peer["ratio"]}
         for name, measure in measures.items()
     }
 
 
 def complaints(result: Result, earlier: dict[str, dict[str, float]]) -> list[str]:
-    """Name the floors that a result misses and the ratios that it lost."""
-    found = (_complaint(result, taken, earlier) for taken in result.taken)
-    return [each for each in found if each]
+    """Return a line for each floor that a result misses, and each ratio that it lost."""
+    texts = (_complaint(result, taken, earlier) for taken in result.taken)
+    return [text for text in texts if text]
 
 
 def _complaint(result: Result, taken: Taken, earlier: dict[str, dict[str, float]]) -> str:
     name = taken.subject.name
     floor = FLOORS.get(result.name, {}).get(name)
     ratio = result.ratio(taken)
-    where = f"{result.measure.title}: {name}"
+    label = f"{result.measure.title}: {name}"
     if ratio is None:
         if floor is None or taken.subject.against or not taken.figures:
             return ""
         figure = median(taken.figures)
         missed = figure < floor if result.measure.more_is_better else figure > floor
         return (
-            f"{where}: {spoken(figure)} {result.measure.unit}, promised {spoken(floor)}"
+            f"{label}: {spoken(figure)} {result.measure.unit}, promised {spoken(floor)}"
             * missed
         )
     if floor is not None and ratio < floor:
-        return f"{where}: {ratio:.2f}x, promised {floor:g}x"
+        return f"{label}: {ratio:.2f}x, promised {floor:g}x"
     last = earlier.get(result.name, {}).get(name)
     if last is not None and ratio < last * KEPT:
-        return f"{where}: {ratio:.2f}x, recorded last {last:.2f}x"
+        return f"{label}: {ratio:.2f}x, recorded last {last:.2f}x"
     return ""

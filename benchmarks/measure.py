@@ -1,4 +1,4 @@
-"""What a benchmark file offers: one `Measure` with its subjects, ours and the peers'."""
+"""The interface of a benchmark file: one `Measure` with subjects of ours and of peers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class PeerMissingError(Exception):
 
 
 def ready() -> None:
-    """Prepare nothing: the subject is there."""
+    """Do nothing: the subject is installed."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Subject:
     """One program that does the work of a measure.
 
     Attributes:
-        name: What tables and charts call it. run: Do the work once and return the figure;
-        called in a fresh process. Its argument is the
-            share of the full work to do, 1.0 or less.
-        prepare: Install or compile what it takes, before anything is timed.
-            Raises `PeerMissingError`.
-        against: For a peer, the name of our subject that does the same; None for ours.
+        name: Name in tables and charts.
+        run: Does the work once and returns the figure; called in a new process. The argument is
+            the share of the full work, 1.0 or less.
+        prepare: Installs or compiles the subject before the first run. Raises
+            `PeerMissingError`.
+        against: For a peer, the name of our subject with the same work; None for ours.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Measure:
     """One published figure.
 
     Attributes:
-        title: What is measured, in a few words.
-        unit: What the figure counts.
+        title: The measured work, in a few words.
+        unit: Unit of the figure.
         subjects: Ours first, then the peers.
         more_is_better: False for times.
         limit: Seconds after which a run is stopped.
@@ -55,4 +55,4 @@ class Measure:
 
     def subject(self, name: str) -> Subject:
         """Find a subject by its name."""
-        return next(each for each in self.subjects if each.name == name)
+        return next(subject for subject in self.subjects if subject.name == name)

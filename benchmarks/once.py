@@ -11,8 +11,8 @@ from importlib import import_module
 
 def main(measure: str, subject: str, share: str) -> None:
     """Do the work and print the figure."""
-    found = import_module(f"benchmarks.{measure}").MEASURE.subject(subject)
-    print("figure", found.run(float(share)), flush=True)
+    program = import_module(f"benchmarks.{measure}").MEASURE.subject(subject)
+    print("figure", program.run(float(share)), flush=True)
 
 
 if __name__ == "__main__":

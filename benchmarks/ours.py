@@ -1,9 +1,9 @@
-"""callboard's side: the actors that are measured, and the node process that they talk to.
+"""The measured actors of callboard, and the node process that they communicate with.
 
     python -m benchmarks.ours [--join ADDRESS] [--offer] [--largest BYTES] [--log FOLDER]
 
-runs a node until stdin closes and prints its address. `--join` links it to another node first,
-`--offer` registers an echo and a sink there, `--log` serves a log.
+runs a node until stdin is closed, and prints its address. `--join` links it to another node
+first, `--offer` registers an echo and a sink there, `--log` serves a log.
 """
 
 import argparse
@@ -22,7 +22,7 @@ LIMIT = 50.0
 """Seconds for one measure."""
 
 LARGEST = Limits().payload
-"""Bytes of the largest message, unless a measure says otherwise."""
+"""Default limit of the bytes of a message."""
 
 Clock = Callable[[], float]
 

@@ -1,4 +1,4 @@
-"""Child processes of benchmarks: bounded in time, and none is left behind."""
+"""Child processes of benchmarks, which end after a time limit with all their children."""
 
 import os
 import subprocess
@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-"""The checkout; every child starts there."""
+"""The checkout; the working directory of every child."""
 
 BUILD = ROOT / "build" / "peers"
-"""Where peers are installed and compiled; git ignores it."""
+"""The folder in which peers are installed and compiled; git ignores it."""
 
 MARK = "CALLBOARD_BENCHMARK_RUN"
-"""Set in the environment of a run, so that also processes that left its group are found."""
+"""Environment variable that marks all processes of a run, even in other process groups."""
 
 
 class RunFailedError(Exception):
@@ -24,12 +24,12 @@ class RunFailedError(Exception):
 
 
 def run_bounded(command: Sequence[str], limit: float, folder: Path = ROOT) -> str:
-    """Run a command in a folder for at most `limit` seconds and return what it printed.
+    """Run a command in a folder for at most `limit` seconds, and return its output.
 
-    Whatever it started and left behind is killed when it ends.
+    Processes that it started and that still run are killed when it ends.
 
     Raises:
-        RunFailedError: It took longer, or its exit code was not 0 (told with its last error).
+        RunFailedError: It took longer, or its exit code was not 0.
     """
     mark = uuid.uuid4().hex
     child = subprocess.Popen(
@@ -67,9 +67,9 @@ def kill_marked(mark: str) -> None:
 
 @contextmanager
 def serving(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start a server that ends with its stdin; give it and the first line that it prints.
+    """Start a server that ends with its stdin; yield it and its first line of output.
 
-    Only called inside a bounded run, which ends both if the server hangs.
+    Use it only inside a bounded run, which ends both if the server hangs.
     """
     server = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

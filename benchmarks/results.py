@@ -1,4 +1,4 @@
-"""From single figures to what is published: medians, ranges and ratios."""
+"""Results of measures: medians, ranges and ratios of single figures."""
 
 from dataclasses import dataclass, field
 from statistics import median
@@ -9,11 +9,11 @@ from benchmarks.measure import Measure, Subject
 
 @dataclass
 class Taken:
-    """What one subject gave.
+    """The figures of one subject.
 
     Attributes:
-        figures: One for each run, in the order in which they were taken. trouble: Why there are
-        none, or fewer: not installed, or the error of the last failed run.
+        figures: One for each run, in order.
+        trouble: Reason for missing figures: not installed, or the error of a failed run.
     """
 
     subject: Subject
@@ -23,33 +23,31 @@ class Taken:
 
 @dataclass
 class Result:
-    """A measure with what all its subjects gave."""
+    """A measure with the figures of all its subjects."""
 
     name: str
     measure: Measure
     taken: list[Taken]
 
     def ratio(self, peer: Taken) -> float | None:
-        """How many times as good as this peer we are; None for ours or without figures."""
-        us = next(
-            (each for each in self.taken if each.subject.name == peer.subject.against), None
-        )
+        """Return the ratio of our figure to a peer's, above 1 if we are better, or None."""
+        us = next((own for own in self.taken if own.subject.name == peer.subject.against), None)
         if us is None or not us.figures or not peer.figures:
             return None
         ratio = median(us.figures) / median(peer.figures)
         return ratio if self.measure.more_is_better else 1 / ratio
 
     def as_json(self) -> dict[str, Any]:
-        """Give everything, single figures included."""
+        """Return the result with all single figures."""
         return {
             "title": self.measure.title,
             "unit": self.measure.unit,
             "more_is_better": self.measure.more_is_better,
-            "subjects": [self.subject_as_json(each) for each in self.taken],
+            "subjects": [self.subject_as_json(taken) for taken in self.taken],
         }
 
     def subject_as_json(self, taken: Taken) -> dict[str, Any]:
-        """Give what one subject gave."""
+        """Return the figures of one subject."""
         ratio = self.ratio(taken)
         return {
             "name": taken.subject.name,
@@ -62,7 +60,7 @@ class Result:
 
 
 def significant(figure: float) -> float:
-    """Round to four digits; no run is more exact than that."""
+    """Round to four digits; the figures of a run are not more exact."""
     return float(f"{figure:.4g}")
 
 

@@ -1,4 +1,4 @@
-"""What a file in `scales/` offers: one `Scale`, measured at growing sizes."""
+"""The interface of a file in `scales/`: one `Scale`, measured at growing sizes."""
 
 import time
 from collections.abc import Callable
@@ -9,22 +9,22 @@ from typing import Final
 import psutil
 
 NOISE: Final = 2 << 20
-"""Bytes by which resident memory grows and shrinks by itself; less than this tells nothing."""
+"""Bytes by which resident memory varies; smaller differences are not reported."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A quantity that grows, and what is measured at each size.
+    """A quantity that grows, with the figures measured at each size.
 
-    Figures whose names end with `/s` are drawn as throughput, those that begin with
-    `bytes of` as memory; others are only told.
+    Figures whose names end with `/s` are drawn as throughput, figures whose names start with
+    `bytes of` as memory; others are only printed.
 
     Attributes:
-        title: What grows, in a few words.
-        size: What a size counts.
-        sizes: Growing; each one is measured in a process of its own.
-        run: Return the figures at one size, by their names.
-        is_binary: Sizes are bytes, and written in powers of 1024.
+        title: The growing quantity, in a few words.
+        size: Unit of the sizes.
+        sizes: Sizes in increasing order; each one is measured in its own process.
+        run: Returns the figures at one size, by their names.
+        is_binary: Whether sizes are bytes, written in powers of 1024.
     """
 
     title: str
@@ -40,7 +40,7 @@ def resident(*others: psutil.Process) -> int:
 
 
 def resident_at_most(process: psutil.Process) -> int:
-    """Return the bytes of memory that a process has occupied at most so far (Linux)."""
+    """Return the peak memory of a process in bytes (Linux)."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -48,20 +48,20 @@ def resident_at_most(process: psutil.Process) -> int:
 
 
 def each(name: str, occupied: int, count: int) -> dict[str, float]:
-    """Return the memory of each of many as a figure; none where it is not above the noise."""
+    """Return the memory of one of many objects as a figure; none below the noise."""
     return {name: occupied / count} if occupied > NOISE else {}
 
 
 class Processor:
-    """What processes do with their time, between two moments."""
+    """Processor time of some processes during a measurement."""
 
     def __init__(self, *processes: psutil.Process) -> None:
-        """Begin to count; this process if none is named."""
+        """Start the measurement; of this process if none is given."""
         self._processes = processes or (psutil.Process(),)
         self._began = self._used()
 
     def figures(self) -> dict[str, float]:
-        """Return CPU seconds for each second, and what part of them the kernel took."""
+        """Return CPU seconds per second, and the kernel's share of them."""
         wall, user, system = (
             now - before for now, before in zip(self._used(), self._began, strict=True)
         )

@@ -1,4 +1,4 @@
-"""What the measures of pipelines share: a log of a million records, and a session."""
+"""The common parts of the measures of pipelines: a log of a million records, a session."""
 
 import random
 import time
@@ -16,10 +16,10 @@ RUN = 8192
 
 
 def spark_ready() -> None:
-    """Tell where Spark is missing.
+    """Check that Spark is installed.
 
     Raises:
-        PeerMissingError: it cannot be had here.
+        PeerMissingError: it is not.
     """
     from callboard.pipeline.java import find_java
 

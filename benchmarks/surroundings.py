@@ -1,4 +1,4 @@
-"""Where figures were taken: the machine, how busy it was, and the versions measured."""
+"""The environment of a run: the machine, its load, and the measured versions."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from benchmarks.processes import ROOT
 
 
 def machine() -> dict[str, str | int | float]:
-    """Describe this machine; `load` is the average of the last minute, before anything ran."""
+    """Describe this machine; `load` is the average of the minute before the first run."""
     return {
         "processor": processor(),
         "cores": os.cpu_count() or 0,
@@ -36,7 +36,7 @@ def processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Tell the versions of us and the peers."""
+    """Return the versions of callboard and of the peers."""
     return {
         "callboard": f"{version('callboard')} ({commit()})",
         "Python": platform.python_version(),
@@ -56,7 +56,7 @@ def versions() -> dict[str, str]:
 
 
 def installed(package: str) -> str:
-    """Tell the version of a peer in our own environment."""
+    """Return the version of a peer in our own environment."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -27,7 +27,7 @@ def prepare() -> None:
 
 
 def version() -> str:
-    """Tell the version that is installed, from its header."""
+    """Return the installed version, from its header."""
     found = (
         re.search(r"define CAF_VERSION (\d+)", HEADER.read_text()) if HEADER.exists() else None
     )

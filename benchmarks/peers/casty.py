@@ -57,7 +57,7 @@ def is_new(command: str) -> bool:
 
 
 def version() -> str:
-    """Tell the version that is installed."""
+    """Return the installed version."""
     return environment.version("casty", ENVIRONMENT)
 
 

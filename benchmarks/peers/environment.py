@@ -16,7 +16,7 @@ INSTALL_LIMIT = 300
 
 
 def prepare() -> None:
-    """Install the peers in an environment of their own, if that lock is not installed there.
+    """Install the peers of the lock in their own environment, if they are not there.
 
     Raises:
         PeerMissingError: One could not be installed (no network, no wheel).
@@ -25,7 +25,7 @@ def prepare() -> None:
 
 
 def install(folder: Path, lock: Path, python: str) -> None:
-    """Make an environment of a Python with what a lock holds, if it is not installed there.
+    """Create an environment with the packages of a lock, if it does not exist.
 
     Raises:
         PeerMissingError: One could not be installed (no network, no wheel).
@@ -49,7 +49,7 @@ def install(folder: Path, lock: Path, python: str) -> None:
 
 
 def version(name: str, folder: Path = ENVIRONMENT) -> str:
-    """Tell the version of a peer that is installed there."""
+    """Return the installed version of a peer."""
     found = sorted(folder.glob(f"lib/*/site-packages/{name}-*.dist-info"))
     return (
         found[0].name.removeprefix(f"{name}-").removesuffix(".dist-info") if found else "none"
@@ -57,7 +57,7 @@ def version(name: str, folder: Path = ENVIRONMENT) -> str:
 
 
 def program(script: str, *arguments: str, folder: Path = ENVIRONMENT) -> list[str]:
-    """Build the command line of a program that stands beside this file.
+    """Return the command line of a program in this folder.
 
     -P keeps this folder off its path: there `xoscar` and `pykka` are files of ours.
     """

@@ -7,7 +7,7 @@ prepare = environment.prepare
 
 
 def version() -> str:
-    """Tell the version that is installed."""
+    """Return the installed version."""
     return environment.version("xoscar")
 
 

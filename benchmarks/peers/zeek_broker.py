@@ -53,7 +53,7 @@ def prepare_cpp() -> None:
 
 
 def version() -> str:
-    """Tell the version that is installed, from its header or its package."""
+    """Return the installed version, from its header or its package."""
     if HEADER.exists():
         found = re.findall(r"type (?:major|minor|patch) = (\d+)", HEADER.read_text())
         return ".".join(found[:3]) or "unknown"

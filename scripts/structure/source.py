@@ -66,7 +66,7 @@ class SourceFile:
         return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
 
     def imported_names(self) -> Iterator[str]:
-        """Yield the dotted names that the file imports, also under TYPE_CHECKING or by a string."""
+        """Yield the imported dotted names, also under TYPE_CHECKING or by a string."""
         yield from self.strings_imported()
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -108,7 +108,7 @@ _OURS: Final = re.compile(r"callboard(\.\w+)+\.?(:\w+)?").fullmatch
 
 
 def _start_of(name: ast.expr) -> str:
-    """Return the constant start of a text: a whole constant, or the start of a formatted text."""
+    """Return the constant start of a text: all of a constant, or the start of an f-string."""
     match name:
         case ast.Constant(value=str(text)):
             return text
