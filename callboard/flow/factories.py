@@ -179,6 +179,10 @@ class FlowSpawn:
         return True
 
 
+#: The public name of `FlowSpawn`.
+Spawn = FlowSpawn
+
+
 def _give(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
     """Send a flow to a handler that was spawned on another node, or refuse it."""
     if (error := spawned.exception()) is None:
