@@ -553,9 +553,9 @@ def test_a_thread_of_the_node_that_forks_in_a_handler_runs_nothing_more_in_the_c
     os.close(reader)
 
 
-#: Opens a port and a log, forks a child that sleeps, and waits to be killed.
+#: Opens a port and a log, forks a child that waits for its input, and waits to be killed.
 OUTLIVED = """
-import os, sys, time
+import os, sys
 from callboard import Node
 from callboard.commitlog import CommitLog
 node, log = Node(), CommitLog(sys.argv[1])
@@ -563,13 +563,15 @@ node.listen("127.0.0.1", 0)
 child = os.fork()
 if child:
     print(child, node.address, flush=True)
-time.sleep(100)
+sys.stdin.read()
 """
 
 
 def test_a_child_that_outlives_its_parent_holds_neither_its_port_nor_its_log(tmp_path):
     command = [sys.executable, "-c", OUTLIVED, str(tmp_path / "log")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         child, address = parent.stdout.readline().split()
         try:

@@ -356,13 +356,13 @@ class SlowToClose(MemoryBackend):
 
     def close(self) -> None:
         self.is_closing.set()
-        time.sleep(0.2)
+        self.is_called_again.wait(0.2)  # nothing tells that the second call waits
         super().close()
 
 
 def test_a_name_is_free_for_another_master_once_any_close_has_returned() -> None:
     backend = SlowToClose()
-    backend.is_closing = threading.Event()
+    backend.is_closing, backend.is_called_again = threading.Event(), threading.Event()
     with Node() as node:
         master = attach_master(Hub.of(node), "things", backend)
         closing = threading.Thread(target=master.close)
