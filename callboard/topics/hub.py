@@ -4,7 +4,7 @@
     hubs of other nodes ──> core ──> receivers here         (decoded once)
 
 A node has at most one hub, the actor with the number 1; `Hub.of(node)` creates it. Threads and
-other packages call its methods and those of its parts; these post their work to the actor, and
+other packages call methods of the hub and its parts; these post their work to the actor, and
 the core is used in the actor's turns. A run for another node goes to that node's hub as an
 ordinary dispatch. Runs of other hubs arrive as byte strings, and events of the node as
 messages.
@@ -273,7 +273,7 @@ class Hub(SystemActor):
         Args:
             origin: the adapter's receiver, whose own subscriptions are left out.
             on_change: called on the node's thread with the shortest prefixes, sorted (see
-                `Core.interest`), when they differ from those of the last call.
+                `Core.interest`), when they differ from the last call's.
 
         Returns:
             A function that ends this.

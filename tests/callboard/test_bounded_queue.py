@@ -1,4 +1,4 @@
-"""A bounded queue drops what does not fit, the oldest or the newest, and counts it."""
+"""A bounded queue drops the items beyond its limits by its policy, and counts them."""
 
 import pytest
 
