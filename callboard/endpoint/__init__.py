@@ -14,6 +14,8 @@ warnings.warn(
 )
 
 # The same modules under both names: a class that existed twice would fail `isinstance`.
-for _module in walk_packages(topics.__path__, f"{topics.__name__}."):
-    _former = _module.name.replace(topics.__name__, __name__, 1)
-    sys.modules[_former] = import_module(_module.name)
+for _entry in walk_packages(topics.__path__, f"{topics.__name__}."):
+    _name = _entry.name.removeprefix(f"{topics.__name__}.")
+    sys.modules[f"{__name__}.{_name}"] = import_module(_entry.name)
+    if "." not in _name:  # an import that finds a module in `sys.modules` sets no attribute
+        globals()[_name] = sys.modules[_entry.name]

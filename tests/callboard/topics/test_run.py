@@ -223,7 +223,7 @@ def _of_sets(count: int) -> bytes:
 def test_what_is_hashed_counts_as_much_as_a_container(
     value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("endpoint.machine.run", "model.encoding"):
+    for module in ("topics.machine.run", "model.encoding"):
         monkeypatch.setattr(f"callboard.{module}.MAX_ITEMS", 5_000)
 
     with pytest.raises(InvalidData, match="5,000 containers"):
