@@ -37,6 +37,11 @@ from callboard.commitlog.errors import (
     ReceiptUnknown,
     WrongNumber,
 )
+from callboard.commitlog.producing.numbered_writer import (
+    BatchFields,
+    NumberedWriter,
+    RecordFields,
+)
 from callboard.commitlog.producing.producer import Numbering
 from callboard.commitlog.producing.table import ProducerEntry, ProducerOpening
 from callboard.kernel.actors import ActorRef, handler
@@ -109,7 +114,7 @@ class _Intake(LogCaller):
         return int(self._wait(future))
 
 
-class LogWriter:
+class LogWriter(NumberedWriter):
     """Appends to a log of another node; returns offsets when the records are durable there.
 
     Records carry the numbers of a producer, as with `CommitLog.producer`, so a repeated append
@@ -179,62 +184,13 @@ class LogWriter:
 
     # --- appending ---
 
-    def append(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: Key = None,
-        headers: Headers = None,
-        sender: str = "",
-        time: int | None = None,
-        number: int | None = None,
-    ) -> int:
-        """Append one record; return its offset when it is durable at the other node.
+    def _write(self, fields: RecordFields, number: int | None) -> int:
+        """Append a record, and wait for its receipt."""
+        self._room.acquire()
+        return self._caller.wait(self._submit(partial(_row, *fields), number))
 
-        Args:
-            topic: Topic of the record.
-            payload: As for `CommitLog.append`.
-            key: Text or bytes.
-            headers: Names and values, both texts.
-            sender: Name of the sender.
-            time: Nanoseconds since 1970; by default the time of the append.
-            number: Number of the record; by default the next one. If a record with this number
-                was appended before, its offset is returned and nothing is appended.
-
-        Raises:
-            ReceiptUnknown: no reply in time. Append again with the `number` of the error.
-            WrongNumber: another record has this number, or the number leaves a gap.
-            ProducerFenced: the producer was opened again.
-            ProducerForgotten: the log cannot tell any more whether it has the record.
-            InvalidRecord: the record cannot be stored.
-            LogFailed: the remote disk or node refused; the record was not appended.
-            LogClosed: this writer, or its node, was closed.
-        """
-        return self._caller.wait(
-            self.append_soon(
-                topic,
-                payload,
-                key=key,
-                headers=headers,
-                sender=sender,
-                time=time,
-                number=number,
-            )
-        )
-
-    async def aappend(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: Key = None,
-        headers: Headers = None,
-        sender: str = "",
-        time: int | None = None,
-        number: int | None = None,
-    ) -> int:
-        """Append one record as `append` does, without blocking the loop."""
+    async def _awrite(self, fields: RecordFields, number: int | None) -> int:
+        """Append a record, and await its receipt."""
         if not self._room.acquire(blocking=False):
             loop = asyncio.get_running_loop()
             room = loop.run_in_executor(None, self._room.acquire)
@@ -243,8 +199,14 @@ class LogWriter:
             except asyncio.CancelledError:  # the thread still waits, and will acquire
                 room.add_done_callback(lambda _: self._room.release())
                 raise
-        row = partial(_row, topic, payload, key, headers, sender, time)
-        return await self._submit(row, number)
+        return await self._submit(partial(_row, *fields), number)
+
+    def _write_batch(
+        self, payloads: Sequence[Any], fields: BatchFields, number: int | None
+    ) -> int:
+        """Append a batch, and wait for its receipt."""
+        self._room.acquire()
+        return self._caller.wait(self._submit(partial(_rows, payloads, *fields), number))
 
     def append_soon(
         self,
@@ -287,30 +249,6 @@ class LogWriter:
         self._room.acquire()
         row = partial(_row, topic, value, key, headers)
         return self._caller.wait(self._submit(row, number, is_published=True))
-
-    def append_batch(
-        self,
-        payloads: Sequence[Any],
-        *,
-        topic: str | Sequence[str],
-        key: Key | Sequence[Key] = None,
-        headers: Headers | Sequence[Headers] = None,
-        sender: str | Sequence[str] = "",
-        time: Sequence[int] | None = None,
-        number: int | None = None,
-    ) -> range:
-        """Append records with consecutive offsets, either all or none; return the offsets.
-
-        Raises:
-            InvalidRecord: a record cannot be stored, or the batch exceeds the message limit.
-            LogError: as for `append`.
-        """
-        self._room.acquire()
-        rows = partial(
-            _rows, payloads, topic=topic, key=key, headers=headers, sender=sender, time=time
-        )
-        first = self._caller.wait(self._submit(rows, number))
-        return range(first, first + len(payloads))
 
     def _submit(
         self,
@@ -628,12 +566,11 @@ def _row(
 
 def _rows(
     payloads: Sequence[Any],
-    *,
     topic: str | Sequence[str],
-    key: Key | Sequence[Key] = None,
-    headers: Headers | Sequence[Headers] = None,
-    sender: str | Sequence[str] = "",
-    time: Sequence[int] | None = None,
+    key: Key | Sequence[Key],
+    headers: Headers | Sequence[Headers],
+    sender: str | Sequence[str],
+    time: Sequence[int] | None,
 ) -> list[AppendedRow]:
     """Return records in the form that is sent.
 

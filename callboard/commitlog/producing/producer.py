@@ -22,6 +22,11 @@ from callboard.commitlog.errors import (
     ProducerForgotten,
     require_kind,
 )
+from callboard.commitlog.producing.numbered_writer import (
+    BatchFields,
+    NumberedWriter,
+    RecordFields,
+)
 from callboard.commitlog.producing.table import Claim, ProducerOpening, checksum_of, forgotten
 from callboard.support import after_fork, reentry
 from callboard.support.text import safe_repr
@@ -132,7 +137,7 @@ def record_of(
     return columns if time is None else columns._replace(times=check_times([time], 1))
 
 
-class Producer:
+class Producer(NumberedWriter):
     """Appends numbered records: durable on return, and repeated without duplicates.
 
     The log stores the last number of each producer for 7 days after its last record, for at
@@ -161,85 +166,29 @@ class Producer:
         """Number of the producer's last record in the log; None if none is known."""
         return self._numbering.last
 
-    def append(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: Key = None,
-        headers: Headers = None,
-        sender: str = "",
-        time: int | None = None,
-        number: int | None = None,
-    ) -> int:
-        """Append one record; return its offset when it is durable.
+    def _write(self, fields: RecordFields, number: int | None) -> int:
+        """Append a record, and return its offset."""
+        return self._append(record_of(*fields), number)
 
-        Args:
-            topic: Topic of the record.
-            payload: As for `CommitLog.append`.
-            key: Text or bytes.
-            headers: Names and values, both texts.
-            sender: Name of the sender.
-            time: Nanoseconds since 1970; by default the current time.
-            number: Number of the record; by default the next one. If a record with this number
-                was appended before, its offset is returned and nothing is appended.
-
-        Raises:
-            WrongNumber: another record has this number, or the number leaves a gap.
-            ProducerFenced: the producer was opened again.
-            ProducerForgotten: the log can no longer tell whether it has the record.
-            InvalidRecord: the record cannot be stored.
-            LogFailed: the disk failed. Append again with the same number.
-            LogClosed: the log was closed.
-        """
-        return self._append(record_of(topic, payload, key, headers, sender, time), number)
-
-    async def aappend(
-        self,
-        topic: str,
-        payload: Any,
-        *,
-        key: Key = None,
-        headers: Headers = None,
-        sender: str = "",
-        time: int | None = None,
-        number: int | None = None,
-    ) -> int:
-        """Append one record as `append` does, without blocking the loop."""
+    async def _awrite(self, fields: RecordFields, number: int | None) -> int:
+        """Append a record on another thread, and return its offset."""
         import asyncio  # late: programs that only read start twice as fast without
 
-        columns = record_of(topic, payload, key, headers, sender, time)
-        return await asyncio.to_thread(self._append, columns, number)
+        return await asyncio.to_thread(self._append, record_of(*fields), number)
 
-    def append_batch(
-        self,
-        payloads: Sequence[Any],
-        *,
-        topic: str | Sequence[str],
-        key: Key | Sequence[Key] = None,
-        headers: Headers | Sequence[Headers] = None,
-        sender: str | Sequence[str] = "",
-        time: Sequence[int] | None = None,
-        number: int | None = None,
-    ) -> range:
-        """Append records with consecutive offsets, either all or none; return the offsets.
-
-        Their numbers are consecutive, from `number` on. A retry must repeat the same batch.
-
-        Raises:
-            InvalidRecord: a record cannot be stored, or there are too many for a batch.
-            LogError: as for `append`.
-        """
+    def _write_batch(
+        self, payloads: Sequence[Any], fields: BatchFields, number: int | None
+    ) -> int:
+        """Append a batch, and return the offset of its first record."""
         count = len(payloads)
         if not 1 <= count <= MAX_BATCH_RECORDS:
             msg = f"a batch of {count:,} records; append 1 to {MAX_BATCH_RECORDS:,} at once"
             raise InvalidRecord(msg)
+        *columns, time = fields
         times = None if time is None else check_times(time, count)
-        named = [rows_of(column, count) for column in (topic, key, headers, sender)]
-        topics, keys, rows, senders = named
-        columns = many_records(payloads, topics, keys, rows, senders, times)
-        first = self._append(columns, number)
-        return range(first, first + count)
+        topics, keys, headers, senders = (rows_of(column, count) for column in columns)
+        columns_of_batch = many_records(payloads, topics, keys, headers, senders, times)
+        return self._append(columns_of_batch, number)
 
     def _append(self, columns: Columns, chosen: int | None) -> int:
         """Append encoded records in the order of the calls, and sync."""
