@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from callboard.commitlog.disk import check_plain
 from callboard.model.data import Data
 from callboard.model.errors import EndpointError
-from callboard.store.attach import make_backend
 from callboard.store.backend.interface import Backend
+from callboard.store.backend.registry import make_backend
 from callboard.store.backend.sqlite import zeek_broker_version
 from callboard.store.errors import BackendFailure
 from callboard.store.machine.step import Persist, Row

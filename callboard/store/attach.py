@@ -10,9 +10,8 @@ from uuid import UUID
 from callboard.kernel.checks import wrong_argument
 from callboard.kernel.errors import NotPermitted, NotRegistered, WrongValue
 from callboard.kernel.reply import Future
-from callboard.model.errors import InvalidData
-from callboard.store.backend.interface import Backend, MemoryBackend, StoreBackend
-from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
+from callboard.store.backend.interface import Backend, StoreBackend
+from callboard.store.backend.registry import make_backend
 from callboard.store.errors import MasterExists
 from callboard.store.machine.clone import Clone
 from callboard.store.machine.command import EntityId
@@ -151,24 +150,6 @@ def _start(
     actor: StoreActor = runtime.contexts[ref.actor_id].actor
     count_store(actor)
     return actor
-
-
-def make_backend(
-    backend: Backend | StoreBackend, options: Mapping[str, Any] | None
-) -> StoreBackend:
-    """Return a backend object; create it if the user named its kind.
-
-    Raises:
-        InvalidData: the backend does not have an option.
-    """
-    if not isinstance(backend, Backend):
-        return backend
-    if backend is Backend.SQLite:
-        return SqliteBackend(SqliteOptions.read(options or {}))
-    if options:
-        msg = f"the memory backend does not have the option {next(iter(options))!r}"
-        raise InvalidData(msg)
-    return MemoryBackend()
 
 
 def _check_unique(search: Future[Any], name: str, timeout: float) -> None:

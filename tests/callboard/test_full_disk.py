@@ -16,8 +16,8 @@ from callboard.gateway.modules.record import RecordModule
 from callboard.gateway.wire.message import Message
 from callboard.pipeline.errors import PublishFailed
 from callboard.pipeline.progress import StatusFile, read_status
-from callboard.store.attach import make_backend
 from callboard.store.backend.interface import Backend
+from callboard.store.backend.registry import make_backend
 from callboard.store.errors import BackendFailure
 from callboard.store.machine.step import Persist
 

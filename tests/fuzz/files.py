@@ -18,8 +18,8 @@ from callboard.mqtt.service.config_file import read_config_file
 from callboard.operation.configuration import load_configuration
 from callboard.pipeline.progress import STATUS, StatusFile, read_status
 from callboard.simulation.trace import Dump
-from callboard.store.attach import make_backend
 from callboard.store.backend.interface import Backend
+from callboard.store.backend.registry import make_backend
 from tests.fuzz.case import Case
 from tests.fuzz.mutation import mutate_bytes
 

@@ -11,8 +11,8 @@ import cbor2
 from callboard.channel import CumulativeAck, Handshake, Heartbeat, Nack, RetransmitFailed
 from callboard.model.data import DataType
 from callboard.model.scalar import Count
-from callboard.store.attach import make_backend
 from callboard.store.backend.interface import Backend, Contents
+from callboard.store.backend.registry import make_backend
 from callboard.store.machine.command import FIELDS as COMMANDS
 from callboard.store.machine.command import Action, CommandRun, EntityId, encode_run, read_run
 from callboard.store.machine.snapshot import Snapshot, SnapshotChunk

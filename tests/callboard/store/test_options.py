@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from callboard.store import CloneOptions, StoreOptions
+from callboard.store import Backend, CloneOptions, StoreOptions
+from callboard.store.backend.registry import make_backend
 
 
 def test_the_defaults_are_those_of_broker() -> None:
@@ -40,3 +41,10 @@ def test_times_that_do_not_fit_are_refused(options: dict[str, Any]) -> None:
 def test_there_is_no_failover_and_who_asks_for_one_is_told() -> None:
     with pytest.raises(ValueError, match="failover='raft' is not supported, only 'none'"):
         CloneOptions(failover="raft")
+
+
+@pytest.mark.parametrize("kind", Backend)
+def test_each_kind_of_backend_is_registered(kind, tmp_path):
+    options = {"path": tmp_path / "a.db"} if kind is Backend.SQLite else None
+
+    assert hasattr(make_backend(kind, options), "is_durable")

@@ -9,8 +9,8 @@ import pytest
 
 from callboard.model.errors import InvalidData
 from callboard.model.scalar import Count, Enum
-from callboard.store.attach import make_backend
 from callboard.store.backend.interface import Backend, BackendOptions, Contents
+from callboard.store.backend.registry import make_backend
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
 from callboard.store.errors import BackendFailure
 from callboard.store.machine.step import ERASED, Persist, WriterRow

@@ -20,7 +20,7 @@ from tests.callboard.store.test_sqlite_backend import opened, write
 #: Writes forty entries, each its own commit, and is killed with its files open.
 KILLED = """
 import os, signal, sys, threading
-from callboard.store.attach import make_backend
+from callboard.store.backend.registry import make_backend
 from callboard.store.backend.interface import Backend
 from callboard.store.machine.step import Persist
 options = {"path": sys.argv[1], "synchronous": sys.argv[2]}
