@@ -452,10 +452,10 @@ class Introduction:
             raise MalformedHandshake(msg)
         check_header(frame[:7])
         if awaited is Operation.SERVER_HANDSHAKE:
-            return self._take_server(frame), None
+            return self._handle_server(frame), None
         if awaited is Operation.CLIENT_HANDSHAKE:
-            return self._take_client(frame)
-        return b"", self._take_hello(frame)
+            return self._handle_client(frame)
+        return b"", self._handle_hello(frame)
 
     @property
     def _flags(self) -> int:
@@ -490,7 +490,7 @@ class Introduction:
         payload = self._nonce + bytes((self._flags,)) + proof + write_plain(items)
         return pack_link_frame(operation, config, self.peer_id, config.version, payload)
 
-    def _take_server(self, frame: Frame) -> bytes:
+    def _handle_server(self, frame: Frame) -> bytes:
         """Handle the acceptor's handshake; return the dialer's."""
         self._check_start(frame, _SERVER_PREFIX)
         self._version, self._tail = frame.data, frame.payload[_SERVER_PREFIX:]
@@ -500,7 +500,7 @@ class Introduction:
         self._bind(unproven)
         return self._greet(Operation.CLIENT_HANDSHAKE, self._dialer_proof(self._key))
 
-    def _take_client(self, frame: Frame) -> tuple[bytes, PeerIdentity]:
+    def _handle_client(self, frame: Frame) -> tuple[bytes, PeerIdentity]:
         """Handle the dialer's handshake; return the hello, and the dialer's identity."""
         self._check_start(frame, _CLIENT_PREFIX)
         self._check_addressee(frame)
@@ -515,7 +515,7 @@ class Introduction:
         self._agree(name)
         return hello, identity
 
-    def _take_hello(self, frame: Frame) -> PeerIdentity:
+    def _handle_hello(self, frame: Frame) -> PeerIdentity:
         """Handle the acceptor's hello; return the acceptor's identity."""
         peer, payload = node_id_text(self.peer_id), frame.payload
         if frame.source != self.peer_id:

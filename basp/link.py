@@ -327,11 +327,11 @@ class Link:
                 self._opened_at = self.heard_at = now
                 data = opened
             else:
-                data = self._take_opened(opened, now, was_read=bool(data))
+                data = self._update_times(opened, now, was_read=bool(data))
             if opener.error is not None or not data:
-                return [], self._take_broken(data, now, opener.error)
+                return [], self._handle_broken_seal(data, now, opener.error)
         if not self.is_confirmed:
-            return [], self._take_unconfirmed(data, now)
+            return [], self._handle_unconfirmed(data, now)
         reader = self._reader
         try:
             frames = reader.feed(data)
@@ -341,9 +341,9 @@ class Link:
             is_one = len(frames) == 1 and frames[0][0] == _DISPATCH
             if is_one or _ONLY_DISPATCHES.issuperset(map(_operation_of, frames)):
                 return frames, []
-        return [], self._take_read(frames, now)
+        return [], self._handle_read(frames, now)
 
-    def _take_opened(self, opened: bytes | memoryview, now: float, *, was_read: bool) -> Any:
+    def _update_times(self, opened: bytes | memoryview, now: float, *, was_read: bool) -> Any:
         """Update the times of a sealed link; return the contents for the frame reader.
 
         Only complete batches prove that the peer is alive.
@@ -358,38 +358,38 @@ class Link:
             self.heard_at = now
         return opened
 
-    def _take_unconfirmed(self, data: bytes, now: float) -> list[Effect]:
+    def _handle_unconfirmed(self, data: bytes, now: float) -> list[Effect]:
         """Handle bytes of a peer that may not have established the link yet."""
         reader, effects, was_sealed = self._reader, [], self._opener is not None
         while self.state is LinkState.INTRODUCING and reader.error is None and data:
             size = reader.wanted  # one frame at a time: later bytes may be sealed
-            effects += self._take_read(reader.feed(data[:size]), now)
+            effects += self._handle_read(reader.feed(data[:size]), now)
             data = data[size:]
         if data and self._opener is not None and not was_sealed:
             frames, more = self.take(data, now)
             return [*effects, *([Deliver(frames)] if frames else more)]
         if data:
-            effects += self._take_read(reader.feed(data), now)
+            effects += self._handle_read(reader.feed(data), now)
         return effects
 
-    def _take_broken(
+    def _handle_broken_seal(
         self, data: bytes, now: float, error: errors.BrokenSeal | None
     ) -> list[Effect]:
         """Handle the contents before a broken batch, and end the link."""
-        effects = self._take_read(self._reader.feed(data), now) if data else []
+        effects = self._handle_read(self._reader.feed(data), now) if data else []
         if error is None:
             return effects
         text = f"the seal of the link with node {self._peer_text()} is broken: {error}"
         return [*effects, *self.close(text, errors.BrokenSeal(text), drop_reason(error))]
 
-    def _take_read(self, frames: list[RawFrame], now: float) -> list[Effect]:
+    def _handle_read(self, frames: list[RawFrame], now: float) -> list[Effect]:
         """Handle the frames of a read that may hold other operations than dispatches."""
         reader = self._reader
         effects: list[Effect] = []
         if not self.is_confirmed and self.state is LinkState.ESTABLISHED:
             self._confirm(effects)
         try:
-            self._take(frames, now, effects)
+            self._handle_frames(frames, now, effects)
             if reader.error is not None:
                 raise reader.error
             if self.state is LinkState.INTRODUCING and reader.other_wire.startswith("Zeek"):
@@ -469,7 +469,7 @@ class Link:
             return f"silent for {silence:.1f} s, {config.missed} heartbeats"
         return None
 
-    def _take(self, frames: list[RawFrame], now: float, effects: list[Effect]) -> None:
+    def _handle_frames(self, frames: list[RawFrame], now: float, effects: list[Effect]) -> None:
         """Handle frames one by one, in any state."""
         run: list[RawFrame] = []
         drop: Frame | None = None
@@ -478,7 +478,7 @@ class Link:
                 if self.state is not LinkState.ESTABLISHED:
                     if self.state is LinkState.CLOSED:
                         return
-                    self._take_handshake(Frame._make(raw), now, effects)
+                    self._handle_handshake(Frame._make(raw), now, effects)
                 elif raw[0] == _DISPATCH:
                     run.append(raw)
                 else:
@@ -493,7 +493,7 @@ class Link:
             if run:
                 effects.append(Deliver(run))
         if drop is not None:
-            self._take_drop_conn(drop, effects)
+            self._handle_drop_conn(drop, effects)
 
     def _check(self, frame: Frame) -> None:
         """Check a frame of an established link that is not a dispatch.
@@ -521,7 +521,7 @@ class Link:
             )
             raise errors.MalformedFrame(msg)
 
-    def _take_handshake(self, frame: Frame, now: float, effects: list[Effect]) -> None:
+    def _handle_handshake(self, frame: Frame, now: float, effects: list[Effect]) -> None:
         """Handle a frame on a link that is not established."""
         operation = Operation(frame.operation)
         if self.state is LinkState.INTRODUCING:
@@ -538,7 +538,7 @@ class Link:
         check_header(frame[:7])
         self._check_neighbor(frame)
         if operation is Operation.DROP_CONN:
-            self._take_drop_conn(frame, effects)
+            self._handle_drop_conn(frame, effects)
         elif operation is Operation.ORIGINATOR_SYN:
             self._proceed(now, effects)
         elif operation is Operation.RESPONDER_SYN_ACK:
@@ -633,7 +633,7 @@ class Link:
         self.is_confirmed = True
         effects += [Wake(link) for link in self._pairs.parked(self._peer_id)]
 
-    def _take_drop_conn(self, frame: Frame, effects: list[Effect]) -> None:
+    def _handle_drop_conn(self, frame: Frame, effects: list[Effect]) -> None:
         """End the link after a ``drop_conn`` of the peer."""
         reason = frame.data
         is_known = self.peer is not None

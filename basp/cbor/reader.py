@@ -116,7 +116,7 @@ class CborReader:
         refused = {tag: self._refuser(tag) for tag in tags.CBOR2_TAGS if tag not in trusted}
         self._options: dict[str, Any] = {
             "semantic_decoders": {**refused, **table},
-            "tag_hook": self._take_tag,
+            "tag_hook": self._handle_tag,
             "object_hook": None if has_maps else self._refuse_map,
             "strict_hashable_types": True,
         }
@@ -172,7 +172,7 @@ class CborReader:
         """Return a decoder for a stream of small items."""
         return cbor2.CBORDecoder(stream, **self._options, max_depth=levels)
 
-    def _take_tag(self, tag: cbor2.CBORTag, _is_key: object) -> cbor2.CBORTag:
+    def _handle_tag(self, tag: cbor2.CBORTag, _is_key: object) -> cbor2.CBORTag:
         """Return a raw tag; refuse any other tag without a function."""
         if tag.tag in self._raw_tags:
             return tag

@@ -100,7 +100,7 @@ class PathOrder:
         expected: position of the next dispatch. The driver delivers a dispatch with this
             position, adds one, and passes all others to :meth:`is_next` and :meth:`take`. While
             dispatches are held or an end is in doubt, and between :meth:`stop` and
-            :meth:`go_on`, it is a number that no dispatch has.
+            :meth:`resume`, it is a number that no dispatch has.
         deadline: time of the next call of :meth:`tick`; None while nothing is missing.
         late: number of messages since the start that arrived twice, after they were given
             up, or with a position that is far away.
@@ -227,7 +227,7 @@ class PathOrder:
             target = self._next_epoch()
             if self._due_end() <= now:
                 target = (max(self._ends) + 1) << SEQUENCE_BITS
-                if self._is_whole():
+                if self._is_complete():
                     self._doubtful_end, target = target, self._position
                     self._ends.clear()
             elif now >= self._waits[0][0] + OPEN_PATIENCE:
@@ -238,12 +238,12 @@ class PathOrder:
         return released
 
     def stop(self) -> None:
-        """Expect no dispatch, so the driver passes all of them to `take`, until `go_on`."""
+        """Expect no dispatch, so the driver passes all of them to `take`, until `resume`."""
         self._catch_up()
         self._is_stopped = True
         self.expected = _NONE_EXPECTED
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Expect the next dispatch again."""
         self._is_stopped = False
         self._clean()
@@ -369,12 +369,12 @@ class PathOrder:
 
         Then it is in doubt if all ends before it are known, and believed otherwise.
         """
-        if not self._ends or (self._is_whole() and self._held):
+        if not self._ends or (self._is_complete() and self._held):
             return _NEVER
-        patience = END_PATIENCE if self._is_whole() else OPEN_PATIENCE
+        patience = END_PATIENCE if self._is_complete() else OPEN_PATIENCE
         return self._ends[max(self._ends)][2] + patience
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         """Return whether all ends from the current epoch to the last known one are known."""
         return max(self._ends) - (self._position >> SEQUENCE_BITS) < len(self._ends)
 

@@ -164,7 +164,7 @@ class LargeMessages:
         del self._by_source[source]
         if self._by_source:
             self._runtime.call_later(0.0, self._go_on)
-        reading.order.go_on()
+        reading.order.resume()
         try:
             self._take(reading)
         except BaseException as error:  # noqa: BLE001  # as in a callback of the link
