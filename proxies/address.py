@@ -167,10 +167,7 @@ def parse_seed(text: str) -> Endpoint | NodeSource:
         return parse_node_address(text)
     match = _SOURCE.fullmatch(text)
     if match is None:
-        msg = (
-            f"{text!r} is not a source of node addresses; write dns://NAME:PORT, "
-            "srv://NAME, file:PATH"
-        )
+        msg = f"{text!r} is not a node source; write dns://NAME:PORT, srv://NAME, file:PATH"
         raise InvalidAddress(msg)
     if match["file"]:
         return NodeSource(text, "file", match["path"])

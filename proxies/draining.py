@@ -61,16 +61,13 @@ class Drain:
             table.withdraw_all()
         await runtime.shutdown.drain(deadline)
         left, unsent = await self._quiet(begun, deadline)
-        finished = left_at_workers = 0
+        finished = unfinished = 0
         for pool in list(self._pools):
             theirs = await pool.adrain(deadline.left())
-            finished, left_at_workers = (
-                finished + theirs.finished,
-                left_at_workers + theirs.left,
-            )
+            finished, unfinished = finished + theirs.finished, unfinished + theirs.left
             left, unsent = await self._quiet(begun, deadline)
         finished += runtime.handled - handled
-        report = Drained(finished, left + left_at_workers, runtime.now() - begun, unsent)
+        report = Drained(finished, left + unfinished, runtime.now() - begun, unsent)
         runtime.report(report)
         return report
 

@@ -614,9 +614,7 @@ class Inspector(SystemActor):
         elif type(question) is ReadPart:
             own = replace(own, answer=await self.read_part(question))
         else:
-            return ClusterInspection(
-                [replace(own, error=("this question cannot be sent to a cluster"))]
-            )
+            return ClusterInspection([replace(own, error="not a question for a cluster")])
         try:
             timeout = min(seconds(order.timeout), LONGEST_WAIT)
         except InvalidSeconds as error:

@@ -428,10 +428,7 @@ class Node(Closing):
         is_number = count is None or type(count) is int
         errors.require(is_number, "workers() takes a number of processes", count)
         if type(self.runner) is not Runner:
-            msg = (
-                f"{self.name} is simulated and cannot start processes; simulate more "
-                "nodes instead"
-            )
+            msg = f"{self.name} is simulated and cannot start processes; simulate more nodes"
             raise ValueError(msg)
         offers = {name: source_of(offered) for name, offered in self._offered.items()}
         process_count = len(os.sched_getaffinity(0)) if count is None else count

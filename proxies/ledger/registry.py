@@ -116,12 +116,8 @@ class HolderRegistry:
         self._swept.pop(node, None)
         late = self._settling[node] = self._late.pop(node, {})
         for number in list(late):
-            announced_with = late.pop(number, None)  # it may be released between two steps
-            ending = (
-                None
-                if announced_with is None
-                else self.announced(node, number, announced_with, limit)
-            )
+            sighting = late.pop(number, None)  # it may be released between two steps
+            ending = None if sighting is None else self.announced(node, number, sighting, limit)
             if ending is not None:
                 yield number, ending
         if not self._settling.get(node):

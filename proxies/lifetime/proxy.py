@@ -51,13 +51,10 @@ class Queue(deque[Waiting]):
     def put(self, message: Any, sender: Sender | None, payload: bytes) -> None:
         """Append a message; insert one with high priority before those without."""
         self.pressure.held += len(payload)
-        position = len(self)
+        place = len(self)
         if _is_urgent(message):
-            position = next(
-                (index for index, entry in enumerate(self) if not _is_urgent(entry[0])),
-                position,
-            )
-        self.insert(position, (message, sender, payload))
+            place = next((i for i, entry in enumerate(self) if not _is_urgent(entry[0])), place)
+        self.insert(place, (message, sender, payload))
 
     def take(self) -> Waiting:
         """Remove and return the first message."""

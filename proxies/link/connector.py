@@ -392,10 +392,8 @@ class Connector:
             return
         if peer.guard is LinkGuard.FIRST_WORDS:
             _log.warning(
-                (
-                    "the link with node %s of release %s is not sealed, as allow_unsealed "
-                    "permits: an intermediary could send in its name; upgrade it"
-                ),
+                "the link with node %s of release %s is not sealed, as allow_unsealed "
+                "permits: an intermediary could send in its name; upgrade it",
                 node_id_text(peer.node_id),
                 peer.release,
             )

@@ -299,9 +299,7 @@ class Dialer:
         elif obstacle.stage == "host":
             self._failed(dial, obstacle.reason)
         elif obstacle.stage == "connect":
-            text = (
-                f"no node answers at {remote} ({obstacle.reason}); see that it is running there"
-            )
+            text = f"no node answers at {remote} ({obstacle.reason}); see that it is running"
             self._failed(dial, text)
         else:
             is_unfit = False

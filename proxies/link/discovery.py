@@ -141,9 +141,7 @@ class Discovery:
             return
         text = watched.source.text
         if error and error != watched.error:
-            warning = (
-                "%s: %s; it is looked up again, and the last result stays valid until then"
-            )
+            warning = "%s: %s; it is looked up again, and the last result stays valid"
             _log.warning(warning, text, error)
             self._report(LookUpFailed(text, error))
         watched.error = error

@@ -454,9 +454,7 @@ class ForeignWires:
             cause = TlsError(obstacle.reason) if secured.is_unfit else None
             self._part_with(secured, secured, None)
         elif obstacle.stage == "connect":
-            text = (
-                f"nothing answers at {remote} ({obstacle.reason}); see that it is running there"
-            )
+            text = f"nothing answers at {remote} ({obstacle.reason}); see that it is running"
         self._failed(dial, text, cause)
 
     def _failed(self, dial: ForeignDial, text: str, cause: Exception | None) -> None:

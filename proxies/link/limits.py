@@ -120,8 +120,7 @@ class AcceptLimiter:
             reason = f"{source} has {limits.handshakes_per_address:,} handshakes in progress"
         elif self._credit < 1.0:
             reason = (
-                f"more than {limits.strangers_per_second:,} unproven connections within a "
-                "second"
+                f"more than {limits.strangers_per_second:,} unproven connections in a second"
             )
         else:
             self._credit -= 1.0

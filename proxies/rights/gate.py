@@ -197,11 +197,8 @@ class LeafGate:
 
     def text_of(self, refusal: Refusal) -> str:
         """Return the text of a refusal for the leaf."""
-        identity, node_name = self.standing.identity, self._host.name_of(self._node)
-        return (
-            f"{identity!r} has no right {refusal.right!r} for {refusal.label:.200} at "
-            f"{node_name}"
-        )
+        identity, node = self.standing.identity, self._host.name_of(self._node)
+        return f"{identity!r} has no right {refusal.right!r} for {refusal.label:.200} at {node}"
 
     def _refusal_of(self, frame: RawFrame) -> Refusal | None:
         """Return the right that a dispatch lacks; None if it may pass."""

@@ -65,10 +65,8 @@ class PeerAuthorizer:
             is_taken = routes.has_path(peer) or (not leaf.reach and peer in routes.departed)
         else:
             is_taken = identity != standing.identity
-        message = (
-            f"{standing.identity!r} comes with the id of another node, {node_id_text(peer)}"
-        )
-        return message if is_taken else ""
+        text = f"{standing.identity!r} comes with the id of another node, {node_id_text(peer)}"
+        return text if is_taken else ""
 
     def begin(self, wire: Wire, standing: Principal) -> bool:
         """Record the identity of a neighbor; guard a leaf's link before frames travel over it.

@@ -197,10 +197,7 @@ class UnverifiedFrames:
     def _tell(self, peer: bytes, source: bytes) -> None:
         """Log and report the frames refused since the last report."""
         count, self._untold = self._untold, 0
-        text = (
-            "refused %d frames from node %s received on the link of node %s: no path "
-            "leads there"
-        )
+        text = "refused %d frames of node %s received from node %s: no path leads there"
         _log.warning(text, count, source.hex(), peer.hex())
         self._runtime.report(FramesRefused(source, peer, count))
 

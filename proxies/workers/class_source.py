@@ -39,10 +39,7 @@ def source_of(actor_class: type) -> ClassSource:
     """
     name = actor_class.__qualname__
     if "<locals>" in name:
-        msg = (
-            f"{name} is local to a function; define it at the top level of its file "
-            "for other processes"
-        )
+        msg = f"{name} is local to a function; define it at its file's top for other processes"
         raise NotSpawnable(msg)
     try:
         path = inspect.getfile(actor_class)
