@@ -17,8 +17,8 @@ from callboard.mqtt.router.link import (
     ConnectRequested,
     DeviceData,
     DisconnectRequested,
-    Link,
     LinkEvent,
+    RouterLink,
 )
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.framing import find_frames
@@ -35,8 +35,8 @@ class Wire:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.sockets: dict[Link, socket.socket] = {}
-        self._rest: dict[Link, bytes] = {}
+        self.sockets: dict[RouterLink, socket.socket] = {}
+        self._rest: dict[RouterLink, bytes] = {}
 
     def post(self, event: LinkEvent) -> None:
         """Do what a link wants of its router."""
@@ -53,7 +53,7 @@ class Wire:
         elif isinstance(event, DisconnectRequested):
             self.close(link)
 
-    def close(self, link: Link) -> None:
+    def close(self, link: RouterLink) -> None:
         """Forget a connection."""
         closed = self.sockets.pop(link, None)
         if closed is not None:
