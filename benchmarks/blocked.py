@@ -1,4 +1,4 @@
-"""What one handler that blocks does to all else on its node.
+"""The effect of one blocking handler on all other work of its node.
 
 One actor sleeps in `time.sleep`, or computes in plain Python, for two seconds at a time. In the
 meantime another actor of the same node is due every five milliseconds, and another process asks

@@ -77,7 +77,7 @@ class Pairs:
 
     @property
     def ratios(self) -> list[float]:
-        """How many times as good this checkout is as the other, in each turn."""
+        """Return the ratio of this checkout to the other one, in each turn."""
         pairs = zip(self.here, self.there, strict=True)
         return [
             ours / theirs if self.more_is_better else theirs / ours for ours, theirs in pairs
@@ -183,7 +183,7 @@ def python_of(folder: Path) -> Path:
 
 
 def spoken(pairs: Pairs) -> str:
-    """Say how one subject compares, in a line."""
+    """Return the comparison of one subject as a line."""
     if pairs.trouble or not pairs.ratios:
         return f"{pairs.measure}, {pairs.subject}: {pairs.trouble}"
     return f"{pairs.measure}, {pairs.subject}: {median(pairs.ratios):.3f} ({pairs.range})"

@@ -37,7 +37,7 @@ Cluster = tuple[list[Popen[str]], str]
 
 
 def prepare() -> None:
-    """Look for a browser.
+    """Find a browser.
 
     Raises:
         PeerMissingError: There is none that can be driven.

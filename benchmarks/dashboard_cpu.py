@@ -1,4 +1,4 @@
-"""What an open window costs: processor time of the busiest of four nodes with 5,000 actors.
+"""The cost of an open dashboard: processor time of the busiest of four nodes, 5,000 actors.
 
 A headless Chromium shows the table of all actors, sorted by their mailboxes; a few actors of
 each node are at work, so that rows change. Beside it the same cluster with the page closed, and

@@ -1,4 +1,4 @@
-"""What entities take of their host's memory: those that are awake, and those that are not.
+"""The memory of entities on their host: active ones, and ones that were put away.
 
 A file of SQLite holds an event of 80 bytes for each of 1,000,000 keys; this process hosts the
 type and asks 50,000 of them, a thousand at a time. All figures are of resident memory, behind

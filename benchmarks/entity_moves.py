@@ -1,4 +1,4 @@
-"""How long a slot's messages wait when it moves to another node, and that none suffers.
+"""The time that messages of a slot wait while it moves to another node; none may be lost.
 
 Two processes host 16 entities in slots of their own, with their state in a file of SQLite; a
 third sends each a message every 10 ms, told and asked in turn, with numbers that rise. All 16
@@ -57,7 +57,7 @@ class Step:
 @message("bench.WrongSteps")
 @dataclass(frozen=True)
 class WrongSteps(Query[list[int]]):
-    """Which numbers came out of order, and the last one."""
+    """The numbers that arrived out of order, and the last one."""
 
 
 class Ordered(Entity):
@@ -85,7 +85,7 @@ class Ordered(Entity):
 
     @handler(read_only=True)
     def on_wrong(self, question: WrongSteps) -> list[int]:
-        """Tell those, and the last one."""
+        """Return these numbers, and the last one."""
         return [*self.wrong, self.last]
 
 
@@ -168,14 +168,14 @@ class Hosts:
         return node_id
 
     def drain(self, node_id: str) -> None:
-        """Let a host give its slots away, then end."""
+        """Drain a host: it gives its slots away, then ends."""
         _, process = self.started.pop(node_id)
         assert process.stdin is not None
         process.stdin.write("drain\n")
         process.stdin.flush()
 
     def move(self, refs: Sequence[ActorRef[Any]], node_id: str) -> None:
-        """Let the slots of entities move to a host, and wait until they are there."""
+        """Move the slots of entities to a host, and wait until they are there."""
         slots = sorted({slot_of(ref.key) for ref in refs})
         told = self.node.runtime.ref_of(bytes.fromhex(node_id), ENTITIES)
         told.ask(MoveSlots(Ordered.name, slots, node_id), timeout=LIMIT).result(LIMIT)
@@ -262,7 +262,7 @@ def pause(share: float = 1.0, *, way: Way, quantile: float, awake: int = 0) -> f
 
 
 def wake(node: Node, count: int) -> None:
-    """Let so many entities be awake that nobody sends anything to."""
+    """Activate entities that then receive no messages."""
     for start in range(0, count, AT_ONCE):
         refs: list[Any] = [
             node.entity(Ordered, f"idle-{n}") for n in range(start, start + AT_ONCE)

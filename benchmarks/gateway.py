@@ -40,7 +40,7 @@ class Counting:
         self.done = threading.Event()
 
     def take(self, content: bytes) -> None:
-        """Take one."""
+        """Count a message."""
         self.bytes += len(content)
         self.left -= 1
         if not self.left:
@@ -51,7 +51,7 @@ class Sink(Module):
     """Counts."""
 
     def create(self, args: Any) -> None:
-        """Take the counter."""
+        """Store the counter."""
         self.take = args["counting"].take
 
     def receive(self, message: Message) -> None:

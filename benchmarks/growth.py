@@ -1,4 +1,4 @@
-"""How cost grows: measure every scale at every size, and draw it.
+"""The growth of costs: measures every scale at every size, and draws it.
 
     python -m benchmarks.growth [SCALE…] [--most SIZE] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""How long a checker of histories takes to find an order that explains all answers.
+"""The time in which a checker of histories finds an order that explains all answers.
 
 Two histories of reads and writes: 10,000 operations of 8 clients on 100 keys, and 300 of 8
 clients on one key, of which 20 have an unknown outcome. The peer gets the same events, with the

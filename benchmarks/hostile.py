@@ -1,4 +1,4 @@
-"""What one hostile member does to a node and to those that are linked with it.
+"""The effects of one hostile member on a node and on the nodes linked with it.
 
     python -m benchmarks.hostile delay [INPUT…] [--seconds 20]
     python -m benchmarks.hostile memory [INPUT…] [--seconds 60]
@@ -131,7 +131,7 @@ def _announces(node: Node, ref: Any) -> Iterator[bytes]:
 
 
 def _crowd(node: Node, ref: Any) -> Iterator[bytes]:
-    """Tell of nodes that there are not, then take them back, and tell of others."""
+    """Announce nodes that do not exist, withdraw them, and announce others."""
     me, names = node.node_id, [write_name("x" * 200)] * 1000
     for first in itertools.count(1, 1000):
         ids = [NodeId(number.to_bytes(18, "big")) for number in range(first, first + 1000)]

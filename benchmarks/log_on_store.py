@@ -56,7 +56,7 @@ def store() -> Iterator[dict[str, str]]:
 
 
 def prepare() -> None:
-    """Look for the S3 and for pyarrow."""
+    """Check that the S3 and pyarrow are installed."""
     for name in ("pyarrow", "s3fs", "moto"):
         if find_spec(name) is None:
             message = f"{name} is not installed; make setup brings it"

@@ -42,7 +42,7 @@ def write(folder: str, records: int, run: int = RUN) -> None:
 
 
 def prepare() -> None:
-    """Look for pyarrow, which comes with Spark.
+    """Check that pyarrow is installed, which comes with Spark.
 
     Raises:
         PeerMissingError: it is not there.

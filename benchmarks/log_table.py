@@ -34,7 +34,7 @@ def written(records: int, distinct: int = 10 * RUN) -> Iterator[str]:
 
 
 def prepare() -> None:
-    """Look for pyarrow, which comes with Spark."""
+    """Check that pyarrow is installed, which comes with Spark."""
     if find_spec("pyarrow") is None:
         message = "pyarrow is not installed; make setup brings it with Spark"
         raise PeerMissingError(message)

@@ -63,12 +63,12 @@ class Host:
         subprocess.run(self.command(*command), check=True)
 
     def show(self, folder: Path, at: Path) -> None:
-        """Let a folder of this machine stand at another place as well."""
+        """Mount a folder of this machine at another path, too."""
         at.mkdir(parents=True, exist_ok=True)
         self.run("mount", "--bind", str(folder), str(at))
 
     def hide(self, folder: Path) -> None:
-        """Let a folder of this machine be empty."""
+        """Mount an empty folder over a folder of this machine."""
         self.run("mount", "-t", "tmpfs", "none", str(folder))
 
     def cut_off(self, *, is_off: bool = True) -> None:

@@ -40,7 +40,7 @@ class Taken:
         self._clock = clock
 
     def take(self) -> None:
-        """Take one."""
+        """Count a message."""
         if self.left == self.events:
             self.began = self._clock()
         self.left -= 1
@@ -143,7 +143,7 @@ class Flooder(Actor):
 
 
 def rate_of(node: Node, worker: type[Actor], partner: ActorRef, count: int) -> float:
-    """Let a worker do a tenth of the work as warm-up, then all of it; return its rate."""
+    """Return the rate of a worker after a tenth of the work as warm-up."""
     ref = node.spawn(worker, partner)
     ref.ask(max(1, count // 10)).result(LIMIT)
     return count / float(ref.ask(count).result(LIMIT))

@@ -1,4 +1,4 @@
-"""How long a micro-batch of 100 records takes, from trigger to trigger, median of 30.
+"""The time of a micro-batch of 100 records, from trigger to trigger, median of 30.
 
 Without states the query copies a field; with states it counts in windows of event time.
 """

@@ -11,7 +11,7 @@ PROGRAMS = Path("/usr/lib/postgresql")
 
 
 def prepare() -> None:
-    """Look whether there is a server.
+    """Check that there is a server.
 
     Raises:
         PeerMissingError: there is none.

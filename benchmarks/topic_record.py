@@ -35,7 +35,7 @@ with Node() as node, Endpoint(node=node) as endpoint:
 
 
 def timed(endpoint: Endpoint, messages: int, wait: Callable[[], Any]) -> float:
-    """Let another process publish; return messages for each second until `wait` is over."""
+    """Publish from another process; return messages per second until `wait` returns."""
     command = [sys.executable, "-c", PUBLISHER, endpoint.node.address, str(messages)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as publisher:
         assert publisher.stdin is not None

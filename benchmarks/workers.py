@@ -43,7 +43,7 @@ def ours(share: float = 1.0) -> float:
 
 
 def seconds_of(computers: list[ActorRef[Computer]], steps: int) -> float:
-    """Let all compute at once; return the seconds until the last answer."""
+    """Start all computations at once; return the seconds until the last answer."""
     started = time.perf_counter()
     answers = [computer.ask(steps) for computer in computers]
     if len({answer.result(LIMIT) for answer in answers}) != 1:

@@ -64,7 +64,7 @@ def push(address: str, messages: int, batch: int) -> None:
 
 
 def pushed(address: str, records: int, batch: int, arrived: Callable[[int], object]) -> float:
-    """Let a process push; returns records for each second, from the first one on."""
+    """Push from another process; return records per second from the first one on."""
     messages = records // batch
     node = get_context("spawn").Process(target=push, args=(address, messages, batch))
     node.start()

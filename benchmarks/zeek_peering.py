@@ -67,7 +67,7 @@ def ready(ours: Endpoint, way: str) -> bool:
 
 
 def taken(subscriber: Any, events: int) -> float:
-    """Take events; returns how many each second of the process."""
+    """Receive events; return the events per second of processor time."""
     left, began = events, 0.0
     while left:
         items = (

@@ -47,7 +47,7 @@ except ImportError:
 
 
 def _measure(inward: Way, outward: Way, share: float) -> float:
-    """Take events in and give them out; returns how many a second."""
+    """Decode events and encode them again; return the events per second."""
     arguments = ("hello world", Count(42), ipaddress.ip_address("10.0.0.1"))
     payload = value_to_bytes(Data((Count(1), Count(1), ("Test::ping", arguments))))
     events = max(1, int(EVENTS * share))

@@ -60,7 +60,7 @@ class Detector(Actor):
 
     @handler
     def ping(self, event: Ping) -> None:
-        """Take an event."""
+        """Count an event."""
         assert event.text
         assert event.source
         self._taken.take()
@@ -83,7 +83,7 @@ class Load:
 
     @property
     def url(self) -> str:
-        """Where it listens, as a URL."""
+        """URL of the server."""
         return f"ws://127.0.0.1:{self.port}/v1/messages/json"
 
     def line(self) -> str:
@@ -91,7 +91,7 @@ class Load:
         return self._stdout.readline().strip()
 
     def begin(self) -> None:
-        """Let it begin, once its clients are there."""
+        """Start, once its clients are connected."""
         if self.line() != "ready":
             message = "the other side has no connections"
             raise RunFailedError(message)
@@ -112,7 +112,7 @@ def shared(events: int) -> int:
 
 
 def ours_in(share: float) -> float:
-    """Let clients publish to an actor."""
+    """Publish from clients to an actor."""
     taken = Taken(shared(int(EVENTS["in"] * share)), time.process_time)
     with Node() as node, Endpoint(node=node) as endpoint:
         detector = node.spawn(Detector, taken)
@@ -144,7 +144,7 @@ def delivered(load: Load, events: int, began: float) -> float:
 
 
 def zeekpy_in(share: float) -> float:
-    """Let zeekpy consume what a plain server sends."""
+    """Consume the events of a plain server with zeekpy."""
     zeekpy = import_module("zeekpy")
     taken = Taken(shared(int(EVENTS["in"] * share)), time.process_time)
 
@@ -175,7 +175,7 @@ def zeekpy_in(share: float) -> float:
 
 
 def zeekpy_out(share: float) -> float:
-    """Let zeekpy publish to a plain server."""
+    """Publish to a plain server with zeekpy."""
     zeekpy = import_module("zeekpy")
     events = max(1, int(EVENTS["out"] * share))
 
@@ -195,7 +195,7 @@ def zeekpy_out(share: float) -> float:
 
 
 def needs_zeekpy() -> None:
-    """Look for zeekpy.
+    """Check that zeekpy is installed.
 
     Raises:
         PeerMissingError: it is not installed.

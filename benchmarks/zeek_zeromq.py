@@ -72,13 +72,13 @@ class Detector(Actor):
 
     @handler
     def seen(self, event: Seen) -> None:
-        """Take an event."""
+        """Count an event."""
         assert event.source
         self._take()
 
 
 def measured(read: Callable[[list[str], Taken], float], clock: Clock, share: float) -> float:
-    """Let a cluster publish and something read."""
+    """Publish from a cluster, and read the events."""
     taken = Taken(max(2, int(EVENTS * share)), clock)
     ours, theirs = get_context("spawn").Pipe()
     process = get_context("spawn").Process(target=cluster, args=(theirs, taken.events))

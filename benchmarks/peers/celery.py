@@ -9,7 +9,7 @@ from benchmarks.processes import printed_rate
 
 
 def prepare() -> None:
-    """Look for Redis, and install Celery.
+    """Find Redis, and install Celery.
 
     Raises:
         PeerMissingError: one of them is not there.

@@ -25,7 +25,7 @@ class Compiled:
 
     @property
     def program(self) -> Path:
-        """Where the compiled program is; a changed source has another name."""
+        """Path of the compiled program; the name depends on the source."""
         digest = hashlib.sha256(self.source.read_bytes()).hexdigest()[:12]
         return BUILD / f"{self.source.stem}-{digest}"
 

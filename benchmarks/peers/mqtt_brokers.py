@@ -32,7 +32,7 @@ log_type error
 
 
 def prepare_mosquitto() -> None:
-    """Look for Mosquitto.
+    """Find Mosquitto.
 
     Raises:
         PeerMissingError: it is not installed.
@@ -43,7 +43,7 @@ def prepare_mosquitto() -> None:
 
 
 def version() -> str:
-    """Tell Mosquitto's version."""
+    """Return Mosquitto's version."""
     if not Path(MOSQUITTO).exists():
         return "none"
     told = subprocess.run([MOSQUITTO, "-h"], capture_output=True, text=True, check=False).stdout

@@ -109,11 +109,11 @@ class Client(asyncio.Protocol):
                 waiting.set_exception(error or ConnectionError(f"{self.name} was cut off"))
 
     def pause_writing(self) -> None:
-        """Let the publisher wait."""
+        """Pause the publisher."""
         self.room.clear()
 
     def resume_writing(self) -> None:
-        """Let the publisher go on."""
+        """Resume the publisher."""
         self.room.set()
 
     def subscribe(self, topic: str, qos: int) -> None:
@@ -121,7 +121,7 @@ class Client(asyncio.Protocol):
         self.transport.write(frame(0x82, b"\0\1" + text(topic) + bytes((qos,))))
 
     def data_received(self, data: bytes) -> None:
-        """Take runs of equal packets."""
+        """Handle runs of equal packets."""
         data = self._rest + data
         position, end = 0, len(data)
         while end - position >= 2:
@@ -219,7 +219,7 @@ class Flow:
         return f"bench/{number}" if self.pairs else "bench"
 
     async def run(self) -> int:
-        """Let all messages through; returns the deliveries."""
+        """Pass all messages through the broker; return the deliveries."""
         await asyncio.gather(
             *(self._publish(client, number) for number, client in enumerate(self.publishers))
         )

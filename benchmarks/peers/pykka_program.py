@@ -19,7 +19,7 @@ class Sink(pykka.ThreadingActor):
         self.seen = 0
 
     def on_receive(self, message: object) -> int | None:
-        """Take any message."""
+        """Handle any message."""
         if isinstance(message, int):
             self.seen += 1
             return None

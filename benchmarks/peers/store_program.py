@@ -85,7 +85,7 @@ def serve(broker: Any, endpoint: Any, role: str) -> None:
 
 
 def echo(endpoint: Any, events: Any) -> None:
-    """Tell of each change which key it was, until it is `end`."""
+    """Publish the key of each change back, up to `end`."""
     key = ""
     while key != "end":
         key = events.get()[1][2]

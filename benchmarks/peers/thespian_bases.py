@@ -34,7 +34,7 @@ class Pong(Actor):
     seen = 0
 
     def receiveMessage(self, message: Any, sender: ActorAddress) -> None:
-        """Take any message."""
+        """Handle any message."""
         if message == "count":
             self.send(sender, f"{self.seen}")
         elif isinstance(message, int):
@@ -88,7 +88,7 @@ def flood(base: str, count: int) -> float:
 
 
 def measured(base: str, sender_class: type[Actor], count: int) -> float:
-    """Let an actor of `sender_class` do its work with a pong, and return the rate."""
+    """Return the rate of an actor of `sender_class` with a pong."""
     BUILD.mkdir(parents=True, exist_ok=True)
     os.environ["THESPLOG_FILE"] = str(BUILD / "thespian.log")
     quiet = {"version": 1}

@@ -66,7 +66,7 @@ def send(sock: socket.socket, events: int, *, masked: bool) -> None:
 
 
 def receive(sock: socket.socket, events: int) -> None:
-    """Take so many frames, none of which has 64 KiB."""
+    """Receive a number of frames, each smaller than 64 KiB."""
     data = b""
     while events:
         read = sock.recv(READ)

@@ -28,7 +28,7 @@ WIRE = ("--wire", "zeek-1.4")
 
 
 def prepare() -> None:
-    """Look for Broker's Python package.
+    """Find Broker's Python package.
 
     Raises:
         PeerMissingError: the system's interpreter does not have it.

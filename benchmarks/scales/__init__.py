@@ -1,1 +1,1 @@
-"""How cost grows: one file for each thing that there may be much of."""
+"""Scales of costs: one file for each quantity that may be large."""

@@ -35,7 +35,7 @@ class Counter(Actor):
 
 @dataclass(frozen=True)
 class Size:
-    """How many actors to make."""
+    """Requests the creation of actors."""
 
     actors: int
 
@@ -56,7 +56,7 @@ class Maker(Actor):
 
     @handler
     async def on_order(self, least: int) -> float:
-        """Tell all in turn, so many messages or more; answer with the messages a second."""
+        """Send messages to all actors in turn; answer with the messages per second."""
         made, send = self.made, self.send
         started = time.perf_counter()
         told = 0

@@ -50,7 +50,7 @@ class Client(asyncio.Protocol):
         self.heard = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who it is and what it wants."""
+        """Send the packets that open and subscribe a connection."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         hello = Subscribe(1, (Subscription("news", 0),))
