@@ -36,11 +36,16 @@ class Browser:
         return self
 
     def go(self, link: str, route: str) -> "Browser":
-        """Open a page of a dashboard by its route."""
+        """Open a page of a dashboard by its route, and wait until it is drawn."""
         base = link.partition("?token=")[0]
         if not self.driver.current_url.startswith(base):
             self.driver.get(link)
-        self.script("location.hash = arguments[0]", f"#/{route}")
+        leave = """const main = document.querySelector('main'), hash = arguments[0]
+            if (main && location.hash !== hash) main.dataset.left = 'true'
+            location.hash = hash"""
+        self.script(leave, f"#/{route}")
+        is_left = "return Boolean(document.querySelector('main[data-left]'))"
+        self.until(lambda: not self.script(is_left))
         return self
 
     def script(self, text: str, *args: Any) -> Any:

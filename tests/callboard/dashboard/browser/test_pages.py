@@ -197,7 +197,7 @@ def test_a_table_is_saved_as_shown(cluster, page):
     [
         *(("constructor", "Balance"), ("__proto__", "Balance"), ("stores?which=x", "no keys")),
         *(("mqtt?tab=constructor", "no router runs"), ("actors?search=%E0%A4", "nothing")),
-        ("actor?address=nonsense", "'nonsense' is no address"),
+        ("actor?address=nonsense", "'nonsense' is not an address"),
     ],
 )
 def test_an_address_that_was_bent_shows_a_page(page, route, text):
