@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from callboard import locks
-from callboard.entity.cell import DeferredBatchReply
+from callboard.entity.cell import DeferredBatchReply, EntityCell
 from callboard.entity.entity import (
     Entity,
     EntityType,
@@ -19,7 +19,7 @@ from callboard.entity.entity import (
 )
 from callboard.entity.errors import DuplicateEntityType, NeedsLeases
 from callboard.entity.event_json import EventSerializer
-from callboard.entity.host import EntityHost
+from callboard.entity.host import EntityHost, HostedType, HostNode, ignore
 from callboard.entity.inspection.events import EntityTypeHosted
 from callboard.entity.inspection.figures import EntityStats
 from callboard.entity.journal.entry import Entry, EntryDecoder
@@ -404,6 +404,15 @@ class Entities:
         self._lock = locks.lock("entities of a node", 510)
         #: The name of this node's life in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
+        self._host_node = HostNode(
+            runtime,
+            runner,
+            self.writer,
+            self.form,
+            self._ref,
+            self._send_back,
+            is_checked=is_wanted(runner),
+        )
         INSTRUMENTATION.used = True  # cells of entities have outboxes
         overlay.add_table("entities", self._rows)
         overlay.add_table("entity_slots", self._slot_rows)
@@ -428,8 +437,18 @@ class Entities:
             NeedsLeases: another node hosts the type, and `leases` is missing.
             StorageError: the state cannot be opened.
         """
+        await self._host(cls, (args, kwargs), (state, leases), ignore)
+
+    async def _host(
+        self,
+        cls: type[Entity],
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        urls: tuple[str | None, str | None],
+        on_ended: Callable[[EntityCell], object],
+    ) -> None:
+        """Host a class; `urls` are of its state and leases."""
         name, kind = type_name(cls), EntityType(cls)
-        for argument, url in (("state", state), ("leases", leases)):
+        for argument, url in zip(("state", "leases"), urls, strict=True):
             is_url = isinstance(url, str | None)
             require(is_url, f"{argument} is a text such as 'sqlite:shop.db'", url)
         with self._lock:
@@ -441,8 +460,8 @@ class Entities:
                 raise DuplicateEntityType(msg)
             self._joining.add(name)
         try:
-            await self._join(name, kind, (args, kwargs), state, leases or state)
-            self.runtime.report(EntityTypeHosted(name, place_of(state)))
+            await self._join(name, kind, arguments, urls, on_ended)
+            self.runtime.report(EntityTypeHosted(name, place_of(urls[0])))
         except BaseException:
             self._joining.discard(name)
             self._hosts.pop(name, None)
@@ -491,11 +510,9 @@ class Entities:
         if self._hosted_as.get(cls.name) == options:
             return
         desk = QueueDesk(attempts, limit)
-        await self.host(cls, (desk,), {}, state, leases)
+        await self._host(cls, ((desk,), {}), (state, leases), desk.left)
         self._hosted_as[cls.name] = options
-        host = self._hosts[cls.name]
-        host.on_ended = desk.left
-        host.singletons.add(name)
+        self._hosts[cls.name].singletons.add(name)
 
     def queue(self, name: str) -> "WorkQueue":
         """Return a work queue of any owner.
@@ -518,45 +535,36 @@ class Entities:
         name: str,
         kind: EntityType,
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        state: str | None,
-        leases: str | None,
+        urls: tuple[str | None, str | None],
+        on_ended: Callable[[EntityCell], object],
     ) -> None:
         """Create the host of a type, and join its table."""
+        state, leases = urls[0], urls[1] or urls[0]
         client = await self._open(self._states, state, open_state)
-        host = EntityHost(
-            self.runtime,
-            self.form,
-            kind,
-            arguments,
-            client,
-            self._ref,
-            is_checked=is_wanted(self._runner),
-        )
-        host.runner = self._runner
-        host.writer, host.send_back = self.writer, self._send_back
-        sender = self._router(name)
-        host.route_by(sender)
-        host.on_growth = partial(self.growth.record, name)
+        router, on_growth = self._router(name), partial(self.growth.record, name)
+        hosted = HostedType(kind, arguments, client, on_growth, on_ended)
         self._urls[name] = state
         register = await self._open(self._leases, leases, self._open_leases)
         if register is None:
+            host = EntityHost(self._host_node, hosted, router)
             await self._refuse_second(name)
             host.serve(dict.fromkeys(range(SLOTS), 1))
             self._hosts[name] = host
-            self._router(name).flush()
+            router.flush()
             return
-        shared = SharedState()
-        if client is not None:
-            shared = SharedState(*await called(client, EntityState.identity))
-            host.reminders.set_clock(await called(client, EntityState.clock))
-        await self._refuse_other_state(name, shared)
         ask_vote = partial(self._ask_vote, name)
         settle = partial(self._settle, name)
         adopted = partial(self._adopted, name)
-        hooks = OwnershipHooks(adopted, sender.flush, ask_vote, settle, self._turns)
+        hooks = OwnershipHooks(adopted, ask_vote, settle, self._turns)
         assert leases is not None, "a register has a URL"
-        owned = Ownership(host, register, self._held[leases], self.runtime, hooks)
-        self._hosts[name], self._owned[name] = host, owned
+        lease = self._held[leases]
+        owned = Ownership(self._host_node, hosted, router, register, lease, hooks)
+        shared = SharedState()
+        if client is not None:
+            shared = SharedState(*await called(client, EntityState.identity))
+            owned.host.reminders.set_clock(await called(client, EntityState.clock))
+        await self._refuse_other_state(name, shared)
+        self._hosts[name], self._owned[name] = owned.host, owned
         self._registers[name] = leases
         if self._stop_listening is None:
             self._stop_listening = self.runtime.listen(self._on_event)

@@ -56,6 +56,7 @@ from callboard.kernel.context import NodeContext
 from callboard.kernel.reply import Sender
 from callboard.lease.errors import Fenced, StateCorrupt
 from callboard.support import reentry
+from callboard.support.dataclass import dataclass
 from callboard.support.histogram import Histogram
 from callboard.support.reentry import HandOver
 from callboard.support.text import error_text
@@ -104,60 +105,105 @@ _NO_LEASE: Final = "the lease of its node had run out"
 WAITING_LIMIT: Final = 1_000
 
 
+def ignore(*_: object) -> None:
+    """Stand for a callback that is not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostNode:
+    """The parts of a node that its hosts of entities use."""
+
+    runtime: NodeContext
+    #: Runs the activations.
+    runner: Any
+    #: The name of this node's life in fences.
+    writer: str
+    #: Serializer of events.
+    form: EventSerializer
+    #: Makes the ref of a type and key.
+    ref: Callable[[str, str], ActorRef[Any]]
+    #: Returns a message to the node that asked; returns False if no node asked.
+    send_back: Callable[[str, Sender | None], bool]
+    #: Whether to find handlers that change the state without persisting.
+    is_checked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostedType:
+    """A type as it is hosted on a node."""
+
+    kind: EntityType
+    #: For the class's `__init__`.
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    #: Stores the events; None for a type without state.
+    state: StateClient | None
+    #: Called with the journal position of each local commit.
+    on_growth: Callable[[int], object]
+    #: Called with each activation that has ended.
+    on_ended: Callable[[EntityCell], object] = ignore
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The membership in a table of the node that hosts a type, as the host uses it."""
+
+    #: Returns whether the node's lease is valid; None where fences are checked instead.
+    is_leased: Callable[[], bool] | None = None
+    #: Called with each kind and version of events before the first one is stored.
+    on_kind: Callable[[tuple[str, int]], object] = ignore
+    #: Called with a slot and its epoch when another node has raised its fence.
+    on_lost: Callable[[int, int], object] = ignore
+
+
+#: For a type without leases: this node owns all its slots.
+ALONE: Final = Membership()
+
+
 class EntityHost:
     """The entities of one type on one node."""
 
-    #: Forwards held messages of slots that other nodes own.
-    router: "TypeRouter"
     is_closed = False
-    #: Returns whether the node's lease is valid; None where fences are checked instead.
-    is_leased: Callable[[], bool] | None = None
     #: Whether a check of fences is under way, and whether `_let_in` is scheduled.
     _is_proving = False
     _lets_in = False
 
     def __init__(
         self,
-        runtime: NodeContext,
-        form: EventSerializer,
-        kind: EntityType,
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        state: StateClient | None,
-        ref: Callable[[str, str], ActorRef[Any]],
-        *,
-        is_checked: bool = False,
+        node: HostNode,
+        hosted: HostedType,
+        router: TypeRouter,
+        membership: Membership = ALONE,
     ) -> None:
         """Create a host that owns no slot yet.
 
         Args:
-            runtime: of the node.
-            form: serializer of events.
-            kind: the class.
-            arguments: for the class's `__init__`.
-            state: stores the events; None for a type without state.
-            ref: makes the ref of a type's key.
-            is_checked: whether to find handlers that change the state without persisting.
+            node: the parts of the node that it uses.
+            hosted: the type.
+            router: forwards held messages of slots that other nodes own.
+            membership: of the node in the table of the type.
         """
-        self.runtime, self.form, self.type = runtime, form, kind
-        self.arguments, self.state = arguments, state
-        self.table = _table_of(kind.cls, form if is_checked else None)
+        runtime = node.runtime
+        self.runtime, self.form, self.type = runtime, node.form, hosted.kind
+        self.runner, self.writer = node.runner, node.writer
+        self._make_ref, self._send_back = node.ref, node.send_back
+        self.arguments, self.state = hosted.arguments, hosted.state
+        self._on_growth, self._on_ended = hosted.on_growth, hosted.on_ended
+        self.is_leased, self._on_kind = membership.is_leased, membership.on_kind
+        self._on_lost = membership.on_lost
+        self.table = _table_of(self.type.cls, self.form if node.is_checked else None)
         self._lock = locks.collecting_lock("host of entities", 530)
+        self._lock.outer = router.lock  # under the router's lock nothing is refused at once
         self.lock = self._lock.guard
         self.is_inside = locks.owner_test(self.lock)
         self.hand_over = HandOver(self.lock, runtime.post, runtime.counters)
         self.handed = self.hand_over.calls
+        self.router = router
         #: The activations, by key.
         self.cells: dict[str, EntityCell] = {}
         #: Number of activations in each slot.
         self._live: Counter[int] = Counter()
         #: The epochs of the slots that this node owns.
         self.epochs: dict[int, int] = {}
-        #: The name of this node's life in fences.
-        self.writer = ""
-        #: Runs the activations.
-        self.runner: Any = None
-        #: Called with the journal position of each local commit.
-        self.on_growth: Callable[[int], object] = lambda _: None
         self._position = 0
         #: The outcome of the latest transaction without a failed batch.
         self.all_committed: Committed | None = None
@@ -166,13 +212,10 @@ class EntityHost:
         #: Counts of this host, and the times of its commits.
         self.counters = EntityCounters()
         self.commit_seconds = Histogram()
-        self._make_ref = ref
         #: By key: messages that wait until its last activation has ended.
         self._waiting: dict[str, list[tuple[Any, Sender | None]]] = {}
         #: The reminders in the slots of this node.
         self.reminders = Reminders(self)
-        #: Called with each activation that has ended.
-        self.on_ended: Callable[[EntityCell], object] = lambda _: None
         self.singletons = Singletons(self)
         #: Answers that wait for a check of fences.
         self._proofs: list[_Proof] = []
@@ -184,14 +227,9 @@ class EntityHost:
         #: By slot: the number of held messages.
         self._held_in: Counter[int] = Counter()
         self._markers: list[tuple[int, Callable[[], object]]] = []
-        #: Returns a message to the node that asked; returns False if no node asked.
-        self.send_back: Callable[[str, Sender | None], bool] = lambda *_: False
         self._parked: list[EntityCell] = []
-        self.on_kind: Callable[[tuple[str, int]], object] = lambda _: None
-        #: Called with a slot and its epoch when another node has raised its fence.
-        self.on_lost: Callable[[int, int], object] = lambda *_: None
         #: Seconds without a message until an entity is passivated; None for never.
-        self.idle = idle = kind.idle(is_kept=state is not None)
+        self.idle = idle = self.type.idle(is_kept=self.state is not None)
         if idle is not None:
             self._idle_poll = min(max(idle / 4, 0.01), _IDLE_POLL_SECONDS)
             runtime.call_later(self._idle_poll, self._passivate_idle)
@@ -199,11 +237,6 @@ class EntityHost:
     def ref(self, key: str) -> ActorRef[Any]:
         """Return the ref of a key."""
         return self._make_ref(self.type.name, key)
-
-    def route_by(self, router: "TypeRouter") -> None:
-        """Set the router; callbacks wait for its lock too when it is held."""
-        self.router = router
-        self._lock.outer = router.lock
 
     @property
     def reads(self) -> tuple[tuple[str, int], ...]:
@@ -591,7 +624,7 @@ class EntityHost:
             if self.cells.get(cell.key) is not cell:
                 return
             self.runtime.succession.leave_to(cell.number, self.ref(cell.key))
-            self.on_ended(cell)
+            self._on_ended(cell)
             if not cell.is_clean:  # its commits in flight must end first
                 cell.after_commits = lambda: self.activation_ended(cell)
                 return
@@ -632,7 +665,7 @@ class EntityHost:
         of this node, the caller may have given up; forwarding would then handle the ask anyway.
         """
         for message, sender in mail:
-            if not self.send_back(self.type.name, sender):
+            if not self._send_back(self.type.name, sender):
                 self.router.forward(cell.key, cell.slot, message, sender, is_urgent=False)
                 self.router.end_forwarding((cell.slot,))
 
@@ -760,7 +793,7 @@ class EntityHost:
         position = outcome.positions.get(self.type.name, 0)
         if position > self._position:  # all batches of a transaction report the same position
             self._position = position
-            self.on_growth(position)
+            self._on_growth(position)
 
     def error_of(
         self, cell: EntityCell, outcome: Committed | BaseException
@@ -870,7 +903,7 @@ class EntityHost:
         self.runtime.report(SlotFenced(self.type.name, slot, fence.epoch, fence.writer))
         for cell in cells:  # each may show an outdated state; their mail is stayed
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
-        self.on_lost(slot, epoch)
+        self._on_lost(slot, epoch)
 
     # --- an expired lease ---
 
@@ -939,7 +972,7 @@ class EntityHost:
         known = apply, kind, version
         with self.lock:
             if self.state is not None:  # reported before the first one is stored
-                self.on_kind((kind.name, version))
+                self._on_kind((kind.name, version))
             self.known_events[type(event)] = known
         return known
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from callboard.entity.host import EntityHost
+from callboard.entity.host import EntityHost, HostedType, HostNode, Membership
 from callboard.entity.machine.ballot_machine import (
     BallotEffect,
     BallotMachine,
@@ -57,8 +57,8 @@ from callboard.entity.machine.ownership_machine import (
     WriteTable,
 )
 from callboard.entity.machine.table import SharedState, Table, TableMember
+from callboard.entity.router import TypeRouter
 from callboard.entity.state.interface import EntityState, Fence
-from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import WrongValue
 from callboard.kernel.reply import Future
 from callboard.lease.driver import LeaseDriver
@@ -116,8 +116,6 @@ class OwnershipHooks:
 
     #: Called with each newer table; sends it to other nodes.
     adopted: Callable[[Table], object]
-    #: Called after more slots are served.
-    served: Callable[[], object]
     #: Asks a node whether it cannot reach the node of a writer.
     ask_vote: Callable[[bytes, str], Future[Any]]
     #: Calls back after all messages that other members forwarded for some slots have arrived.
@@ -160,40 +158,42 @@ class Ownership:
 
     def __init__(
         self,
-        host: EntityHost,
+        node: HostNode,
+        hosted: HostedType,
+        router: TypeRouter,
         leases: Any,
         lease: LeaseDriver,
-        runtime: NodeContext,
         hooks: OwnershipHooks,
     ) -> None:
-        """Create an ownership that has not joined yet.
+        """Create the host of a type, and its ownership that has not joined yet.
 
         Args:
-            host: serves the slots.
+            node: the parts of the node that the host uses.
+            hosted: the type.
+            router: of the type.
             leases: calls of the register.
             lease: of the node, in that register.
-            runtime: of the node.
             hooks: callbacks into the rest of the node.
         """
-        self._host, self._leases, self._runtime = host, leases, runtime
-        self._lease, self._hooks = lease, hooks
-        self._name = host.type.name
-        self._register = f"entities/{self._name}"
-        self._machine = OwnershipMachine(
-            host.writer,
-            TableMember(runtime.node_id.hex(), version=host.type.cls.version, reads=host.reads),
-            has_fences=host.state is not None,
-        )
-        self._machine.step(TermEnded())
-        self._ballots = BallotMachine(host.writer)
-        is_fast = host.state is not None and host.type.cls.takeover == "fast"
+        kind, has_fences = hosted.kind, hosted.state is not None
         #: Whether wrongly removing a live member is harmless, because its fences stop its
         #: commits.
-        self._may_vote = is_fast
-        if not is_fast:
-            host.is_leased = lease.is_valid
-        host.on_lost = self._lost
-        host.on_kind = self._wrote
+        self._may_vote = is_fast = has_fences and kind.cls.takeover == "fast"
+        is_leased = None if is_fast else lease.is_valid
+        membership = Membership(is_leased, self._wrote, self._lost)
+        #: Serves the slots.
+        self.host = host = EntityHost(node, hosted, router, membership)
+        self._leases, self._runtime, self._router = leases, node.runtime, router
+        self._lease, self._hooks = lease, hooks
+        self._name, self._writer = kind.name, node.writer
+        self._register = f"entities/{self._name}"
+        self._machine = OwnershipMachine(
+            node.writer,
+            TableMember(node.runtime.node_id.hex(), version=kind.cls.version, reads=host.reads),
+            has_fences=has_fences,
+        )
+        self._machine.step(TermEnded())
+        self._ballots = BallotMachine(node.writer)
         #: Kinds and versions of events that this node has written.
         self._kinds: set[tuple[str, int]] = set()
         self._writes = 0
@@ -228,8 +228,8 @@ class Ownership:
             await self._joining
         finally:
             self._joining = None
-        if self._host.state is not None:
-            self._host.state.submit(self._kinds_done, EntityState.kinds, self._name)
+        if self.host.state is not None:
+            self.host.state.submit(self._kinds_done, EntityState.kinds, self._name)
 
     def start_leaving(self) -> Future[None]:
         """Start to leave: this node's slots go to the other members.
@@ -289,7 +289,7 @@ class Ownership:
             if self._may_vote and self._machine.is_current:
                 voters = self._lease.risen() & self.table.members.keys()
                 subject = BallotSubject(writer, member.joined)
-                own = {self._host.writer}
+                own = {self._writer}
                 self._vote(self._ballots.lost(subject, voters | own, now))
         if lost:
             self.poll()
@@ -361,19 +361,19 @@ class Ownership:
 
     def _step(self, event: OwnershipEvent) -> None:
         """Step the machine, and carry out its effects."""
-        self._machine.portion = self._host.portion
+        self._machine.portion = self.host.portion
         for effect in self._machine.step(event):
             self._carry_out(effect)
 
     def _carry_out(self, effect: OwnershipEffect) -> None:
         """Carry out one effect."""
-        host = self._host
+        host = self.host
         match effect:
             case ReadTable() | WriteTable() | ProbeMembers() | ClaimFences():
                 self._request(effect)
             case ServeSlots(epochs):
                 host.serve(epochs)
-                self._hooks.served()
+                self._router.flush()
             case KeepSlots(epochs):
                 host.keep_only(epochs)
             case StopSlots(slots):
@@ -400,14 +400,14 @@ class Ownership:
             case ProbeMembers(writers):
                 _Probe(self._leases, sorted(writers), self._step).probe_next()
             case ClaimFences(epochs):
-                state = self._host.state
+                state = self.host.state
                 assert state is not None, "fences are in a state"
                 state.submit(self._claim_done, EntityState.claim, self._name, epochs)
 
     def _write(self, effect: WriteTable) -> None:
         """Write the table to the register."""
         self._writes += 1
-        value = LeaseValue(self._host.writer, self._writes, effect.table.text())
+        value = LeaseValue(self._writer, self._writes, effect.table.text())
         args = self._register, value, effect.expected
         self._leases.submit(self._write_done, Leases.write, *args)
 
@@ -488,9 +488,9 @@ class Ownership:
 
         def settled() -> None:
             if move == self._moves:
-                self._host.stop_slots(slots, partial(self._runtime.post, emptied))
+                self.host.stop_slots(slots, partial(self._runtime.post, emptied))
 
-        self._host.shorten_replay(slots)
+        self.host.shorten_replay(slots)
         self._hooks.settle(slots, settled)
 
     def _stopped(self, move: int, event: OwnershipEvent) -> None:
