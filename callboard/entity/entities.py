@@ -1,15 +1,14 @@
 """The entities of a node: hosted types, routes to other nodes, inspection, journals."""
 
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from callboard import locks
-from callboard.entity.cell import DeferredBatchReply, EntityCell
+from callboard.entity.cell import EntityCell
+from callboard.entity.databases import Databases
 from callboard.entity.entity import (
     Entity,
     EntityType,
@@ -22,6 +21,7 @@ from callboard.entity.event_json import EventSerializer
 from callboard.entity.host import EntityHost, HostedType, HostNode, ignore
 from callboard.entity.inspection.events import EntityTypeHosted
 from callboard.entity.inspection.figures import EntityStats
+from callboard.entity.inspection.tables import EntityTables
 from callboard.entity.journal.entry import Entry, EntryDecoder
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.journal.journal import Journal, checked_reader
@@ -30,12 +30,7 @@ from callboard.entity.machine.table import SLOTS, SharedState, Table, TableMembe
 from callboard.entity.messages import (
     AskEntityTable,
     AskVote,
-    EntityMarker,
-    EntityMessage,
-    EntityMessages,
     EntityTable,
-    FollowJournal,
-    JournalGrew,
     MoveSlots,
     NotOwner,
     StopEntity,
@@ -52,43 +47,28 @@ from callboard.entity.reentrancy import would_deadlock
 from callboard.entity.reference import EntityRef
 from callboard.entity.reminders import ParkedReminder
 from callboard.entity.router import PendingMessage, TypeRouter
-from callboard.entity.state.backends import open_leases, open_state, open_view
-from callboard.entity.state.client import StateClient, ThreadedStateClient
-from callboard.entity.state.interface import EntityState, StoredEvent
+from callboard.entity.server import ArrivedMessage, EntityServer, Inbound
+from callboard.entity.state.client import StateClient
+from callboard.entity.state.interface import EntityState
 from callboard.entity.unpersisted import is_wanted
-from callboard.kernel.access import NamedRight, Rights
 from callboard.kernel.activation import (
-    CARRIED_ASKED,
-    CARRIED_URGENT,
     CHAIN_LIMIT,
-    KEY_LIMIT,
-    NO_DEADLINE,
     QUEUE_PREFIX,
-    Carried,
-    Encoded,
     Envelope,
-    Home,
-    handler_frame,
-    is_key,
-    is_type_name,
 )
-from callboard.kernel.actors import ActorRef, handler
 from callboard.kernel.checks import count as checked_count
 from callboard.kernel.checks import require
 from callboard.kernel.codec import (
-    MalformedPayload,
     PayloadCodec,
-    RemoteProtocolError,
-    RunsUserCode,
 )
-from callboard.kernel.context import NodeContext, SystemActor
-from callboard.kernel.errors import NotPermitted, WrongValue, remote_error
+from callboard.kernel.context import NodeContext
+from callboard.kernel.errors import WrongValue
 from callboard.kernel.events import NodeDown, NodeUp
-from callboard.kernel.reply import Future, MessageSender, Sender
+from callboard.kernel.reply import Future, Sender
 from callboard.kernel.shutdown import Deadline
 from callboard.kernel.topology import ENTITIES, Topology
 from callboard.kernel.tracing import INSTRUMENTATION
-from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
+from callboard.lease.driver import LeaseNews
 from callboard.lease.errors import (
     LeaseLost,
     OutcomeUnknown,
@@ -100,247 +80,18 @@ from callboard.lease.machine.lease_machine import (
     HolderGone,
     LeaseHeld,
     LeaseKilled,
-    LeaseMachine,
 )
-from callboard.support.inspection_tables import Row
-from callboard.support.text import class_name, error_text, safe_repr
 
 if TYPE_CHECKING:
     from callboard.entity.queue.work_queue import WorkQueue
 
 T = TypeVar("T")
 
-#: Latest events of one entity in the inspection table.
-ROWS_OF_EVENTS: Final = 1_000
-
 #: Seconds that other nodes have to answer which table they know, before this node hosts a type.
 ASK_SECONDS: Final = 1.0
 
 #: Types that a node routes to for leaves; a leaf may name any type that its rights match.
 TYPES_LIMIT: Final = 1_000
-
-#: Opens the state or leases of a URL for a writer.
-Opener = Callable[[str, str], Any]
-
-
-class RemoteSender(MessageSender):
-    """An actor on another node that sent a message with `tell`."""
-
-    __slots__ = ("_ref",)
-
-    expects: Final = False
-    deadline: Final = None
-
-    def __init__(self, ref: ActorRef[Any] | None) -> None:
-        self._ref = ref
-
-    def reference(self, _: Home) -> ActorRef[Any] | None:
-        """Return the ref of the actor."""
-        return self._ref
-
-
-class ArrivedMessage(NamedTuple):
-    """A message of another node for an entity."""
-
-    type_name: str
-    key: str
-    message: Any
-    sender: Any
-    is_urgent: bool
-
-
-def _invalid_key(key: object) -> WrongValue:
-    """Return the error of a message with an invalid key."""
-    limits = f"1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
-    return WrongValue(f"a key must have {limits}, not {safe_repr(key):.80}")
-
-
-class EntityServer(SystemActor):
-    """Receives messages of other nodes for entities of this node.
-
-    A message may come from a program that is not callboard, so each field is checked. A leaf
-    may do what its rights `entities` and `host` name. It knows no other members, so this node
-    acts as the owner of all slots to it, and routes its messages to the real owners.
-    """
-
-    def __init__(self, entities: "Entities") -> None:
-        """Serve the entities of a node."""
-        self._entities = entities
-
-    @handler
-    def on_message(self, msg: EntityMessage) -> NotOwner | None:
-        """Post a message to its entity, or refuse it if this node is not the owner."""
-        cell: Any = self.context
-        entities, key, asker = self._entities, msg.key, cell.sender
-        is_leaf = entities.overlay.rights(cell.sender_node) is not None
-        # An active entity has a valid name and key, so the checks are skipped for it.
-        if is_leaf or not entities.has_active(msg.type_name, key):
-            if self._refuses(msg.type_name, ("entities",)):
-                return None
-            if not is_key(key):
-                self._refuse(_invalid_key(key))
-                return None
-        is_asked = msg.is_asked is True
-        if is_asked:
-            if asker is None or not asker.expects:
-                return None
-            # Not kept as a promise: the entity answers, even if this actor has ended by then.
-            cell.promised = asker
-            asker.mark_handled()
-        trace, chain = INSTRUMENTATION.current(), INSTRUMENTATION.chain.get()
-        message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
-        sender: Any = asker
-        if not is_asked:
-            sender = RemoteSender(msg.sender if isinstance(msg.sender, ActorRef) else None)
-        arrived = ArrivedMessage(msg.type_name, key, message, sender, msg.is_urgent is True)
-        if is_leaf:
-            refusal = entities.bring(arrived)
-        else:
-            attempt = msg.attempt if type(msg.attempt) is int else 0
-            refusal = entities.deliver(arrived, cell.sender_node, attempt)
-        if refusal is not None and is_asked:
-            asker.set_result(refusal)
-        return refusal
-
-    @handler
-    def on_messages(self, msg: EntityMessages) -> None:
-        """Post the messages of a batch to their entities."""
-        cell: Any = self.context
-        carrier = cell.sender
-        if carrier is None or not carrier.expects:
-            return
-        if self._refuses(msg.type_name, ("entities",)):
-            return
-        if self._rights() is not None:
-            self._refuse(NotPermitted("a node with limited rights sends messages one by one"))
-            return
-        try:
-            messages = msg.each()
-        except MalformedPayload as error:
-            self._refuse(error)
-            return
-        count = getattr(carrier, "count", 1)
-        if count != len(messages) or not hasattr(carrier, "carried"):
-            text = (
-                f"a batch of {len(messages):,} messages for entities was counted as {count:,}"
-            )
-            self._refuse(MalformedPayload(text))
-            return
-        cell.promised = carrier  # each message is answered on its own
-        carrier.mark_handled()
-        post, now = self._entities.carried(msg.type_name, carrier, cell), cell.runner.now()
-        for carried in messages:
-            left, deadline = carried[4], None
-            if left != NO_DEADLINE:
-                INSTRUMENTATION.used = True
-                deadline = now + left / 1000
-            deferred = DeferredBatchReply(carrier, carried[0], deadline)
-            try:
-                post(carried, deferred)
-            except Exception as error:  # noqa: BLE001 - the other messages are handled
-                deferred.inner.set_exception(remote_error(error))
-                text = f"{class_name(error)}: {error_text(error)}"
-                self._entities.runtime.note_failure(cell, text, error)
-
-    @handler
-    def on_ask(self, msg: AskEntityTable) -> EntityTable | None:
-        """Answer with the table of a type."""
-        if self._refuses(msg.type_name, ("entities", "host")):
-            return None
-        rights = self._rights()
-        if rights is None or rights.permit("host", msg.type_name):
-            return self._entities.table(msg.type_name, self.context.sender)
-        return self._entities.table_for_leaf(msg.type_name)
-
-    @handler
-    def on_table(self, msg: EntityTable) -> None:
-        """Handle a newer table."""
-        if not self._refuses(msg.type_name, ("host",)):
-            self._entities.receive_table(msg)
-
-    @handler
-    def on_vote(self, msg: AskVote) -> bool | None:
-        """Vote whether a member is unreachable."""
-        if self._refuses(msg.type_name, ("host",)) or type(msg.writer) is not str:
-            return None
-        return self._entities.vote(msg.type_name, msg.writer)
-
-    @handler
-    def on_marker(self, msg: EntityMarker) -> None:
-        """Answer when everything that was sent before was accepted or refused."""
-        if self._refuses(msg.type_name, ("entities",)):
-            return
-        if type(msg.slot) is not int or not 0 <= msg.slot < SLOTS:
-            text = f"slot {safe_repr(msg.slot):.80} must be a number from 0 to {SLOTS - 1}"
-            self._refuse(WrongValue(text))
-            return
-        promise = self.promise()
-        if msg.is_refused is True:
-            promise.set_result(None)
-            return
-        passed = partial(promise.set_result, None)
-        self._entities.marker(msg, passed, is_leaf=self._rights() is not None)
-
-    @handler
-    def on_follow(self, msg: FollowJournal) -> EntityTable | None:
-        """Notify the asking node from now on when the journal of a type grows."""
-        if self._refuses(msg.type_name, ("entities", "host")):
-            return None
-        rights = self._rights()
-        is_member = rights is None or rights.permit("host", msg.type_name)
-        return self._entities.followed(msg.type_name, self._peer(), is_leaf=not is_member)
-
-    @handler
-    def on_grew(self, msg: JournalGrew) -> None:
-        """Wake the followers of a journal."""
-        if not self._refuses(msg.type_name, ("host",)):
-            self._entities.growth.wake(msg.type_name)
-
-    @handler
-    def on_move(self, msg: MoveSlots) -> None:
-        """Move slots to another host."""
-        if self._refuses(msg.type_name, ("host",)):
-            return
-        try:
-            self._entities.move(msg)
-        except WrongValue as error:
-            self._refuse(error)
-
-    @handler
-    def on_stop(self, msg: StopEntity) -> None:
-        """Passivate an entity."""
-        if not self._refuses(msg.type_name, ("entities",)) and is_key(msg.key):
-            self._entities.passivate_here(msg.type_name, msg.key)
-
-    def _rights(self) -> Rights | None:
-        """Return the rights of the sender; None for a full member."""
-        return self._entities.overlay.rights(self._peer())
-
-    def _peer(self) -> bytes:
-        """Return the node of the sender."""
-        return self.context.sender_node
-
-    def _refuses(self, type_name: object, rights: Sequence[NamedRight]) -> bool:
-        """Refuse a message with an invalid type name, or without any of some rights.
-
-        Returns:
-            Whether the message was refused; it is answered then.
-        """
-        if not is_type_name(type_name):
-            text = f"{safe_repr(type_name):.80} is not the name of an entity type"
-            self._refuse(WrongValue(text))
-            return True
-        name, permitted = str(type_name), self._rights()
-        if permitted is None or any(permitted.permit(right, name) for right in rights):
-            return False
-        self._entities.overlay.refused(self._peer(), rights[0], name)
-        text = f"no right {rights[0]!r} for {name!r} at {self.node.name}"
-        self._refuse(NotPermitted(text))
-        return True
-
-    def _refuse(self, error: BaseException) -> None:
-        """Answer with an error; an exception would end this actor."""
-        self.promise().set_exception(error)
 
 
 class Entities:
@@ -380,23 +131,13 @@ class Entities:
         self._turns = MoveTurns()
         #: By type: nodes that have requested its table.
         self._askers: dict[str, set[bytes]] = {}
-        #: Clients of states and leases, by URL.
-        self._states: dict[str, StateClient] = {}
-        self._leases: dict[str, Any] = {}
-        #: Read-only clients of states, for journals, by URL.
-        self._views: dict[str, StateClient] = {}
         #: By hosted type: the URL of its state.
         self._urls: dict[str, str | None] = {}
-        #: This node's leases, and their valid terms, by URL.
-        self._held: dict[str, LeaseDriver] = {}
+        #: By URL of a register: the valid term of this node's lease.
         self._terms: dict[str, int] = {}
         #: By type: the URL of the register with its table.
         self._registers: dict[str, str] = {}
-        #: By node and type: the latest refused attempt for each slot.
-        self._refused: dict[tuple[bytes, str], dict[int, int]] = {}
         self._stop_listening: Callable[[], object] | None = None
-        #: Clients that are being opened, by their table and URL.
-        self._opening: dict[tuple[int, str], Future[Any]] = {}
         self._joining: set[str] = set()
         self._queues: dict[str, WorkQueue] = {}
         #: By type of a singleton: the arguments that it is hosted with.
@@ -404,21 +145,20 @@ class Entities:
         self._lock = locks.lock("entities of a node", 510)
         #: The name of this node's life in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
+        self._databases = Databases(runtime, runner, self.writer, self._handle_news)
+        self._inbound = Inbound(runtime, self._hosts, self._router, self.table)
         self._host_node = HostNode(
             runtime,
             runner,
             self.writer,
             self.form,
             self._ref,
-            self._send_back,
+            self._inbound.send_back,
             is_checked=is_wanted(runner),
         )
         INSTRUMENTATION.used = True  # cells of entities have outboxes
-        overlay.add_table("entities", self._rows)
-        overlay.add_table("entity_slots", self._slot_rows)
-        overlay.add_table("entity_cells", self._cell_rows)
-        overlay.add_table("entity_events", self._event_rows)
-        runtime.start_actor(EntityServer, (self,), number=ENTITIES)
+        EntityTables(runtime, self._hosts, self.stats).add_to(overlay)
+        runtime.start_actor(EntityServer, (self._inbound, self), number=ENTITIES)
 
     # --- hosting ---
 
@@ -540,12 +280,11 @@ class Entities:
     ) -> None:
         """Create the host of a type, and join its table."""
         state, leases = urls[0], urls[1] or urls[0]
-        client = await self._open(self._states, state, open_state)
+        client = None if state is None else await self._databases.state(state)
         router, on_growth = self._router(name), partial(self.growth.record, name)
         hosted = HostedType(kind, arguments, client, on_growth, on_ended)
         self._urls[name] = state
-        register = await self._open(self._leases, leases, self._open_leases)
-        if register is None:
+        if leases is None:
             host = EntityHost(self._host_node, hosted, router)
             await self._refuse_second(name)
             host.serve(dict.fromkeys(range(SLOTS), 1))
@@ -556,8 +295,8 @@ class Entities:
         settle = partial(self._settle, name)
         adopted = partial(self._adopted, name)
         hooks = OwnershipHooks(adopted, ask_vote, settle, self._turns)
-        assert leases is not None, "a register has a URL"
-        lease = self._held[leases]
+        register = await self._databases.register(leases)
+        lease = self._databases.lease(leases)
         owned = Ownership(self._host_node, hosted, router, register, lease, hooks)
         shared = SharedState()
         if client is not None:
@@ -576,66 +315,6 @@ class Entities:
             owned.abandon()
             raise
         self.runtime.call_later(POLL_SECONDS, self._poll, owned)
-
-    async def _open(self, opened: dict[str, Any], url: str | None, opener: Opener) -> Any:
-        """Return the client of a state or register, opened once for the node."""
-        if url is None:
-            return None
-        if url not in opened and (model := self._runner.databases) is not None:
-            opened[url] = model(url).client(self.writer, self._runner)
-            if opened is self._leases:
-                self._hold_lease(url, LeaseLoop(opened[url], self.runtime))
-        if url not in opened:
-            # Two connections of one life at a register would take over each other's lock.
-            place = id(opened), url
-            future = self._opening.get(place)
-            if future is None:
-                future = self._opening[place] = self._open_on_thread(opener, url)
-            try:
-                target = await future
-            finally:
-                self._opening.pop(place, None)
-            if url not in opened:
-                opened[url] = ThreadedStateClient(target, self.runtime.post)
-        return opened[url]
-
-    def _open_on_thread(self, opener: Opener, url: str) -> Future[Any]:
-        """Open a state or a register on a thread."""
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(opener(url, self.writer))
-            except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="callboard-open", daemon=True).start()
-        return future
-
-    def _open_leases(self, url: str, writer: str) -> Any:
-        """Open a register, and start to hold a lease there; may block."""
-        leases = open_leases(url, writer)
-        try:
-            self._hold_lease(url, LeaseThread(leases.again(), self.runtime.name))
-        except BaseException:
-            leases.close()
-            raise
-        return leases
-
-    def _hold_lease(self, url: str, place: LeasePlace) -> None:
-        """Start to hold this node's lease in a register."""
-
-        def notify(news: LeaseNews) -> None:
-            self.runtime.post(self._handle_news, url, news)
-
-        machine = LeaseMachine(self.writer)
-        self._held[url] = LeaseDriver(place, machine, notify, running=self._running)
-        self._held[url].start()
-
-    def _running(self) -> str:
-        """Return the handler that blocks this node's thread; empty if none does."""
-        frame = handler_frame(self._runner.holder or 0)
-        return "" if frame is None else frame.f_code.co_qualname
 
     def _of_register(self, url: str) -> list[Ownership]:
         """Return the ownerships of types whose tables are in a register."""
@@ -657,7 +336,7 @@ class Entities:
                 cause = f"killed by {by}: it was silent" if by else "removed from its register"
                 text = f"the lease of {self.runtime.name} was {cause}"
                 self.runtime.warn_once(("lease killed", url), text)
-                self._held[url].begin_anew()
+                self._databases.lease(url).begin_anew()
             case HolderGone(writer, number):
                 for owned in ownerships:
                     owned.holder_gone(writer, number)
@@ -672,9 +351,7 @@ class Entities:
     def _node_changed(self, event: NodeDown | NodeUp) -> None:
         """Forget refusals of a lost node, and probe for the death of its members."""
         if isinstance(event, NodeDown):
-            lost = [source for source in self._refused if source[0] == event.node_id]
-            for source in lost:
-                del self._refused[source]
+            self._inbound.forget(event.node_id)
         for owned in list(self._owned.values()):
             if isinstance(event, NodeDown):
                 owned.node_down(event.node_id)
@@ -751,7 +428,7 @@ class Entities:
         """Adopt a newer table, and send it to members and to nodes that requested it."""
         url = self._registers[name]
         ownerships = self._of_register(url)
-        self._held[url].watch(
+        self._databases.lease(url).watch(
             {writer for owned in ownerships for writer in owned.table.members}
         )
         self._router(name).adopt(table, is_certain=True)
@@ -828,12 +505,7 @@ class Entities:
         sender, is_urgent = waiting.sender, waiting.is_urgent
         return host.deliver(waiting.key, waiting.message, sender, is_urgent=is_urgent)
 
-    def has_active(self, name: object, key: object) -> bool:
-        """Return whether an entity is active here; the arguments may be of any type."""
-        host = self._hosts.get(name) if isinstance(name, str) else None
-        return host is not None and isinstance(key, str) and key in host.cells
-
-    def bring(self, arrived: "ArrivedMessage") -> NotOwner | None:
+    def route_for_leaf(self, arrived: ArrivedMessage) -> NotOwner | None:
         """Route a message of a leaf to its owner."""
         name, key, message, sender, is_urgent = arrived
         if name not in self._routers and len(self._routers) >= TYPES_LIMIT:
@@ -841,134 +513,11 @@ class Entities:
         self.route(name, key, message, sender, is_urgent=is_urgent)
         return None
 
-    def deliver(self, arrived: "ArrivedMessage", node: bytes, attempt: int) -> NotOwner | None:
-        """Post a message of another node to its entity, or return a refusal."""
-        name, key, message, sender, is_urgent = arrived
-        host = self._hosts.get(name)
-        if (
-            host is not None
-            and not self._refused
-            and not host.router.has_forwarded
-            and not host.is_closed
-            and host.deliver(key, message, sender, is_urgent=is_urgent)
-        ):
-            return None
-        slot, way = slot_of(key), (bytes(node), name)
-        refused = self._refused.get(way, {})
-        is_late = attempt <= refused.get(slot, -1)  # an earlier message of it was refused
-        if (
-            host is not None
-            and not host.is_closed
-            and not is_late
-            and self._post_or_hold(host, key, slot, message, sender, is_urgent=is_urgent)
-        ):
-            refused.pop(slot, None)
-            return None
-        if host is not None:
-            refused[slot] = max(attempt, refused.get(slot, 0))
-            self._refused[way] = refused
-        return NotOwner(self.table(name))
-
-    def carried(
-        self, name: str, carrier: Any, server: Any
-    ) -> Callable[[Carried, DeferredBatchReply], None]:
-        """Return a function that posts a message of a batch to its entity.
-
-        It answers messages that cannot be read, and messages for slots that this node does not
-        own. `server` drops expired ones. `carrier` has counted all as received.
-        """
-        read, node, runtime = carrier.read, carrier.node, self.runtime
-        host, way, ways = self._hosts.get(name), (node, name), self._refused
-        cells = {} if host is None else host.cells
-        fast_host = None if host is None or host.router.has_forwarded else host
-        refused: Container[int] = ways.get(way, ())
-
-        def unread(deferred: DeferredBatchReply, error: BaseException) -> None:
-            runtime.counters.dead_letters += 1
-            carrier.died()
-            deferred.inner.set_exception(error)
-
-        def post(carried: Carried, deferred: DeferredBatchReply) -> None:
-            nonlocal fast_host, refused
-            _, flags, attempt, teller, left, key, body = carried
-            if key not in cells and not is_key(key):
-                deferred.inner.set_exception(_invalid_key(key))
-                return
-            try:
-                message = read(body)
-            except RemoteProtocolError as error:
-                unread(deferred, error)
-                return
-            except RunsUserCode:
-                message = Encoded(
-                    partial(carrier.read_whole, body), partial(unread, deferred), len(body)
-                )
-            if not left:
-                carrier.died()
-                server.drop_expired(message, deferred.inner)
-                return
-            if (
-                fast_host is not None
-                and flags == CARRIED_ASKED
-                and fast_host.deliver_carried(key, message, deferred, refused)
-            ):
-                return
-            sender, is_asked = deferred.inner, flags & CARRIED_ASKED
-            if not is_asked:
-                sender = RemoteSender(runtime.ref_of(node, teller) if teller else None)
-            arrived = ArrivedMessage(name, key, message, sender, flags & CARRIED_URGENT != 0)
-            refusal = self.deliver(arrived, node, attempt)
-            if refusal is not None or not is_asked:
-                deferred.inner.set_result(refusal)
-            # The message may have been refused, or may wait in a queue.
-            fast_host = None if host is None or host.router.has_forwarded else host
-            refused = ways.get(way, ())
-
-        return post
-
-    def _post_or_hold(
-        self,
-        host: EntityHost,
-        key: str,
-        slot: int,
-        message: Any,
-        sender: Any,
-        *,
-        is_urgent: bool,
-    ) -> bool:
-        """Post a message to its entity, or hold it for a slot that this node is claiming."""
-        router = host.router
-        if not router.has_forwarded_in(slot) and host.deliver(
-            key, message, sender, is_urgent=is_urgent
-        ):
-            return True
-        return router.hold(key, slot, message, sender, is_urgent=is_urgent)
-
     def table_for_leaf(self, name: str) -> EntityTable:
         """Return a table for a leaf, in which this node owns all slots."""
         members = {self.writer: TableMember(self.runtime.node_id.hex())}
         table = Table(1, members=members).filled()
         return EntityTable(name, table.version, table.text())
-
-    def _send_back(self, name: str, sender: Any) -> bool:
-        """Answer an ask of another node with `NotOwner`; return False for other messages."""
-        is_asked = sender is not None and sender.expects
-        if not is_asked or not sender.node or not sender.wants_reply:
-            return False
-        sender.set_result(NotOwner(self.table(name)))
-        return True
-
-    def marker(
-        self, msg: EntityMarker, passed: Callable[[], object], *, is_leaf: bool = False
-    ) -> None:
-        """Call back when earlier messages were accepted here or by a newer owner."""
-        host = self._hosts.get(msg.type_name)
-        if is_leaf:  # this node's router has sent its messages
-            self._router(msg.type_name).send_marker(msg.slot, passed)
-        elif host is None:
-            passed()
-        elif host.router.has_forwarded_in(msg.slot) or not host.accept_marker(msg.slot, passed):
-            host.router.forward_marker(msg.slot, passed)
 
     def table(self, name: str, asker: Any = None) -> EntityTable | None:
         """Return the table of a hosted type; the asking node will receive newer ones."""
@@ -1039,80 +588,6 @@ class Entities:
             moves=counters.lost,
             commit_seconds=host.commit_seconds,
         )
-
-    def _rows(self, _filter: str, permits: Rights | None) -> list[Row]:
-        """Return a row for each hosted type; on the node's thread."""
-        return [
-            {
-                name: getattr(stats, name)
-                for name in stats.__dataclass_fields__
-                if name != "commit_seconds"
-            }
-            for stats in self.stats()
-            if _may_inspect(permits, stats.type)
-        ]
-
-    def _slot_rows(self, type_filter: str, permits: Rights | None) -> list[Row]:
-        """Return a row for each slot of a type, or of all types, that this node owns."""
-        rows = []
-        for name, host in sorted(self._hosts.items()):
-            if type_filter in ("", name) and _may_inspect(permits, name):
-                active = Counter(cell.slot for cell in list(host.cells.values()))
-                rows += [
-                    {
-                        "type": name,
-                        "slot": slot,
-                        "epoch": epoch,
-                        "active": active[slot],
-                        "leaves": host.gives_away(slot),
-                    }
-                    for slot, epoch in sorted(host.epochs.items())
-                ]
-        return rows
-
-    def _cell_rows(self, type_filter: str, permits: Rights | None) -> list[Row]:
-        """Return a row for each active entity of a type, or of all types."""
-        now = self.runtime.now()
-        return [
-            {
-                "type": name,
-                "key": cell.key,
-                "slot": cell.slot,
-                "number": cell.written,
-                "depth": cell.depth,
-                "idle": round(max(0.0, now - cell.last_used), 1),
-            }
-            for name, host in sorted(self._hosts.items())
-            if type_filter in ("", name) and _may_inspect(permits, name)
-            for cell in list(host.cells.values())
-        ]
-
-    async def _event_rows(self, entity: str, permits: Rights | None) -> list[Row]:
-        """Return the latest events of an entity `TYPE/KEY`, if this node owns it."""
-        name, _, key = entity.partition("/")
-        host = self._hosts.get(name)
-        if host is None or host.state is None or permits is not None or not is_key(key):
-            return []
-        if not host.serves(slot_of(key)):
-            return []
-        recent: deque[StoredEvent] = deque(maxlen=ROWS_OF_EVENTS)
-        cell = host.cells.get(key)
-        after = 0 if cell is None else max(0, cell.written - ROWS_OF_EVENTS)
-        while page := await called(host.state, EntityState.events, name, key, after, 1_000):
-            recent.extend(page)
-            after = page[-1].number
-        return [
-            {
-                "number": event.number,
-                "time": Entry.moment(event.time_ms).isoformat(timespec="milliseconds"),
-                "kind": event.kind,
-                "version": event.version,
-                "epoch": event.epoch,
-                "position": event.position,
-                "fields": event.body,
-            }
-            for event in recent
-        ]
 
     # --- journals ---
 
@@ -1199,13 +674,11 @@ class Entities:
 
     async def view(self, url: str) -> StateClient:
         """Return a read-only client of a state, opened once for the node."""
-        client: StateClient = await self._open(self._views, url, open_view)
-        return client
+        return await self._databases.view(url)
 
     async def state(self, url: str) -> StateClient:
         """Return a client of a state, opened once for the node."""
-        client: StateClient = await self._open(self._states, url, open_state)
-        return client
+        return await self._databases.state(url)
 
     def followed(self, name: str, node: bytes, *, is_leaf: bool) -> EntityTable | None:
         """Notify a node from now on when the journal of a hosted type grows."""
@@ -1292,17 +765,7 @@ class Entities:
         """Close states and leases; on a thread that may block."""
         if self._stop_listening is not None:
             self._stop_listening()
-        for lease in self._held.values():
-            lease.close()
-        for opened in (self._states, self._leases, self._views):
-            for client in opened.values():
-                client.close()
-            opened.clear()
-
-
-def _may_inspect(permits: Rights | None, type_name: str) -> bool:
-    """Return whether rights permit to inspect a type."""
-    return permits is None or permits.permit("entities", type_name)
+        self._databases.release()
 
 
 def place_of(url: str | None) -> str:

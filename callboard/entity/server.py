@@ -1,0 +1,458 @@
+"""The server actor of a node's entities: messages of other nodes for them."""
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from callboard.entity.cell import DeferredBatchReply
+from callboard.entity.host import EntityHost
+from callboard.entity.journal.growth import JournalGrowth
+from callboard.entity.machine.table import SLOTS, slot_of
+from callboard.entity.messages import (
+    AskEntityTable,
+    AskVote,
+    EntityMarker,
+    EntityMessage,
+    EntityMessages,
+    EntityTable,
+    FollowJournal,
+    JournalGrew,
+    MoveSlots,
+    NotOwner,
+    StopEntity,
+)
+from callboard.entity.router import TypeRouter
+from callboard.kernel.access import NamedRight, Rights
+from callboard.kernel.activation import (
+    CARRIED_ASKED,
+    CARRIED_URGENT,
+    KEY_LIMIT,
+    NO_DEADLINE,
+    Carried,
+    Encoded,
+    Envelope,
+    Home,
+    is_key,
+    is_type_name,
+)
+from callboard.kernel.actors import ActorRef, handler
+from callboard.kernel.codec import (
+    MalformedPayload,
+    RemoteProtocolError,
+    RunsUserCode,
+)
+from callboard.kernel.context import NodeContext, SystemActor
+from callboard.kernel.errors import NotPermitted, WrongValue, remote_error
+from callboard.kernel.reply import MessageSender
+from callboard.kernel.topology import Topology
+from callboard.kernel.tracing import INSTRUMENTATION
+from callboard.support.text import class_name, error_text, safe_repr
+
+
+class RemoteSender(MessageSender):
+    """An actor on another node that sent a message with `tell`."""
+
+    __slots__ = ("_ref",)
+
+    expects: Final = False
+    deadline: Final = None
+
+    def __init__(self, ref: ActorRef[Any] | None) -> None:
+        self._ref = ref
+
+    def reference(self, _: Home) -> ActorRef[Any] | None:
+        """Return the ref of the actor."""
+        return self._ref
+
+
+class ArrivedMessage(NamedTuple):
+    """A message of another node for an entity."""
+
+    type_name: str
+    key: str
+    message: Any
+    sender: Any
+    is_urgent: bool
+
+
+def _invalid_key(key: object) -> WrongValue:
+    """Return the error of a message with an invalid key."""
+    limits = f"1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
+    return WrongValue(f"a key must have {limits}, not {safe_repr(key):.80}")
+
+
+class Inbound:
+    """Posts messages of other nodes to the entities of this node, or refuses them."""
+
+    def __init__(
+        self,
+        runtime: NodeContext,
+        hosts: Mapping[str, EntityHost],
+        router: Callable[[str], TypeRouter],
+        table: Callable[[str], EntityTable | None],
+    ) -> None:
+        """Start with no refusal.
+
+        Args:
+            runtime: of the node.
+            hosts: of the node, by type.
+            router: returns the router of a type.
+            table: returns the table of a type for a refusal.
+        """
+        self._runtime, self._hosts = runtime, hosts
+        self._router, self._table = router, table
+        #: By node and type: the latest refused attempt for each slot.
+        self._refused: dict[tuple[bytes, str], dict[int, int]] = {}
+
+    def forget(self, node: bytes) -> None:
+        """Forget the refusals of a lost node."""
+        for source in [source for source in self._refused if source[0] == node]:
+            del self._refused[source]
+
+    def has_active(self, name: object, key: object) -> bool:
+        """Return whether an entity is active here; the arguments may be of any type."""
+        host = self._hosts.get(name) if isinstance(name, str) else None
+        return host is not None and isinstance(key, str) and key in host.cells
+
+    def deliver(self, arrived: "ArrivedMessage", node: bytes, attempt: int) -> NotOwner | None:
+        """Post a message of another node to its entity, or return a refusal."""
+        name, key, message, sender, is_urgent = arrived
+        host = self._hosts.get(name)
+        if (
+            host is not None
+            and not self._refused
+            and not host.router.has_forwarded
+            and not host.is_closed
+            and host.deliver(key, message, sender, is_urgent=is_urgent)
+        ):
+            return None
+        slot, way = slot_of(key), (bytes(node), name)
+        refused = self._refused.get(way, {})
+        is_late = attempt <= refused.get(slot, -1)  # an earlier message of it was refused
+        if (
+            host is not None
+            and not host.is_closed
+            and not is_late
+            and self._post_or_hold(host, key, slot, message, sender, is_urgent=is_urgent)
+        ):
+            refused.pop(slot, None)
+            return None
+        if host is not None:
+            refused[slot] = max(attempt, refused.get(slot, 0))
+            self._refused[way] = refused
+        return NotOwner(self._table(name))
+
+    def batch(
+        self, name: str, carrier: Any, server: Any
+    ) -> Callable[[Carried, DeferredBatchReply], None]:
+        """Return a function that posts a message of a batch to its entity.
+
+        It answers messages that cannot be read, and messages for slots that this node does not
+        own. `server` drops expired ones. `carrier` has counted all as received.
+        """
+        read, node, runtime = carrier.read, carrier.node, self._runtime
+        host, way, ways = self._hosts.get(name), (node, name), self._refused
+        cells = {} if host is None else host.cells
+        fast_host = None if host is None or host.router.has_forwarded else host
+        refused: Container[int] = ways.get(way, ())
+
+        def unread(deferred: DeferredBatchReply, error: BaseException) -> None:
+            runtime.counters.dead_letters += 1
+            carrier.died()
+            deferred.inner.set_exception(error)
+
+        def post(carried: Carried, deferred: DeferredBatchReply) -> None:
+            nonlocal fast_host, refused
+            _, flags, attempt, teller, left, key, body = carried
+            if key not in cells and not is_key(key):
+                deferred.inner.set_exception(_invalid_key(key))
+                return
+            try:
+                message = read(body)
+            except RemoteProtocolError as error:
+                unread(deferred, error)
+                return
+            except RunsUserCode:
+                message = Encoded(
+                    partial(carrier.read_whole, body), partial(unread, deferred), len(body)
+                )
+            if not left:
+                carrier.died()
+                server.drop_expired(message, deferred.inner)
+                return
+            if (
+                fast_host is not None
+                and flags == CARRIED_ASKED
+                and fast_host.deliver_carried(key, message, deferred, refused)
+            ):
+                return
+            sender, is_asked = deferred.inner, flags & CARRIED_ASKED
+            if not is_asked:
+                sender = RemoteSender(runtime.ref_of(node, teller) if teller else None)
+            arrived = ArrivedMessage(name, key, message, sender, flags & CARRIED_URGENT != 0)
+            refusal = self.deliver(arrived, node, attempt)
+            if refusal is not None or not is_asked:
+                deferred.inner.set_result(refusal)
+            # The message may have been refused, or may wait in a queue.
+            fast_host = None if host is None or host.router.has_forwarded else host
+            refused = ways.get(way, ())
+
+        return post
+
+    def _post_or_hold(
+        self,
+        host: EntityHost,
+        key: str,
+        slot: int,
+        message: Any,
+        sender: Any,
+        *,
+        is_urgent: bool,
+    ) -> bool:
+        """Post a message to its entity, or hold it for a slot that this node is claiming."""
+        router = host.router
+        if not router.has_forwarded_in(slot) and host.deliver(
+            key, message, sender, is_urgent=is_urgent
+        ):
+            return True
+        return router.hold(key, slot, message, sender, is_urgent=is_urgent)
+
+    def send_back(self, name: str, sender: Any) -> bool:
+        """Answer an ask of another node with `NotOwner`; return False for other messages."""
+        is_asked = sender is not None and sender.expects
+        if not is_asked or not sender.node or not sender.wants_reply:
+            return False
+        sender.set_result(NotOwner(self._table(name)))
+        return True
+
+    def marker(
+        self, msg: EntityMarker, passed: Callable[[], object], *, is_leaf: bool = False
+    ) -> None:
+        """Call back when earlier messages were accepted here or by a newer owner."""
+        host = self._hosts.get(msg.type_name)
+        if is_leaf:  # this node's router has sent its messages
+            self._router(msg.type_name).send_marker(msg.slot, passed)
+        elif host is None:
+            passed()
+        elif host.router.has_forwarded_in(msg.slot) or not host.accept_marker(msg.slot, passed):
+            host.router.forward_marker(msg.slot, passed)
+
+
+class ServedEntities(Protocol):
+    """The entities of a node, as its server uses them."""
+
+    runtime: Any
+    overlay: Topology
+    growth: JournalGrowth
+
+    def route_for_leaf(self, arrived: ArrivedMessage, /) -> NotOwner | None:
+        """Route a message of a leaf to its owner."""
+
+    def table(self, name: str, asker: Any = None, /) -> EntityTable | None:
+        """Return the table of a hosted type; the asking node will receive newer ones."""
+
+    def table_for_leaf(self, name: str, /) -> EntityTable:
+        """Return a table for a leaf, in which this node owns all slots."""
+
+    def receive_table(self, table: EntityTable, /) -> None:
+        """Handle a table that another member has announced."""
+
+    def vote(self, name: str, writer: str, /) -> bool | None:
+        """Return whether a member is unreachable; None if this node is not a member."""
+
+    def followed(self, name: str, node: bytes, /, *, is_leaf: bool) -> EntityTable | None:
+        """Notify a node from now on when the journal of a hosted type grows."""
+
+    def move(self, order: MoveSlots, /) -> None:
+        """Move slots of a type to another host."""
+
+    def passivate_here(self, type_name: str, key: str, /) -> None:
+        """Passivate an entity of this node after its messages."""
+
+
+class EntityServer(SystemActor):
+    """Receives messages of other nodes for entities of this node.
+
+    A message may come from a program that is not callboard, so each field is checked. A leaf
+    may do what its rights `entities` and `host` name. It knows no other members, so this node
+    acts as the owner of all slots to it, and routes its messages to the real owners.
+    """
+
+    def __init__(self, inbound: Inbound, entities: ServedEntities) -> None:
+        """Serve the entities of a node; `inbound` takes the messages for them."""
+        self._inbound, self._entities = inbound, entities
+
+    @handler
+    def on_message(self, msg: EntityMessage) -> NotOwner | None:
+        """Post a message to its entity, or refuse it if this node is not the owner."""
+        cell: Any = self.context
+        entities, key, asker = self._entities, msg.key, cell.sender
+        is_leaf = entities.overlay.rights(cell.sender_node) is not None
+        # An active entity has a valid name and key, so the checks are skipped for it.
+        if is_leaf or not self._inbound.has_active(msg.type_name, key):
+            if self._refuses(msg.type_name, ("entities",)):
+                return None
+            if not is_key(key):
+                self._refuse(_invalid_key(key))
+                return None
+        is_asked = msg.is_asked is True
+        if is_asked:
+            if asker is None or not asker.expects:
+                return None
+            # Not kept as a promise: the entity answers, even if this actor has ended by then.
+            cell.promised = asker
+            asker.mark_handled()
+        trace, chain = INSTRUMENTATION.current(), INSTRUMENTATION.chain.get()
+        message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
+        sender: Any = asker
+        if not is_asked:
+            sender = RemoteSender(msg.sender if isinstance(msg.sender, ActorRef) else None)
+        arrived = ArrivedMessage(msg.type_name, key, message, sender, msg.is_urgent is True)
+        if is_leaf:
+            refusal = entities.route_for_leaf(arrived)
+        else:
+            attempt = msg.attempt if type(msg.attempt) is int else 0
+            refusal = self._inbound.deliver(arrived, cell.sender_node, attempt)
+        if refusal is not None and is_asked:
+            asker.set_result(refusal)
+        return refusal
+
+    @handler
+    def on_messages(self, msg: EntityMessages) -> None:
+        """Post the messages of a batch to their entities."""
+        cell: Any = self.context
+        carrier = cell.sender
+        if carrier is None or not carrier.expects:
+            return
+        if self._refuses(msg.type_name, ("entities",)):
+            return
+        if self._rights() is not None:
+            self._refuse(NotPermitted("a node with limited rights sends messages one by one"))
+            return
+        try:
+            messages = msg.each()
+        except MalformedPayload as error:
+            self._refuse(error)
+            return
+        count = getattr(carrier, "count", 1)
+        if count != len(messages) or not hasattr(carrier, "carried"):
+            text = (
+                f"a batch of {len(messages):,} messages for entities was counted as {count:,}"
+            )
+            self._refuse(MalformedPayload(text))
+            return
+        cell.promised = carrier  # each message is answered on its own
+        carrier.mark_handled()
+        post, now = self._inbound.batch(msg.type_name, carrier, cell), cell.runner.now()
+        for carried in messages:
+            left, deadline = carried[4], None
+            if left != NO_DEADLINE:
+                INSTRUMENTATION.used = True
+                deadline = now + left / 1000
+            deferred = DeferredBatchReply(carrier, carried[0], deadline)
+            try:
+                post(carried, deferred)
+            except Exception as error:  # noqa: BLE001 - the other messages are handled
+                deferred.inner.set_exception(remote_error(error))
+                text = f"{class_name(error)}: {error_text(error)}"
+                self._entities.runtime.note_failure(cell, text, error)
+
+    @handler
+    def on_ask(self, msg: AskEntityTable) -> EntityTable | None:
+        """Answer with the table of a type."""
+        if self._refuses(msg.type_name, ("entities", "host")):
+            return None
+        rights = self._rights()
+        if rights is None or rights.permit("host", msg.type_name):
+            return self._entities.table(msg.type_name, self.context.sender)
+        return self._entities.table_for_leaf(msg.type_name)
+
+    @handler
+    def on_table(self, msg: EntityTable) -> None:
+        """Handle a newer table."""
+        if not self._refuses(msg.type_name, ("host",)):
+            self._entities.receive_table(msg)
+
+    @handler
+    def on_vote(self, msg: AskVote) -> bool | None:
+        """Vote whether a member is unreachable."""
+        if self._refuses(msg.type_name, ("host",)) or type(msg.writer) is not str:
+            return None
+        return self._entities.vote(msg.type_name, msg.writer)
+
+    @handler
+    def on_marker(self, msg: EntityMarker) -> None:
+        """Answer when everything that was sent before was accepted or refused."""
+        if self._refuses(msg.type_name, ("entities",)):
+            return
+        if type(msg.slot) is not int or not 0 <= msg.slot < SLOTS:
+            text = f"slot {safe_repr(msg.slot):.80} must be a number from 0 to {SLOTS - 1}"
+            self._refuse(WrongValue(text))
+            return
+        promise = self.promise()
+        if msg.is_refused is True:
+            promise.set_result(None)
+            return
+        passed = partial(promise.set_result, None)
+        self._inbound.marker(msg, passed, is_leaf=self._rights() is not None)
+
+    @handler
+    def on_follow(self, msg: FollowJournal) -> EntityTable | None:
+        """Notify the asking node from now on when the journal of a type grows."""
+        if self._refuses(msg.type_name, ("entities", "host")):
+            return None
+        rights = self._rights()
+        is_member = rights is None or rights.permit("host", msg.type_name)
+        return self._entities.followed(msg.type_name, self._peer(), is_leaf=not is_member)
+
+    @handler
+    def on_grew(self, msg: JournalGrew) -> None:
+        """Wake the followers of a journal."""
+        if not self._refuses(msg.type_name, ("host",)):
+            self._entities.growth.wake(msg.type_name)
+
+    @handler
+    def on_move(self, msg: MoveSlots) -> None:
+        """Move slots to another host."""
+        if self._refuses(msg.type_name, ("host",)):
+            return
+        try:
+            self._entities.move(msg)
+        except WrongValue as error:
+            self._refuse(error)
+
+    @handler
+    def on_stop(self, msg: StopEntity) -> None:
+        """Passivate an entity."""
+        if not self._refuses(msg.type_name, ("entities",)) and is_key(msg.key):
+            self._entities.passivate_here(msg.type_name, msg.key)
+
+    def _rights(self) -> Rights | None:
+        """Return the rights of the sender; None for a full member."""
+        return self._entities.overlay.rights(self._peer())
+
+    def _peer(self) -> bytes:
+        """Return the node of the sender."""
+        return self.context.sender_node
+
+    def _refuses(self, type_name: object, rights: Sequence[NamedRight]) -> bool:
+        """Refuse a message with an invalid type name, or without any of some rights.
+
+        Returns:
+            Whether the message was refused; it is answered then.
+        """
+        if not is_type_name(type_name):
+            text = f"{safe_repr(type_name):.80} is not the name of an entity type"
+            self._refuse(WrongValue(text))
+            return True
+        name, permitted = str(type_name), self._rights()
+        if permitted is None or any(permitted.permit(right, name) for right in rights):
+            return False
+        self._entities.overlay.refused(self._peer(), rights[0], name)
+        text = f"no right {rights[0]!r} for {name!r} at {self.node.name}"
+        self._refuse(NotPermitted(text))
+        return True
+
+    def _refuse(self, error: BaseException) -> None:
+        """Answer with an error; an exception would end this actor."""
+        self.promise().set_exception(error)
