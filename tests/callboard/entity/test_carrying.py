@@ -321,7 +321,7 @@ def test_a_slot_that_was_refused_holds_up_no_other_one(nodes: tuple[Node, Node])
     for key in range(5):
         client.entity(Line, f"k-{key}").ask("all").result(10)
     refused = {slot_of("k-0"): 2}  # as if it had been another node's
-    host._entities._refused[bytes(client.node_id), Line.name] = refused
+    host._entities._inbound._refused[bytes(client.node_id), Line.name] = refused
     burst(client, keys=5, each=10)
     assert not refused, "it was sent again, and taken"
 
