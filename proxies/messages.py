@@ -200,6 +200,13 @@ class Drained:
 TAKES_NO_MORE: Final = "is draining and takes no more asks; ask another node"
 
 
+class NodeDraining(errors.NodeClosed):
+    """The refusal of an ask by a draining node: nothing happened, so another node may be asked.
+
+    On the wire it is a `NodeClosed`, which older nodes know; its text tells it apart.
+    """
+
+
 @frozen_message("callboard.DrainNode")
 class DrainNode(Query[Drained]):
     """Have an inspector drain its node and close it."""
@@ -365,6 +372,8 @@ def failure_of(error: BaseException) -> Failure:
         detail = _clean(error.detail)
         return Failure("ActorDown", _clean(error_text(error)), str(error.reason), detail)
     kind = type(error).__name__
+    if isinstance(error, NodeDraining):
+        kind = errors.NodeClosed.__name__
     if isinstance(error, PayloadTooHeavy):
         kind = MessageTooLarge.__name__
     if kind in _KINDS or isinstance(error, BaspError):
@@ -385,6 +394,8 @@ def error_of(failure: Failure) -> CallboardError:
     if failure.kind == "ActorDown":
         return ActorDown(failure.text, failure.detail, failure.trace)
     kind = _KINDS.get(failure.kind)
+    if kind is errors.NodeClosed and failure.text.endswith(TAKES_NO_MORE):
+        kind = NodeDraining
     if kind is not None:
         return kind(failure.text)
     return RemoteError(failure.detail or failure.kind, failure.text, failure.trace)

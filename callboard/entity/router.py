@@ -38,7 +38,7 @@ from callboard.entity.messages import (
     NotOwner,
 )
 from callboard.entity.reference import entity_text
-from callboard.kernel.activation import TAKES_NO_MORE, AskBatch, Envelope, Home
+from callboard.kernel.activation import AskBatch, Envelope, Home, NodeDraining
 from callboard.kernel.actors import ActorRef
 from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import (
@@ -620,10 +620,8 @@ class TypeRouter:
             self._refused(pending, node)
             if isinstance(value.table, EntityTable) and value.table.type_name == self.type_name:
                 self.receive_table(value.table)
-        elif isinstance(error, ActorDown) or str(error).endswith(TAKES_NO_MORE):
-            self._requeue(
-                pending
-            )  # it does not host the type, or is draining: nothing happened
+        elif isinstance(error, ActorDown | NodeDraining):
+            self._requeue(pending)  # nothing happened: it does not host the type, or drains
         elif is_lost and not has_left:
             self._requeue(pending)  # the message never left this node
         elif pending.sender is None or not pending.sender.expects:

@@ -21,7 +21,7 @@ from callboard.basp.keyed_name import is_key as is_key
 from callboard.basp.keyed_name import is_type_name as is_type_name
 from callboard.basp.options import CHAIN_LIMIT as CHAIN_LIMIT
 from callboard.proxies.lifetime.proxy import Proxy as Proxy
-from callboard.proxies.messages import TAKES_NO_MORE as TAKES_NO_MORE
+from callboard.proxies.messages import NodeDraining as NodeDraining
 from callboard.proxies.traffic.ask_batch import CARRIED_ASKED as CARRIED_ASKED
 from callboard.proxies.traffic.ask_batch import CARRIED_URGENT as CARRIED_URGENT
 from callboard.proxies.traffic.ask_batch import NO_DEADLINE as NO_DEADLINE

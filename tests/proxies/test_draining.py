@@ -14,7 +14,14 @@ from callboard.actors.errors import (
     NotRegistered,
     NotSpawnable,
 )
-from callboard.proxies.messages import Drained
+from callboard.proxies.messages import (
+    TAKES_NO_MORE,
+    Drained,
+    Failure,
+    NodeDraining,
+    error_of,
+    failure_of,
+)
 from tests.proxies.cast import Echo, Later, Sink, connect, eventually, recorded, settled
 
 
@@ -175,6 +182,14 @@ def test_asks_that_come_later_fail_at_once_and_say_why(cluster):
     assert b.drain().is_clean
 
     assert outcome == ["b is draining and takes no more asks; ask another node"]
+
+
+def test_the_refusal_of_a_draining_node_is_told_by_its_class_and_travels_as_node_closed():
+    refusal = error_of(Failure("NodeClosed", f"b {TAKES_NO_MORE}"))
+
+    assert type(refusal) is NodeDraining
+    assert failure_of(refusal) == Failure("NodeClosed", f"b {TAKES_NO_MORE}")
+    assert type(error_of(Failure("NodeClosed", "b was closed"))) is NodeClosed
 
 
 def test_a_node_that_has_to_be_called_back_takes_asks_until_it_was(cluster):
