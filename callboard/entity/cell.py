@@ -260,48 +260,48 @@ class DeferredBatchReply(DeferredReply):
     needed, for example for `self.sender`.
     """
 
-    __slots__ = ("_asker", "_carrier", "_has_left", "_message_id", "deadline", "expects")
+    __slots__ = ("_single", "_batch_reply", "_has_left", "_message_id", "deadline", "expects")
 
     #: The reply of a single message, once it was made.
-    _asker: Any
+    _single: Any
 
     wants_reply: Final = True
 
     deadline: float | None
     expects: Literal[True]
 
-    def __init__(self, carrier: Any, message_id: int, deadline: float | None) -> None:
-        """Create a reply without a cell yet; `carrier` is the batch that sends the answers."""
-        self._carrier, self._message_id, self.deadline = carrier, message_id, deadline
-        self._answer, self._asker = _NONE, None
+    def __init__(self, batch_reply: Any, message_id: int, deadline: float | None) -> None:
+        """Create a reply without a cell yet; `batch_reply` sends the answers."""
+        self._batch_reply, self._message_id, self.deadline = batch_reply, message_id, deadline
+        self._answer, self._single = _NONE, None
         self.expects, self.batch, self._has_left = True, 0, False
 
     @property
     def inner(self) -> Any:  # type: ignore[override]
         """The reply of a single message, made on first use."""
-        asker = self._asker
-        if asker is None:
-            asker = self._asker = self._carrier.carried(self._message_id)
-            asker.is_done = self._has_left
-        asker.deadline = self.deadline
-        return asker
+        single = self._single
+        if single is None:
+            single = self._single = self._batch_reply.carried(self._message_id)
+            single.is_done = self._has_left
+        single.deadline = self.deadline
+        return single
 
     @property
     def is_done(self) -> bool:
         """Whether the ask has ended."""
-        return self._has_left or (self._asker is not None and self._asker.is_done)
+        return self._has_left or (self._single is not None and self._single.is_done)
 
     @property
     def node(self) -> bytes:
         """The node of the sender."""
-        node: bytes = self._carrier.node
+        node: bytes = self._batch_reply.node
         return node
 
     def set_result(self, value: Any) -> bool:
         """End the unit of work; the answer leaves when the state it shows is durable."""
         cell = self.cell
         if (
-            self._asker is not None
+            self._single is not None
             or self._answer is not _NONE
             or not cell.type_is_kept
             or value.__class__ not in IMMUTABLE
@@ -313,11 +313,11 @@ class DeferredBatchReply(DeferredReply):
 
     def release(self) -> None:
         """Send the answer."""
-        if self._asker is not None or self._has_left:
+        if self._single is not None or self._has_left:
             super().release()
         else:
             self._has_left = True
-            self._carrier.answer(self._message_id, self._answer)
+            self._batch_reply.answer(self._message_id, self._answer)
 
 
 def emission_of(emission: "Emission | DeferredReply") -> Emission:
@@ -329,7 +329,7 @@ def emission_of(emission: "Emission | DeferredReply") -> Emission:
     )
 
 
-class _HeldReminder(DeferredReply):
+class _ReminderReply(DeferredReply):
     """The reply to a reminder: its row changes in the unit of work that ends the handler."""
 
     __slots__ = ()
@@ -344,7 +344,7 @@ class _HeldReminder(DeferredReply):
         return True
 
 
-class _HeldStart(DeferredReply):
+class _ActivationReply(DeferredReply):
     """The reply to the `activated` hook; if the hook fails, the activation ends."""
 
     __slots__ = ()
@@ -475,9 +475,9 @@ class EntityCell(Cell):
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message to the mailbox; from any thread, never blocks."""
-        self.post_held(message, DeferredReply(self, sender))
+        self.post_deferred(message, DeferredReply(self, sender))
 
-    def post_held(self, message: Any, reply: DeferredReply) -> None:
+    def post_deferred(self, message: Any, reply: DeferredReply) -> None:
         """Append a message whose reply is already wrapped."""
         self.last_used = self.runner.now()
         Cell.post(self, message, reply)
@@ -493,7 +493,7 @@ class EntityCell(Cell):
     def post_reminder(self, ticket: ReminderTicket) -> None:
         """Append a due reminder to the mailbox."""
         self.last_used = self.runner.now()
-        Cell.post(self, ticket, _HeldReminder(self, ticket))
+        Cell.post(self, ticket, _ReminderReply(self, ticket))
 
     def offer(self, message: Any) -> Future[None] | None:
         """Append a message without a sender."""
@@ -643,7 +643,7 @@ class EntityCell(Cell):
         self._has_begun = self.attention = True  # this turn continues with the new actor
         self.host.activated()
         if type(actor).activated is not Entity.activated:
-            self.sender = _HeldStart(self, None)  # for a hook that raises at once
+            self.sender = _ActivationReply(self, None)  # for a hook that raises at once
             self.start_task(actor.activated(), self.sender, None)
             self._limit_hook("activated")
 
@@ -1037,7 +1037,9 @@ class EntityCell(Cell):
             return
         if not isinstance(error, SystemExit):
             self.runtime.note_failure(self, f"{class_name(error)}: {error_text(error)}", error)
-        if type(sender) is _HeldStart:  # reading the state again would repeat the hook for ever
+        if (
+            type(sender) is _ActivationReply
+        ):  # reading the state again would repeat the hook for ever
             self._end_unrecovered(errors.remote_error(error), error_text(error))
             return
         if sender is not None and sender.expects:
@@ -1104,7 +1106,7 @@ class EntityCell(Cell):
             elif isinstance(sender, DeferredReply):
                 mail.append((message, sender.inner))
         if mail:
-            self.host.take_back(self, mail)
+            self.host.keep_mail(self, mail)
         super().drain()
 
     def terminate(self, reason: ExitReason, detail: str) -> None:

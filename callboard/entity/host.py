@@ -275,7 +275,7 @@ class EntityHost:
         ):
             if not self.serves(slot_of(key)):
                 return False
-            give = partial(self._give_late, key, message, sender, is_urgent=is_urgent)
+            give = partial(self._post_late, key, message, sender, is_urgent=is_urgent)
             self.hand_over.add(give, lambda _: self.refuse(key, message, sender))
             return True
         try:
@@ -286,7 +286,7 @@ class EntityHost:
             else:
                 lock.release()
 
-    def _give_late(
+    def _post_late(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
         """Post a message that was handed over by a call inside this one."""
@@ -295,7 +295,7 @@ class EntityHost:
         if not is_taken:
             self.router.send(key, slot_of(key), message, sender, is_urgent=is_urgent)
 
-    def deliver_carried(
+    def deliver_batched(
         self, key: str, message: Any, sender: DeferredBatchReply, refused: Container[int]
     ) -> bool:
         """Post a message of a batch from another node to an active entity.
@@ -329,7 +329,7 @@ class EntityHost:
             ):
                 return False
             sender.cell = cell
-            cell.post_held(message, sender)
+            cell.post_deferred(message, sender)
         finally:
             lock.release()
         return True
@@ -351,7 +351,7 @@ class EntityHost:
                 RUNNING_POLL_SECONDS, self._answer_or_refuse, key, message, sender
             )
         elif cell is None or cell.task is None:  # the handler has returned
-            self._give_late(key, message, sender, is_urgent=False)
+            self._post_late(key, message, sender, is_urgent=False)
         elif not cell.answer_meanwhile(message, sender):
             sender.set_exception(would_deadlock(message.chain, f"{self.type.name}/{key}"))
 
@@ -393,12 +393,12 @@ class EntityHost:
         """
         if self._held_in[slot_of(key)] >= WAITING_LIMIT:
             return False
-        self._hold_on(key, message, sender, is_urgent=is_urgent)
+        self._add_held(key, message, sender, is_urgent=is_urgent)
         if is_nested(message):
-            self._plan_to_let_in()
+            self._schedule_let_in()
         return True
 
-    def _hold_on(
+    def _add_held(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
         """Hold a message without a check of the limit; needs the lock."""
@@ -429,8 +429,8 @@ class EntityHost:
     @property
     def portion(self) -> int:
         """Number of slots to drain together: fewer if each slot has many entities."""
-        in_each = len(self.cells) / max(1, len(self.epochs))
-        return max(1, min(MOVED_AT_ONCE, int(PASSIVATED_AT_ONCE / max(1.0, in_each))))
+        per_slot = len(self.cells) / max(1, len(self.epochs))
+        return max(1, min(MOVED_AT_ONCE, int(PASSIVATED_AT_ONCE / max(1.0, per_slot))))
 
     def serves(self, slot: int) -> bool:
         """Return whether this node accepts messages for a slot."""
@@ -505,7 +505,7 @@ class EntityHost:
                 self.passivate(cell)
         self._notify_stopped()
 
-    def _plan_to_let_in(self) -> None:
+    def _schedule_let_in(self) -> None:
         """Schedule `_let_in` while slots are being drained; needs the lock."""
         if self._when_stopped is not None and not self._lets_in:
             self._lets_in = True
@@ -523,20 +523,20 @@ class EntityHost:
             if self._when_stopped is None or self.is_closed:
                 return
             nested = {key for key, message, *_ in self._held if is_nested(message)}
-            at_rest = {
+            drained = {
                 key for key in nested if key not in self.cells and slot_of(key) in self.epochs
             }
             messages = self._pop_held()
             for key, message, sender, is_urgent in messages:
-                if key in at_rest:
+                if key in drained:
                     cell = self.cells.get(key) or self._activate(key)
                     (cell.post_urgent if is_urgent else cell.post)(message, sender)
                 else:
-                    self._hold_on(key, message, sender, is_urgent=is_urgent)
-            for key in at_rest:
+                    self._add_held(key, message, sender, is_urgent=is_urgent)
+            for key in drained:
                 self.passivate(self.cells[key])
-            if nested - at_rest:  # their last activations have not ended yet
-                self._plan_to_let_in()
+            if nested - drained:  # their last activations have not ended yet
+                self._schedule_let_in()
 
     def _notify_stopped(self) -> None:
         """Call back if no activation is left in the drained slots."""
@@ -557,8 +557,8 @@ class EntityHost:
                 if slot_of(key) in stayed:
                     self.deliver(key, message, sender, is_urgent=is_urgent, is_held=True)
                 else:
-                    self._hold_on(key, message, sender, is_urgent=is_urgent)
-        while True:
+                    self._add_held(key, message, sender, is_urgent=is_urgent)
+        while True:  # further messages may arrive while these are forwarded
             with self.lock:
                 messages = self._pop_held()
                 markers, self._markers = self._markers, []
@@ -635,7 +635,7 @@ class EntityHost:
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
                 self._held_in[cell.slot] += len(waiting)
                 if any(is_nested(message) for message, _ in waiting):
-                    self._plan_to_let_in()
+                    self._schedule_let_in()
                 waiting = ()
             elif self.serves(cell.slot) and not self.is_closed:
                 for message, sender in waiting:  # before any later message, as the lock is held
@@ -648,7 +648,7 @@ class EntityHost:
             for callback in self._when_empty:
                 callback()
 
-    def take_back(self, cell: EntityCell, mail: "list[tuple[Any, Sender | None]]") -> None:
+    def keep_mail(self, cell: EntityCell, mail: "list[tuple[Any, Sender | None]]") -> None:
         """Keep the mail of an activation that has ended, ahead of later messages."""
         with self.lock:
             if self.cells.get(cell.key) is cell:

@@ -183,7 +183,7 @@ class Inbound:
             if (
                 fast_host is not None
                 and flags == CARRIED_ASKED
-                and fast_host.deliver_carried(key, message, deferred, refused)
+                and fast_host.deliver_batched(key, message, deferred, refused)
             ):
                 return
             sender, is_asked = deferred.inner, flags & CARRIED_ASKED

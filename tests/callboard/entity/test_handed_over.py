@@ -61,7 +61,7 @@ def test_messages_and_markers_come_behind_those_that_were_handed_over(
     with host.lock:
         assert host.deliver("one", Step(1), None)
         assert not mailbox, "it is handed over"
-        assert not host.deliver_carried("one", Step(2), carried(), ()), "it would overtake"
+        assert not host.deliver_batched("one", Step(2), carried(), ()), "it would overtake"
         assert host.deliver("one", Step(3), None)
         assert host.accept_marker(slot, passed)
         assert not taken, "what was sent before it is not taken yet"
@@ -78,7 +78,7 @@ def test_carried_messages_are_taken_again_once_nothing_is_handed_over(
     ref = host.ref("one")
     assert ref.ask(Step(2)).result(20) == [0, 1, 2]
     assert not host.handed
-    assert host.deliver_carried("one", Step(3), carried(), ())
+    assert host.deliver_batched("one", Step(3), carried(), ())
 
 
 @message("handed-tests.Kept")
