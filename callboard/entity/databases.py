@@ -12,7 +12,7 @@ from callboard.entity.state.client import StateClient, ThreadedStateClient
 from callboard.kernel.activation import handler_frame
 from callboard.kernel.reply import Future
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
-from callboard.lease.machine.lease_machine import LeaseMachine
+from callboard.lease.machine.lease_machine import LeaseKilled, LeaseMachine
 
 #: Opens the state or leases of a URL for a writer.
 Opener = Callable[[str, str], Any]
@@ -113,11 +113,17 @@ class Databases:
         """Start to hold this node's lease in a register."""
 
         def notify(news: LeaseNews) -> None:
-            self._runtime.post(self._on_news, url, news)
+            self._runtime.post(self._handle_news, url, news)
 
         machine = LeaseMachine(self._writer)
         self._leases[url] = LeaseDriver(place, machine, notify, running=self._running)
         self._leases[url].start()
+
+    def _handle_news(self, url: str, news: LeaseNews) -> None:
+        """Report a change of a lease; acquire this node's lease again if it was killed."""
+        self._on_news(url, news)
+        if isinstance(news, LeaseKilled):
+            self._leases[url].begin_anew()
 
     def _running(self) -> str:
         """Return the handler that blocks this node's thread; empty if none does."""

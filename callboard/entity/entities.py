@@ -25,21 +25,15 @@ from callboard.entity.inspection.tables import EntityTables
 from callboard.entity.journal.entry import Entry, EntryDecoder
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.journal.journal import Journal, checked_reader
-from callboard.entity.machine.ballot_machine import BALLOT_SECONDS
 from callboard.entity.machine.table import SLOTS, SharedState, Table, TableMember, slot_of
+from callboard.entity.memberships import Memberships
 from callboard.entity.messages import (
     AskEntityTable,
-    AskVote,
     EntityTable,
-    MoveSlots,
     NotOwner,
     StopEntity,
 )
 from callboard.entity.ownership import (
-    POLL_SECONDS,
-    MoveTurns,
-    Ownership,
-    OwnershipHooks,
     called,
     wrong_state,
 )
@@ -63,23 +57,15 @@ from callboard.kernel.codec import (
 )
 from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import WrongValue
-from callboard.kernel.events import NodeDown, NodeUp
 from callboard.kernel.reply import Future, Sender
 from callboard.kernel.shutdown import Deadline
 from callboard.kernel.topology import ENTITIES, Topology
 from callboard.kernel.tracing import INSTRUMENTATION
-from callboard.lease.driver import LeaseNews
 from callboard.lease.errors import (
-    LeaseLost,
     OutcomeUnknown,
     StateCorrupt,
     StateVersion,
     StorageError,
-)
-from callboard.lease.machine.lease_machine import (
-    HolderGone,
-    LeaseHeld,
-    LeaseKilled,
 )
 
 if TYPE_CHECKING:
@@ -125,19 +111,10 @@ class Entities:
         self.form = EventSerializer(codec)
         self.overlay, self._start = overlay, start
         self._hosts: dict[str, EntityHost] = {}
-        self._owned: dict[str, Ownership] = {}
         self.hosted: Container[str] = self._hosts.keys()
         self._routers: dict[str, TypeRouter] = {}
-        self._turns = MoveTurns()
-        #: By type: nodes that have requested its table.
-        self._askers: dict[str, set[bytes]] = {}
         #: By hosted type: the URL of its state.
         self._urls: dict[str, str | None] = {}
-        #: By URL of a register: the valid term of this node's lease.
-        self._terms: dict[str, int] = {}
-        #: By type: the URL of the register with its table.
-        self._registers: dict[str, str] = {}
-        self._stop_listening: Callable[[], object] | None = None
         self._joining: set[str] = set()
         self._queues: dict[str, WorkQueue] = {}
         #: By type of a singleton: the arguments that it is hosted with.
@@ -145,7 +122,6 @@ class Entities:
         self._lock = locks.lock("entities of a node", 510)
         #: The name of this node's life in fences and in the table.
         self.writer = f"{runtime.node_id.hex()}-{runner.random.getrandbits(32):08x}"
-        self._databases = Databases(runtime, runner, self.writer, self._handle_news)
         self._inbound = Inbound(runtime, self._hosts, self._router, self.table)
         self._host_node = HostNode(
             runtime,
@@ -156,6 +132,9 @@ class Entities:
             self._inbound.send_back,
             is_checked=is_wanted(runner),
         )
+        self.memberships = Memberships(self._host_node, self._router, self._inbound.forget)
+        on_news = self.memberships.handle_news
+        self._databases = Databases(runtime, runner, self.writer, on_news)
         INSTRUMENTATION.used = True  # cells of entities have outboxes
         EntityTables(runtime, self._hosts, self.stats).add_to(overlay)
         runtime.start_actor(EntityServer, (self._inbound, self), number=ENTITIES)
@@ -205,7 +184,7 @@ class Entities:
         except BaseException:
             self._joining.discard(name)
             self._hosts.pop(name, None)
-            self._owned.pop(name, None)
+            self.memberships.remove(name)
             raise
 
     async def singleton(
@@ -291,91 +270,16 @@ class Entities:
             self._hosts[name] = host
             router.flush()
             return
-        ask_vote = partial(self._ask_vote, name)
-        settle = partial(self._settle, name)
-        adopted = partial(self._adopted, name)
-        hooks = OwnershipHooks(adopted, ask_vote, settle, self._turns)
         register = await self._databases.register(leases)
         lease = self._databases.lease(leases)
-        owned = Ownership(self._host_node, hosted, router, register, lease, hooks)
+        owned = self.memberships.create(hosted, leases, register, lease)
         shared = SharedState()
         if client is not None:
             shared = SharedState(*await called(client, EntityState.identity))
             owned.host.reminders.set_clock(await called(client, EntityState.clock))
         await self._refuse_other_state(name, shared)
-        self._hosts[name], self._owned[name] = owned.host, owned
-        self._registers[name] = leases
-        if self._stop_listening is None:
-            self._stop_listening = self.runtime.listen(self._on_event)
-        if leases in self._terms:
-            owned.begin_term(self._terms[leases])
-        try:
-            await owned.join(shared)
-        except BaseException:
-            owned.abandon()
-            raise
-        self.runtime.call_later(POLL_SECONDS, self._poll, owned)
-
-    def _of_register(self, url: str) -> list[Ownership]:
-        """Return the ownerships of types whose tables are in a register."""
-        ownerships = self._owned.items()
-        return [owned for name, owned in ownerships if self._registers[name] == url]
-
-    def _handle_news(self, url: str, news: LeaseNews) -> None:
-        """Handle a change of this node's lease, or the end of another node's lease."""
-        ownerships = self._of_register(url)
-        match news:
-            case LeaseHeld(term):
-                self._terms[url] = term
-                for owned in ownerships:
-                    owned.begin_term(term)
-            case LeaseKilled(by):
-                self._terms.pop(url, None)
-                for owned in ownerships:
-                    owned.end_term()
-                cause = f"killed by {by}: it was silent" if by else "removed from its register"
-                text = f"the lease of {self.runtime.name} was {cause}"
-                self.runtime.warn_once(("lease killed", url), text)
-                self._databases.lease(url).begin_anew()
-            case HolderGone(writer, number):
-                for owned in ownerships:
-                    owned.holder_gone(writer, number)
-            case LeaseLost():
-                self.runtime.warn_once(("lease lost", url, news.handler), str(news))
-
-    def _on_event(self, event: object) -> None:
-        """Handle events of nodes; on any thread."""
-        if isinstance(event, NodeDown | NodeUp):
-            self.runtime.post(self._node_changed, event)
-
-    def _node_changed(self, event: NodeDown | NodeUp) -> None:
-        """Forget refusals of a lost node, and probe for the death of its members."""
-        if isinstance(event, NodeDown):
-            self._inbound.forget(event.node_id)
-        for owned in list(self._owned.values()):
-            if isinstance(event, NodeDown):
-                owned.node_down(event.node_id)
-            else:
-                owned.node_up(event.node_id)
-
-    def _ask_vote(self, name: str, node: bytes, writer: str) -> Future[Any]:
-        """Ask a node whether it cannot reach a member."""
-        answer: Future[Any] = self.runtime.ref_of(node, ENTITIES).ask(
-            AskVote(name, writer), timeout=BALLOT_SECONDS
-        )
-        return answer
-
-    def _settle(self, name: str, slots: Iterable[int], settled: Callable[[], object]) -> None:
-        """Call back when all messages that other members forwarded for some slots arrived."""
-        nodes = {bytes.fromhex(node) for node in self._owned[name].table.nodes}
-        nodes.discard(self.runtime.node_id)
-        reachable = [node for node in nodes if self.runtime.is_reachable(node)]
-        self._router(name).ask_markers(slots, reachable, settled)
-
-    def vote(self, name: str, writer: str) -> bool | None:
-        """Return whether a member is unreachable; None if this node is not a member."""
-        owned = self._owned.get(name)
-        return None if owned is None else owned.vote(writer)
+        self._hosts[name] = owned.host
+        await self.memberships.join(name, owned, shared)
 
     async def _refuse_second(self, name: str) -> None:
         """Refuse to host a type without leases that another node hosts.
@@ -416,27 +320,6 @@ class Entities:
                 with suppress(StateCorrupt, StateVersion):
                     tables.append(Table.read(table.text))
         return tables
-
-    def _poll(self, owned: Ownership) -> None:
-        """Poll the membership of a type, and schedule the next poll."""
-        if owned.is_closed or self.runtime.is_closed:
-            return
-        owned.poll()
-        self.runtime.call_later(POLL_SECONDS, self._poll, owned)
-
-    def _adopted(self, name: str, table: Table) -> None:
-        """Adopt a newer table, and send it to members and to nodes that requested it."""
-        url = self._registers[name]
-        ownerships = self._of_register(url)
-        self._databases.lease(url).watch(
-            {writer for owned in ownerships for writer in owned.table.members}
-        )
-        self._router(name).adopt(table, is_certain=True)
-        announcement = EntityTable(name, table.version, table.text())
-        nodes = {bytes.fromhex(node) for node in table.nodes} | self._askers.get(name, set())
-        for node in sorted(nodes - {self.runtime.node_id}):  # sorted for simulations
-            if self.runtime.is_reachable(node):
-                self.runtime.ref_of(node, ENTITIES).tell(announcement)
 
     # --- messages ---
 
@@ -526,8 +409,8 @@ class Entities:
             return None
         node = b"" if asker is None else asker.node
         if node:
-            self._askers.setdefault(name, set()).add(node)
-        owned = self._owned.get(name)
+            self.memberships.add_asker(name, node)
+        owned = self.memberships.get(name)
         if owned is None:  # without leases this node owns all slots
             members = {self.writer: TableMember(self.runtime.node_id.hex())}
             table = Table(1, members=members).filled()
@@ -539,30 +422,11 @@ class Entities:
         """Handle a table that another member has announced."""
         if not table.is_sound or table.type_name not in self._routers:
             return
-        owned = self._owned.get(table.type_name)
+        owned = self.memberships.get(table.type_name)
         if owned is not None:
             owned.table_announced(table.version)
         # The router need not wait for the register: a wrong owner refuses the messages.
         self._routers[table.type_name].receive_table(table)
-
-    def move(self, order: MoveSlots) -> None:
-        """Move slots of a type to another host.
-
-        Raises:
-            WrongValue: one of the two nodes is not a member, or a slot number is invalid.
-        """
-        owned = self._owned.get(order.type_name)
-        if owned is None or owned.is_closed:
-            msg = f"{self.runtime.name} does not share {order.type_name} with other nodes"
-            raise WrongValue(msg)
-        slots: Any = order.slots
-        is_list = type(slots) is list and 0 < len(slots) <= SLOTS
-        is_sound = is_list and all(type(s) is int and 0 <= s < SLOTS for s in slots)
-        node: Any = order.node
-        if not is_sound or type(node) is not str:
-            msg = f"a move needs 1 to {SLOTS} slots, as numbers below {SLOTS}, and a node id"
-            raise WrongValue(msg)
-        owned.move(order.slots, order.node)
 
     # --- inspection ---
 
@@ -724,7 +588,7 @@ class Entities:
         All types start together and take turns (`MoveTurns`). A type that cannot drain its
         slots returns its turn, so it does not use up the time of the others.
         """
-        moves = [(name, owned.start_drain()) for name, owned in list(self._owned.items())]
+        moves = [(name, owned.start_drain()) for name, owned in self.memberships.items()]
         for name, move in moves:
             await self._in_time(move, deadline)
             forwarded: Future[None] = Future()
@@ -749,7 +613,7 @@ class Entities:
             if not future.done():
                 host.kill_all("its node was closed before the entity had ended")
         for name, _ in hosts:
-            owned = self._owned.get(name)
+            owned = self.memberships.get(name)
             if owned is not None:
                 await self._in_time(owned.start_leaving(), deadline)
 
@@ -763,8 +627,7 @@ class Entities:
 
     def release(self) -> None:
         """Close states and leases; on a thread that may block."""
-        if self._stop_listening is not None:
-            self._stop_listening()
+        self.memberships.release()
         self._databases.release()
 
 

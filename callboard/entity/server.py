@@ -8,6 +8,7 @@ from callboard.entity.cell import DeferredBatchReply
 from callboard.entity.host import EntityHost
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.machine.table import SLOTS, slot_of
+from callboard.entity.memberships import Memberships
 from callboard.entity.messages import (
     AskEntityTable,
     AskVote,
@@ -244,6 +245,7 @@ class ServedEntities(Protocol):
     runtime: Any
     overlay: Topology
     growth: JournalGrowth
+    memberships: Memberships
 
     def route_for_leaf(self, arrived: ArrivedMessage, /) -> NotOwner | None:
         """Route a message of a leaf to its owner."""
@@ -257,14 +259,8 @@ class ServedEntities(Protocol):
     def receive_table(self, table: EntityTable, /) -> None:
         """Handle a table that another member has announced."""
 
-    def vote(self, name: str, writer: str, /) -> bool | None:
-        """Return whether a member is unreachable; None if this node is not a member."""
-
     def followed(self, name: str, node: bytes, /, *, is_leaf: bool) -> EntityTable | None:
         """Notify a node from now on when the journal of a hosted type grows."""
-
-    def move(self, order: MoveSlots, /) -> None:
-        """Move slots of a type to another host."""
 
     def passivate_here(self, type_name: str, key: str, /) -> None:
         """Passivate an entity of this node after its messages."""
@@ -378,7 +374,7 @@ class EntityServer(SystemActor):
         """Vote whether a member is unreachable."""
         if self._refuses(msg.type_name, ("host",)) or type(msg.writer) is not str:
             return None
-        return self._entities.vote(msg.type_name, msg.writer)
+        return self._entities.memberships.vote(msg.type_name, msg.writer)
 
     @handler
     def on_marker(self, msg: EntityMarker) -> None:
@@ -417,7 +413,7 @@ class EntityServer(SystemActor):
         if self._refuses(msg.type_name, ("host",)):
             return
         try:
-            self._entities.move(msg)
+            self._entities.memberships.move(msg)
         except WrongValue as error:
             self._refuse(error)
 

@@ -190,7 +190,7 @@ def test_what_answers_a_message_of_an_entity_finds_its_next_activation(
     eventually(lambda: entity.ask("all").result(10) == [1])
     b.host(Asks, state=state)
     order = MoveSlots(Asks.name, [slot_of("x")], b.node_id.hex())
-    eventually(lambda: len(a._entities._owned[Asks.name].table.members) == 2)
+    eventually(lambda: len(a._entities.memberships.get(Asks.name).table.members) == 2)
     c.runtime.ref_of(a.node_id, ENTITIES).ask(order).result(10)
     eventually(lambda: entity.node_id == b.node_id)
     answers.tell(2)
@@ -245,11 +245,11 @@ def test_who_was_not_told_of_a_new_owner_looks_for_it(
     a.host(Kept, state=state)
     ref = c.entity(Kept, "x")
     assert ref.ask(Put(1)).result(10) == 1
-    a._entities._askers.clear()
+    a._entities.memberships._askers.clear()
     b.host(Kept, state=state)
     c.listen("127.0.0.1", 0)
     b.connect(c.address)
-    a._entities._askers.clear()
+    a._entities.memberships._askers.clear()
     a.close()
     eventually(lambda: not c.runtime.remote.is_reachable(a.node_id))
     assert ref.ask(Put(2)).result(10) == 2
