@@ -27,9 +27,9 @@ from callboard.proxies.rights.rights import Rights
 from callboard.support.slots import NODE_PARTS
 
 if TYPE_CHECKING:
-    from callboard.entity.entities import Entities
     from callboard.entity.inspection.figures import EntityStats
     from callboard.entity.journal.journal import Journal
+    from callboard.entity.node_entities import Entities
     from callboard.entity.queue.work_queue import WorkQueue
     from callboard.entity.reminders import ParkedReminder
     from callboard.log_service.flight_process import FlightProcess
@@ -160,7 +160,7 @@ class Node(node.Node):
         """The entities that this node hosts or uses, created on first use."""
         if self._entities is None:
             self._refuse_closed()
-            from callboard.entity.entities import Entities
+            from callboard.entity.node_entities import Entities
 
             with _ENTITIES_LOCK:
                 if self._entities is None:

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import callboard
-import callboard.entity.entities
+import callboard.entity.node_entities
 import callboard.proxies.node
 from callboard.actors.asking.reply import MessageSender, Reply
 from callboard.actors.cell import Cell

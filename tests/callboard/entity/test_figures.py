@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from callboard import Node
-from callboard.entity.entities import place_of
+from callboard.entity.node_entities import place_of
 from callboard.events import EntityTypeHosted, SlotFenced, SlotsMoved
 from callboard.figures import exposition
 from callboard.operation.metrics import node_metrics

@@ -106,10 +106,9 @@ class Entities:
         #: Notifies followers of journals.
         self.growth = JournalGrowth(runtime, overlay.nodes)
         self.runtime: Any = runtime
-        self._runner = runner
         #: Serializer of events and jobs.
         self.form = EventSerializer(codec)
-        self.overlay, self._start = overlay, start
+        self.overlay = overlay
         self._hosts: dict[str, EntityHost] = {}
         self.hosted: Container[str] = self._hosts.keys()
         self._routers: dict[str, TypeRouter] = {}
