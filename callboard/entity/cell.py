@@ -1003,7 +1003,7 @@ class EntityCell(Cell):
         self._restart(failure)
 
     def _restart(self, error: BaseException) -> None:
-        """Read the state again after a failed commit; handlers that await fail too."""
+        """Read the state again after a failed commit, or end; handlers that await fail too."""
         if self.reason is not None:
             return
         if self.running:  # a blocking handler: its later events are not committed
@@ -1015,6 +1015,11 @@ class EntityCell(Cell):
             if isinstance(task.sender, DeferredReply):
                 task.sender.fail_at_once(error)
         self._discard_unit(error)
+        if self._is_passivating:
+            # Messages wait for the next activation, which waits for the end of this one. If
+            # this one read the state again, it would never end.
+            self.kill(ExitReason.NORMAL, f"a commit failed while it was passivated: {error}")
+            return
         self.read_state()
 
     def _discard_unit(self, error: BaseException) -> None:
@@ -1037,9 +1042,7 @@ class EntityCell(Cell):
             return
         if not isinstance(error, SystemExit):
             self.runtime.note_failure(self, f"{class_name(error)}: {error_text(error)}", error)
-        if (
-            type(sender) is _ActivationReply
-        ):  # reading the state again would repeat the hook for ever
+        if type(sender) is _ActivationReply:  # reading the state would repeat the hook for ever
             self._end_unrecovered(errors.remote_error(error), error_text(error))
             return
         if sender is not None and sender.expects:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
-from callboard.entity.cell import Emission
+from callboard.entity.cell import DeferredReply, Emission, emission_of
 from callboard.entity.host import EntityHost
 from callboard.entity.router import TypeRouter
 from callboard.entity.state.interface import Committed, SlotBatch
@@ -49,9 +49,9 @@ def _exists_check(client: ModelClient, batches: Sequence[SlotBatch]) -> Script:
     return write, Committed(fenced, failed, positions)
 
 
-def _no_check_on_reads(host: EntityHost, _: int, emission: Emission) -> None:
+def _no_check_on_reads(host: EntityHost, _: int, emission: Emission | DeferredReply) -> None:
     """Answer at once, as an owner that has not heard of another one does."""
-    host.runtime.post(emission[0])
+    host.runtime.post(emission_of(emission)[0])
 
 
 def _serial_positions(client: ModelClient, batches: Sequence[SlotBatch]) -> Script:

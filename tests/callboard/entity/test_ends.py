@@ -53,6 +53,13 @@ class HangsAtLast(Counter):
         await asyncio.Event().wait()
 
 
+class AwaitsAtTheEnd(Counter):
+    name = "end-tests.AwaitsAtTheEnd"
+
+    async def passivated(self) -> None:
+        await self.sleep(1.0)
+
+
 class HangsAtFirst(Counter):
     name = "end-tests.HangsAtFirst"
     hook_timeout = 3.0
@@ -89,6 +96,26 @@ def cluster() -> Iterator[Cluster]:
 
 
 # --- hooks ---
+
+
+def test_a_key_whose_commit_fails_while_it_is_passivated_is_activated_again(cluster):
+    node = cluster.node("a")
+    node.host(AwaitsAtTheEnd, state=FILE)
+    ref, database = node.entity(AwaitsAtTheEnd, "k"), cluster.database(FILE)
+    assert ref.ask(1).result(10) == 1
+    database.latency = 0.2
+    lost = ref.ask(2, 20.0)
+    cluster.advance(0.001)
+
+    ref.stop()
+    cluster.advance(0.1)
+    database.down()
+    cluster.advance(0.3)
+    database.up()
+    database.latency = 0.001
+
+    assert isinstance(lost.exception(10), EntityUnavailable)
+    assert ref.ask(3, 20.0).result(30) in (4, 6)
 
 
 def test_an_activated_hook_that_hangs_fails_what_waits_and_is_tried_again(cluster):
