@@ -445,7 +445,7 @@ class TypeRouter:
         self._notify_idle()
 
     def _flush(
-        self, queues: dict[int, deque[PendingMessage]], go: Callable[[PendingMessage], bool]
+        self, queues: dict[int, deque[PendingMessage]], send: Callable[[PendingMessage], bool]
     ) -> None:
         """Send the messages of all queues of one kind, until one must wait; needs the lock."""
         for slot in list(queues):
@@ -454,7 +454,7 @@ class TypeRouter:
                 first = queue.popleft()
                 if self._is_stale(first):
                     continue
-                if not go(first):
+                if not send(first):
                     queue.appendleft(first)
                 if queue and queue[0] is first:  # it waits, or could not leave this node
                     break
