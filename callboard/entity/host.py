@@ -11,17 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from callboard import locks
-from callboard.entity.cell import (
-    DeferredBatchReply,
-    DeferredReply,
-    Emission,
-    EntityBatch,
-    EntityCell,
-    LeasedCell,
-    emission_of,
-    read_only,
-    unavailable,
-)
+from callboard.entity.cell import EntityCell, LeasedCell, read_only
 from callboard.entity.entity import Entity, EntityType
 from callboard.entity.errors import EntityUnavailable
 from callboard.entity.event_json import EventSerializer
@@ -47,6 +37,14 @@ from callboard.entity.state.interface import (
     Slot,
     SlotBatch,
     check_numbers,
+)
+from callboard.entity.unit_of_work import (
+    DeferredBatchReply,
+    DeferredReply,
+    Emission,
+    EntityBatch,
+    emission_of,
+    unavailable,
 )
 from callboard.entity.unpersisted import checking
 from callboard.kernel.activation import DispatchTable, Envelope

@@ -4,7 +4,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from callboard.entity.cell import DeferredBatchReply
 from callboard.entity.host import EntityHost
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.machine.table import SLOTS, slot_of
@@ -23,6 +22,7 @@ from callboard.entity.messages import (
     StopEntity,
 )
 from callboard.entity.router import TypeRouter
+from callboard.entity.unit_of_work import DeferredBatchReply
 from callboard.kernel.access import NamedRight, Rights
 from callboard.kernel.activation import (
     CARRIED_ASKED,

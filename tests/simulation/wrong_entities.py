@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
-from callboard.entity.cell import DeferredReply, Emission, emission_of
 from callboard.entity.host import EntityHost
 from callboard.entity.router import TypeRouter
 from callboard.entity.state.interface import Committed, SlotBatch
+from callboard.entity.unit_of_work import DeferredReply, Emission, emission_of
 from callboard.lease.driver import LeaseDriver
 from callboard.lease.errors import StateCorrupt
 from callboard.simulation.databases.model_database import (

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from callboard import Actor, Entity, Node, event, handler, locks, message
-from callboard.entity.cell import DeferredBatchReply, EntityCell
+from callboard.entity.cell import EntityCell
 from callboard.entity.host import EntityHost
 from callboard.entity.machine.table import slot_of
+from callboard.entity.unit_of_work import DeferredBatchReply
 from tests.polling import eventually
 
 
