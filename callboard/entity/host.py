@@ -19,6 +19,7 @@ from callboard.entity.inspection.events import SlotFenced, SlotsMoved
 from callboard.entity.inspection.figures import TIMED, EntityCounters
 from callboard.entity.machine.ownership_machine import MOVED_AT_ONCE
 from callboard.entity.machine.table import slot_of
+from callboard.entity.proofs import FenceProofs, LeaseProofs, fenced_error
 from callboard.entity.reentrancy import comes_back, is_nested, would_deadlock
 from callboard.entity.reminders import Reminders, ReminderTicket
 from callboard.entity.replay import apply_all, public_state, restore
@@ -34,17 +35,12 @@ from callboard.entity.state.interface import (
     PastEvent,
     Recovered,
     RowChanges,
-    Slot,
     SlotBatch,
     check_numbers,
 )
 from callboard.entity.unit_of_work import (
     DeferredBatchReply,
-    DeferredReply,
-    Emission,
     EntityBatch,
-    emission_of,
-    unavailable,
 )
 from callboard.entity.unpersisted import checking
 from callboard.kernel.activation import DispatchTable, Envelope
@@ -52,7 +48,7 @@ from callboard.kernel.actors import ActorRef, ExitReason
 from callboard.kernel.codec import RecordType
 from callboard.kernel.context import NodeContext
 from callboard.kernel.reply import Sender
-from callboard.lease.errors import Fenced, StateCorrupt
+from callboard.lease.errors import StateCorrupt
 from callboard.support import reentry
 from callboard.support.dataclass import dataclass
 from callboard.support.histogram import Histogram
@@ -67,9 +63,6 @@ _slot_batch: Final[Callable[[tuple[Any, ...]], SlotBatch]] = partial(tuple.__new
 
 #: The function that applies an event, its registered type, and the version to write.
 KnownEvent = tuple[Callable[[Any, Any], object], RecordType, int]
-
-#: An answer that waits for a check of its slot's fence, with the epoch that this node had.
-_Proof = tuple[int, int | None, Emission | DeferredReply]
 
 #: For a batch that forgets no events.
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -161,8 +154,7 @@ class EntityHost:
     """The entities of one type on one node."""
 
     is_closed = False
-    #: Whether a check of fences is under way, and whether `_let_in` is scheduled.
-    _is_proving = False
+    #: Whether `_let_in` is scheduled.
     _lets_in = False
 
     def __init__(
@@ -215,8 +207,8 @@ class EntityHost:
         #: The reminders in the slots of this node.
         self.reminders = Reminders(self)
         self.singletons = Singletons(self)
-        #: Answers that wait for a check of fences.
-        self._proofs: list[_Proof] = []
+        #: Sends an answer after a proof that this node owns its slot; needs the lock.
+        self.prove = self._proofs(membership.is_leased).prove
         self._when_empty: list[Callable[[], object]] = []
         #: Slots that are being drained, the callback for their end, and messages held for them.
         self._stopped: set[int] = set()
@@ -231,6 +223,12 @@ class EntityHost:
         if idle is not None:
             self._idle_poll = min(max(idle / 4, 0.01), _IDLE_POLL_SECONDS)
             runtime.call_later(self._idle_poll, self._passivate_idle)
+
+    def _proofs(self, is_leased: Callable[[], bool] | None) -> FenceProofs | LeaseProofs:
+        """Return the proofs of answers: by a lease, or by fences in the state."""
+        if is_leased is not None:
+            return LeaseProofs(self.runtime, is_leased, self._unleased)
+        return FenceProofs(self, self.type.name, self.state)
 
     def ref(self, key: str) -> ActorRef[Any]:
         """Return the ref of a key."""
@@ -801,7 +799,7 @@ class EntityHost:
             return outcome
         fence = outcome.fenced.get(cell.home)
         if fence is not None:
-            return self._fenced(cell.slot, fence)
+            return fenced_error(self.type.name, cell.slot, fence)
         return outcome.failed.get(cell.home)
 
     def not_committed(self, cell: EntityCell, outcome: Committed | BaseException) -> None:
@@ -815,78 +813,6 @@ class EntityHost:
         if rows.reminders:
             with self.lock:
                 self.reminders.committed(rows.reminders)
-
-    def _fenced(self, slot: int, fence: Fence) -> Fenced:
-        """Return the error for a slot that another owner has claimed."""
-        return Fenced(
-            f"slot {slot} of {self.type.name} was claimed by {fence.writer or 'another owner'}"
-        )
-
-    def prove(self, slot: int, emission: "Emission | DeferredReply") -> None:
-        """Send an answer after a proof that this node owns the slot; needs the lock."""
-        if self.is_leased is not None:
-            # While the lease is valid no other node can own the slot.
-            send, fail = emission_of(emission)
-            post = self.runtime.post
-            post(send) if self.is_leased() else post(fail, self._unleased())
-            return
-        self._proofs.append((slot, self.epochs.get(slot), emission))
-        if not self._is_proving:
-            self._is_proving = True
-            self.runtime.post(self._prove_all)
-
-    def _prove_all(self) -> None:
-        """Send answers of slots that this node certainly owns; check fences for the rest."""
-        assert self.state is not None
-        with self.lock:  # first: a check proves nothing about later answers
-            waiting, self._proofs = self._proofs, []
-        own = self.state.own_fences(self.type.name) or {}
-        unproven: list[_Proof] = []
-        for proof in waiting:
-            slot, epoch, emission = proof
-            if epoch is not None and own.get(slot) == epoch:
-                if isinstance(emission, DeferredReply):
-                    emission.release()
-                else:
-                    emission[0]()
-            else:
-                unproven.append(proof)
-        with self.lock:
-            self._is_proving = bool(self._proofs)
-            if unproven:
-                self._proofs[:0] = unproven
-                self._prove()
-            elif self._proofs:
-                self.runtime.post(self._prove_all)
-
-    def _prove(self) -> None:
-        """Read the fences of all waiting answers; needs the lock."""
-        proofs, self._proofs = self._proofs, []
-        self._is_proving = bool(proofs)
-        if not proofs:
-            return
-        name = self.type.name
-
-        def take(fences: Mapping[Slot, Fence] | BaseException) -> None:
-            with self.lock:
-                self._prove()
-            for slot, epoch, emission in proofs:
-                send, fail = emission_of(emission)
-                if isinstance(fences, BaseException):
-                    fail(unavailable(fences))
-                    continue
-                fence = fences[name, slot]
-                # The fence was ours when it was read, so the answer was true while it waited,
-                # even if the slot was given away since.
-                if fence == (epoch, self.writer):
-                    send()
-                else:
-                    fail(unavailable(self._fenced(slot, fence)))
-                    self.lost(slot, fence)
-
-        assert self.state is not None
-        slots = {(name, slot) for slot, *_ in proofs}
-        self.state.submit(take, EntityState.fences, slots)
 
     def lost(self, slot: int, fence: Fence) -> None:
         """Stop serving a slot whose fence another owner has raised or a failover has lost."""

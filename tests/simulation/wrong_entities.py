@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
-from callboard.entity.host import EntityHost
+from callboard.entity.proofs import FenceProofs
 from callboard.entity.router import TypeRouter
 from callboard.entity.state.interface import Committed, SlotBatch
 from callboard.entity.unit_of_work import DeferredReply, Emission, emission_of
@@ -49,9 +49,9 @@ def _exists_check(client: ModelClient, batches: Sequence[SlotBatch]) -> Script:
     return write, Committed(fenced, failed, positions)
 
 
-def _no_check_on_reads(host: EntityHost, _: int, emission: Emission | DeferredReply) -> None:
+def _no_check_on_reads(proofs: FenceProofs, _: int, emission: Emission | DeferredReply) -> None:
     """Answer at once, as an owner that has not heard of another one does."""
-    host.runtime.post(emission_of(emission)[0])
+    proofs._host.runtime.post(emission_of(emission)[0])
 
 
 def _serial_positions(client: ModelClient, batches: Sequence[SlotBatch]) -> Script:
@@ -144,7 +144,7 @@ class WrongMachine:
 
 WRONG_MACHINES: Final = (
     WrongMachine("exists check", ModelClient, "_commit_script", _exists_check, seeds=(161,)),
-    WrongMachine("no check on reads", EntityHost, "prove", _no_check_on_reads, seeds=(23,)),
+    WrongMachine("no check on reads", FenceProofs, "prove", _no_check_on_reads, seeds=(23,)),
     WrongMachine(
         "serial positions", ModelClient, "_commit_script", _serial_positions, seeds=(21,)
     ),

@@ -1,0 +1,141 @@
+"""Proofs that this node owns a slot, for answers that no commit follows.
+
+Such an answer shows the state. If another node had claimed the slot before, its commits would
+be missing in the answer. So the answer waits for a proof: the fence of the slot still shows
+this node's claim, by a read that started after the answer was given. A valid lease proves the
+same without a read, as no other node can own the slot while it is valid.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from callboard import locks
+from callboard.entity.state.client import StateClient
+from callboard.entity.state.interface import EntityState, Fence, Slot
+from callboard.entity.unit_of_work import DeferredReply, Emission, emission_of, unavailable
+from callboard.kernel.context import NodeContext
+from callboard.lease.errors import Fenced
+
+#: An answer with its slot, and the epoch in which this node owned the slot; None if it did not.
+_Proof = tuple[int, int | None, Emission | DeferredReply]
+
+
+class ProvenHost(Protocol):
+    """The host of the entities, as the proofs of their answers use it."""
+
+    runtime: NodeContext
+    lock: locks.Lock
+    #: The name of this node's life in fences.
+    writer: str
+    #: The epochs of the slots that this node owns.
+    epochs: dict[int, int]
+
+    def lost(self, slot: int, fence: Fence, /) -> None:
+        """Stop serving a slot whose fence another owner has raised or a failover has lost."""
+
+
+class FenceProofs:
+    """Answers of one type that wait for a read of fences."""
+
+    def __init__(self, host: ProvenHost, name: str, state: StateClient | None) -> None:
+        """Start with no answer.
+
+        Args:
+            host: of the entities.
+            name: of the type.
+            state: of the type; without one no answer waits.
+        """
+        self._host, self._name, self._state = host, name, state
+        self._waiting: list[_Proof] = []
+        #: Whether a check is under way or scheduled.
+        self._is_checking = False
+
+    def prove(self, slot: int, emission: Emission | DeferredReply) -> None:
+        """Send an answer after a proof; needs the host's lock."""
+        self._waiting.append((slot, self._host.epochs.get(slot), emission))
+        if not self._is_checking:
+            self._is_checking = True
+            self._host.runtime.post(self._check)
+
+    def _check(self) -> None:
+        """Send answers of slots that this node certainly owns; read fences for the rest."""
+        with self._host.lock:  # first: a check proves nothing about later answers
+            proofs, self._waiting = self._waiting, []
+        assert self._state is not None, "only stored states need proofs"
+        own = self._state.own_fences(self._name) or {}
+        unproven: list[_Proof] = []
+        for proof in proofs:
+            slot, epoch, emission = proof
+            if epoch is not None and own.get(slot) == epoch:
+                if isinstance(emission, DeferredReply):
+                    emission.release()
+                else:
+                    emission[0]()
+            else:
+                unproven.append(proof)
+        with self._host.lock:
+            self._is_checking = bool(self._waiting)
+            if unproven:
+                self._waiting[:0] = unproven
+                self._read_fences()
+            elif self._waiting:
+                self._host.runtime.post(self._check)
+
+    def _read_fences(self) -> None:
+        """Read the fences of all waiting answers; needs the host's lock."""
+        proofs, self._waiting = self._waiting, []
+        self._is_checking = bool(proofs)
+        if proofs:
+            assert self._state is not None, "only stored states need proofs"
+            slots = {(self._name, slot) for slot, *_ in proofs}
+            self._state.submit(
+                lambda fences: self._compare(proofs, fences), EntityState.fences, slots
+            )
+
+    def _compare(
+        self, proofs: list[_Proof], fences: Mapping[Slot, Fence] | BaseException
+    ) -> None:
+        """Send or fail answers by the fences that were read; on the node's thread."""
+        host = self._host
+        with host.lock:
+            self._read_fences()
+        for slot, epoch, emission in proofs:
+            send, fail = emission_of(emission)
+            if isinstance(fences, BaseException):
+                fail(unavailable(fences))
+                continue
+            fence = fences[self._name, slot]
+            # The fence was ours when it was read, so the answer was true while it waited, even
+            # if the slot was given away since.
+            if fence == (epoch, host.writer):
+                send()
+            else:
+                fail(unavailable(fenced_error(self._name, slot, fence)))
+                host.lost(slot, fence)
+
+
+class LeaseProofs:
+    """Sends the answers of one type while the node's lease is valid."""
+
+    def __init__(
+        self,
+        runtime: NodeContext,
+        is_leased: Callable[[], bool],
+        error: Callable[[], BaseException],
+    ) -> None:
+        """Prove by a lease; `error` makes the error of an answer without one."""
+        self._runtime, self._is_leased, self._error = runtime, is_leased, error
+
+    def prove(self, _: int, emission: Emission | DeferredReply) -> None:
+        """Send an answer if the lease is valid, or fail it."""
+        send, fail = emission_of(emission)
+        if self._is_leased():
+            self._runtime.post(send)
+        else:
+            self._runtime.post(fail, self._error())
+
+
+def fenced_error(type_name: str, slot: int, fence: Fence) -> Fenced:
+    """Return the error for a slot that another owner has claimed."""
+    owner = fence.writer or "another owner"
+    return Fenced(f"slot {slot} of {type_name} was claimed by {owner}")
