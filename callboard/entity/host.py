@@ -135,7 +135,7 @@ class HostedType:
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class HostMembership:
     """The membership in a table of the node that hosts a type, as the host uses it."""
 
     #: Returns whether the node's lease is valid; None where fences are checked instead.
@@ -147,7 +147,7 @@ class Membership:
 
 
 #: For a type without leases: this node owns all its slots.
-ALONE: Final = Membership()
+ALONE: Final = HostMembership()
 
 
 class EntityHost:
@@ -162,7 +162,7 @@ class EntityHost:
         node: HostNode,
         hosted: HostedType,
         router: TypeRouter,
-        membership: Membership = ALONE,
+        membership: HostMembership = ALONE,
     ) -> None:
         """Create a host that owns no slot yet.
 

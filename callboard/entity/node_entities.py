@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from callboard import locks
 from callboard.entity.cell import EntityCell
-from callboard.entity.databases import Databases
 from callboard.entity.entity import (
     Entity,
     EntityType,
@@ -43,6 +42,7 @@ from callboard.entity.reminders import ParkedReminder
 from callboard.entity.router import PendingMessage, TypeRouter
 from callboard.entity.server import ArrivedMessage, EntityServer, Inbound
 from callboard.entity.state.client import StateClient
+from callboard.entity.state.databases import Databases
 from callboard.entity.state.interface import EntityState
 from callboard.entity.unpersisted import is_wanted
 from callboard.kernel.activation import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from callboard.entity.host import EntityHost, HostedType, HostNode, Membership
+from callboard.entity.host import EntityHost, HostedType, HostMembership, HostNode
 from callboard.entity.machine.ballot_machine import (
     BallotEffect,
     BallotMachine,
@@ -180,7 +180,7 @@ class Ownership:
         #: commits.
         self._may_vote = is_fast = has_fences and kind.cls.takeover == "fast"
         is_leased = None if is_fast else lease.is_valid
-        membership = Membership(is_leased, self._wrote, self._lost)
+        membership = HostMembership(is_leased, self._wrote, self._lost)
         #: Serves the slots.
         self.host = host = EntityHost(node, hosted, router, membership)
         self._leases, self._runtime, self._router = leases, node.runtime, router

@@ -53,13 +53,6 @@ class HangsAtLast(Counter):
         await asyncio.Event().wait()
 
 
-class AwaitsAtTheEnd(Counter):
-    name = "end-tests.AwaitsAtTheEnd"
-
-    async def passivated(self) -> None:
-        await self.sleep(1.0)
-
-
 class HangsAtFirst(Counter):
     name = "end-tests.HangsAtFirst"
     hook_timeout = 3.0
@@ -100,8 +93,8 @@ def cluster() -> Iterator[Cluster]:
 
 def test_a_key_whose_commit_fails_while_it_is_passivated_is_activated_again(cluster):
     node = cluster.node("a")
-    node.host(AwaitsAtTheEnd, state=FILE)
-    ref, database = node.entity(AwaitsAtTheEnd, "k"), cluster.database(FILE)
+    node.host(HangsAtLast, state=FILE)
+    ref, database = node.entity(HangsAtLast, "k"), cluster.database(FILE)
     assert ref.ask(1).result(10) == 1
     database.latency = 0.2
     lost = ref.ask(2, 20.0)
