@@ -1,10 +1,10 @@
 """The effect of one blocking handler on all other work of its node.
 
 One actor sleeps in `time.sleep`, or computes in plain Python, for two seconds at a time. In the
-meantime another actor of the same node is due every five milliseconds, and another process asks
-a third one over a link, time after time: what delays the answer delays heartbeats. The figure
-is the 99th percentile of both delays together while the one blocks, less the same on an idle
-node in the same run.
+meantime another actor of the same node is due every five milliseconds, and another process
+repeatedly asks a third actor over a link: a delay of the answer is a delay of heartbeats. The
+figure is the 99th percentile of both delays together while the actor blocks, less the same on
+an idle node in the same run.
 
 Computing holds the interpreter: another thread gets it after a switch interval (5 ms), so that
 delay is counted in switch intervals.

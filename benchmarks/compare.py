@@ -7,13 +7,14 @@ FOLDER is another checkout of callboard, set up with `make setup`; a measure tha
 run by the file of this one. Only our own subjects are measured. In each turn both checkouts do
 the work once, and the one that begins changes from turn to turn, so that a machine whose speed
 drifts hits both alike. A subject's line says the ratio of this checkout to the other one over
-all turns, median and range, and the spread of the other checkout's own figures, which says how
-much the machine alone changes them.
+all turns, median and range, and the spread of the other checkout's own figures, which shows the
+variation of the machine.
 
-`--instructions` counts instead what valgrind's cachegrind counts, in all processes of a run,
-which is the same however busy the machine is: the instructions of twice the share less those of
-the share, so that what does not grow with the work falls out. The garbage collector is off. It
-says little of measures that wait by the clock, or that kill their processes.
+`--instructions` counts instructions instead, with valgrind's cachegrind, in all processes of a
+run. This count does not depend on the load of the machine. The figure is the count for twice
+the share less the count for the share, without the constant part of the work. The garbage
+collector is off. The figure is of little use for measures that wait for a time, or kill their
+processes.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""The window's side: a cluster with a page, and a browser that has it open.
+"""A cluster with a dashboard, and a browser in which it is open.
 
     python -m benchmarks.dashboard [--join ADDRESS] [--actors 1250]
 
-runs a node until stdin closes and prints its address, and behind it, where it joins no other,
-the link of its page. A few of its actors are at work, so that what pages show changes.
+runs a node until stdin is closed, and prints its address; without `--join` it also prints the
+link of its page. A few of its actors work, so the content of the pages changes.
 """
 
 import argparse

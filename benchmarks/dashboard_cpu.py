@@ -1,9 +1,8 @@
 """The cost of an open dashboard: processor time of the busiest of four nodes, 5,000 actors.
 
 A headless Chromium shows the table of all actors, sorted by their mailboxes; a few actors of
-each node are at work, so that rows change. Beside it the same cluster with the page closed, and
-without one: the difference is what the window costs. Twenty seconds each, so three runs are the
-minute that is promised.
+each node work, so rows change. The same cluster is measured with the page closed, and
+without a page: the difference is the cost of the open page. Each case takes twenty seconds.
 """
 
 from benchmarks import dashboard

@@ -1,8 +1,8 @@
-"""Committing events of 80 bytes to the state of entities, each durable before it is told.
+"""Commits of events of 80 bytes to the state of entities, each durable before it is reported.
 
-Grouped: 1,000 entities have an event each under way; what comes while a transaction is under
-way goes into the next one. The peer is SQLite alone, just as durable (WAL, synchronous=FULL),
-one transaction for each event, as a library does that saves each aggregate by itself.
+Grouped: 1,000 entities have one pending event each; events that arrive during a transaction
+are in the next one. The peer is SQLite alone with the same durability (WAL, synchronous=FULL)
+and one transaction for each event, as in a library that saves each aggregate separately.
 """
 
 import sqlite3

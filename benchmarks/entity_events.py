@@ -1,7 +1,7 @@
 """Events of 80 bytes that entities persist, each durable before its ask is answered.
 
 1,000 entities in two processes, one event for each handler. Eight actors ask, each with 100
-asks outstanding: four in each of the two processes, so half of what they ask for is in the
+asks outstanding: four in each of the two processes, so half of their entities are in the
 other one; or all of them in a third process, on the same processors. The state is a file of
 SQLite, synced for each commit, or a database of PostgreSQL with its defaults. One peer saves an
 aggregate for each event in a process of its own, in SQLite with synchronous=FULL. The other

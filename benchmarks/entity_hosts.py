@@ -1,4 +1,4 @@
-"""Processes that host entities, and what asks them.
+"""Processes that host entities, and actors that ask them.
 
 `main` is called in each process with `STATE [--join ADDRESS] [--takeover lease|fast]`: it hosts
 the type on a node until stdin closes, and prints the node's address once it is a member. Others

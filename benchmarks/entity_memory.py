@@ -1,14 +1,14 @@
 """The memory of entities on their host: active ones, and ones that were put away.
 
 A file of SQLite holds an event of 80 bytes for each of 1,000,000 keys; this process hosts the
-type and asks 50,000 of them, a thousand at a time. All figures are of resident memory, behind
-a garbage collection and 2,000 entities that were asked before.
+type and asks 50,000 of them, a thousand at a time. All figures are of resident memory, after
+a garbage collection and 2,000 earlier asks.
 
-- a key: what the process has more with that file than with one of a single key, for each key.
-- an entity: by how much it grew, for each entity that was asked.
-- one put away: by how much it grew further, for each, while twice as many other entities were
-  asked and put away behind the first ones. The interpreter keeps most of what is free for what
-  comes next, so that this tells whether it is free.
+- a key: the difference to a process with a file of one key, per key.
+- an entity: the growth of the process, per asked entity.
+- one put away: the further growth, per entity, while twice as many other entities were asked
+  and put away. The interpreter reuses freed memory, so this shows whether an entity that was
+  put away has freed its memory.
 """
 
 import gc

@@ -1,11 +1,12 @@
 """The module broker: messages of 64 bytes from one publisher to one sink, or to ten.
 
-A publish takes bytes; each sink gets bytes of its own message. The time ends when every sink
-has everything. Ours serializes, queues, delivers to an actor and reads the message again;
-`in Python` is the least that does the same with plain threads (serialize, a lock, a queue and a
-thread for each sink, read). blinker and PyPubSub call the sinks directly, one after the other,
-on the publisher's thread: nothing is isolated there, and a slow sink stops the publisher. pyzmq
-is PUB/SUB with one socket and thread for each sink; what its sinks lost is an error here.
+A publish takes bytes; each sink receives its own message as bytes. The time ends when every
+sink has all messages. Ours serializes, queues, delivers to an actor and reads the message
+again; `in Python` does the same with plain threads (serialize, a lock, a queue and a thread for
+each sink, read). blinker and PyPubSub call the sinks directly, one after the other, on the
+publisher's thread: sinks are not isolated, and a slow sink stops the publisher. pyzmq is
+PUB/SUB with one socket and thread for each sink; a message that its sinks lose is an error
+here.
 
 The C original is not run: its figures, measured elsewhere with 5 runs of `broker.c` on nanomsg,
 are 316,000/s to one sink and 28,500/s to ten, where the publisher waits for the sinks by hand.

@@ -1,4 +1,4 @@
-"""Idle actors on this node: how fast they are made, and what memory each takes."""
+"""Idle actors on this node: the rate of creation, and the memory of each."""
 
 import gc
 import os

@@ -1,6 +1,6 @@
 """Appending to a log on disk: records of 100 bytes, made durable every 10 ms.
 
-Runs: 100 records in each call. One by one: a call for each. What was appended is on the disk
+Runs: 100 records in each call. One by one: a call for each record. All records are on the disk
 when the time ends. The peer is SQLite, the store that comes with Python, in its mode for many
 small writes (WAL, synchronous=FULL): the same rows, in the same runs, committed every 10 ms.
 """

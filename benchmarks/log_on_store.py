@@ -1,10 +1,10 @@
 """A log's sealed segments on S3 as Arrow's record batches, from begin to end, all columns.
 
-The S3 is moto, in a process of its own on this machine: it shows what reading costs us, not
-what a network does. The log is that of `log_table`, a million records of 100 random bytes, but
-none of them twice: where payloads come again, Parquet's pages shrink to a ninth, and the two
-would not fetch the same. The peer is pyarrow's dataset of the Parquet files of the same records
-on the same server, one for each segment, all columns.
+The S3 is moto, in a separate process on this machine: the measure shows our cost of reading,
+not that of a network. The log is that of `log_table`, a million records of 100 random bytes,
+but without repeated payloads: these shrink Parquet's pages to a ninth, and the two subjects
+would not fetch the same number of bytes. The peer is pyarrow's dataset of the Parquet files of
+the same records on the same server, one for each segment, all columns.
 """
 
 import subprocess

@@ -1,7 +1,7 @@
-"""Reading a log that a node serves, from begin to end: payloads of 100 bytes, each looked at.
+"""Reading a whole log that a node serves: payloads of 100 bytes, each accessed.
 
-The node is in a process of its own, and the log in the system's cache. The peer is the folder
-itself: what is left of its rate is what the way costs.
+The node is in a separate process, and the log in the system's cache. The peer reads the folder
+itself: the ratio shows the cost of the transport.
 """
 
 import subprocess

@@ -1,8 +1,8 @@
 """Appending to a log of another node, with receipts: 16 publishers, each waits for its offset.
 
-A receipt comes when the record (100 bytes) is on the disk: what 16 publishers append meanwhile
-shares a sync. Two processes on this machine, TCP over loopback. Beside it the same 16 threads
-ask an actor there, one question after the other each: what a receipt costs more than an answer.
+A receipt is sent when the record (100 bytes) is on the disk; records that arrive during a sync
+share the next one. Two processes on this machine, TCP over loopback. For comparison the same 16
+threads ask an actor there, one ask after the other: a receipt also includes the disk.
 """
 
 import tempfile

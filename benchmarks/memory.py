@@ -1,9 +1,9 @@
-"""Memory: what 100,000 idle actors of a class with two attributes add to the process.
+"""Memory of 100,000 idle actors of a class with two attributes.
 
 The figure is the growth of resident memory for each, with its ref, after a garbage collection.
 
 - CAF: an event-based stateful actor and its handle, in C++.
-- xoscar: an actor and what `create_actor` returned.
+- xoscar: an actor and the result of `create_actor`.
 """
 
 from benchmarks.measure import Measure, Subject

@@ -1,7 +1,7 @@
 """MQTT with QoS 1: messages of 64 bytes through a broker, in runs of 100, over loopback.
 
 Deliveries for each second of the broker's CPU time: one publisher to one subscriber, one to
-ten, ten to one. What is lost fails the run.
+ten, ten to one. A lost message fails the run.
 """
 
 from benchmarks.measure import Measure

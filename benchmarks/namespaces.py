@@ -1,9 +1,9 @@
-"""Hosts on one machine: namespaces of networks and mounts, of which nothing is left behind.
+"""Hosts on one machine: namespaces of networks and mounts, which end with the program.
 
-A program runs itself again by `again`. There it is root of namespaces of its own (networks,
-mounts and processes), so that whatever it does to them is not seen outside and all that it
-started ends with it. In there, `Network` makes hosts: each has an address in 10.77.0.0/24, a
-view of the disk of its own, and sees of the others only what comes over the network.
+A program runs itself again with `again`. This second process is root of its own namespaces
+(networks, mounts and processes), so its changes are not visible outside, and all its children
+end with it. In these namespaces, `Network` creates hosts: each has an address in 10.77.0.0/24,
+its own view of the disk, and reaches the others only over the network.
 """
 
 import os

@@ -2,7 +2,7 @@
 
     python -m benchmarks.page
 
-A full `make bench` or `make growth` calls it. Only what stands between two marks is replaced.
+A full `make bench` or `make growth` calls it. Only the text between two marks is replaced.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Topics: messages of another process, until all are recorded and durable.
 
-A value is `[number, "hello"]`, as for `topic_flood`. Beside it a subscriber, which only reads
-them: what recording costs more than that.
+A value is `[number, "hello"]`, as for `topic_flood`. For comparison a subscriber only reads
+them; the difference is the cost of recording.
 """
 
 import subprocess

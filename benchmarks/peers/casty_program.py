@@ -1,4 +1,4 @@
-"""casty doing what entities of callboard are measured at; run by a Python of its own.
+"""The work of the measures of entities with casty; run by a separate Python.
 
     casty_program.py host STORE PLACE [SEED]…  host until stdin closes; print the address
     casty_program.py ask COUNT SEED…           ask from a client, and print a rate

@@ -1,4 +1,4 @@
-"""Celery on Redis doing what work queues are measured at; run by the peers' Python.
+"""The work of the measures of work queues with Celery on Redis; run by the peers' Python.
 
     celery_program.py N FOLDER      N jobs put and done, by a worker with two processes
 

@@ -1,4 +1,4 @@
-"""detangle doing what callboard is measured at; run by the Python of the peers' environment.
+"""The measured work with detangle; run by the Python of the peers' environment.
 
     detangle_program.py echo N fifo|random    N echoes over a stream, one after the other
     detangle_program.py check FILE            the verdict on a history, events as JSON

@@ -1,4 +1,4 @@
-"""eventsourcing doing what callboard is measured at; run by the Python of the peers.
+"""The measured work with eventsourcing; run by the Python of the peers.
 
     eventsourcing_program.py save N      N saves of an event of 80 bytes, by 1,000 aggregates
     eventsourcing_program.py replay N    one aggregate of N events, read again

@@ -1,4 +1,4 @@
-"""pykka doing what callboard is measured at; run by the Python of the peers' environment.
+"""The measured work with pykka; run by the Python of the peers' environment.
 
     pykka_program.py N      N one-way messages from actor to actor, inside one handler
 

@@ -1,4 +1,4 @@
-"""Thespian's own system bases, doing what they have instead of asks and floods.
+"""Thespian's own system bases, with their counterparts of asks and floods.
 
 An actor of Thespian cannot await an answer; it sends, and the answer is its next message. So
 the ask is a ping-pong of plain messages. Both measures are timed inside the sending actor. With

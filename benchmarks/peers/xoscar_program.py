@@ -1,4 +1,4 @@
-"""xoscar doing what callboard is measured at; run by the Python of the peers' environment.
+"""The measured work with xoscar; run by the Python of the peers' environment.
 
     xoscar_program.py serve               an echo in a pool; prints its address, ends with stdin
     xoscar_program.py local_ask N         ask another actor of the process, through messages

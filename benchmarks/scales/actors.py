@@ -1,6 +1,6 @@
-"""Actors on one node: what they occupy, how fast they are made, how fast all are told.
+"""Actors on one node: their memory, and the rates of creation and of messages to all.
 
-The first message to an actor makes its mailbox and its context, so it is counted apart.
+The first message to an actor creates its mailbox and context, so it is counted apart.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""Nodes of one simulated star: what it takes until all know each other, and for an ask across.
+"""Nodes of one simulated star: the time until all know each other, and of an ask across.
 
 Simulated nodes run the code of real ones on virtual time, in one process and one thread. Each
 node finds a path to each other one, so there are as many paths as pairs, in both directions.

@@ -1,4 +1,4 @@
-"""Subscriptions of an endpoint: what they occupy, and how fast messages find them.
+"""Subscriptions of an endpoint: their memory, and the rate of messages to them.
 
 One subscriber has all of them, each a topic of its own; another endpoint of the same process
 publishes to topics all over them, ever others and then the same ones again.
