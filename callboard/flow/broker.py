@@ -46,7 +46,7 @@ _ADDRESS: Final = re.compile(
 class FlowSwitch(Generic[P]):
     """Executes the effects of the association table, for any kind of port."""
 
-    #: How handlers reach the broker: by its actor, or by an address.
+    #: The broker for handlers: its actor, or its address.
     broker: ActorRef[Any] | None = None
     address = ""
 
@@ -62,7 +62,7 @@ class FlowSwitch(Generic[P]):
         Args:
             factory: finds a handler for each BOT.
             most_credit: limit of credit; BOTs that request more are refused.
-            draw: returns a number of so many random bits.
+            draw: returns a random number of a number of bits.
             now: returns the time in seconds.
         """
         self.table = AssociationTable(lambda: f"{draw(128):032x}", most_credit=most_credit)

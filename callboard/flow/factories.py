@@ -207,7 +207,7 @@ class Pool:
         """Send the flow to a handler.
 
         Raises:
-            FlowRefused: the pool has no handlers.
+            FlowRefused: the pool is empty.
         """
         if isinstance(self._handlers, Group):
             try:

@@ -36,7 +36,7 @@ class FlowLink(Protocol):
         """Return monotonic time in seconds."""
 
     def set_deadline(self, future: Future[Any], seconds: float) -> None:
-        """Fail a future with `AskTimeout` after so many seconds, unless it is done."""
+        """Fail a future with `AskTimeout` after some seconds, unless it is done."""
 
     def close(self) -> None:
         """Close the link after all sent messages have gone out."""
@@ -103,7 +103,7 @@ class ActorLink:
         self._sender = node.context.contexts[self.port.actor_id]
         self._lock = locks.lock("link of flows", 310)
         self._waiting: deque[bytes] = deque()
-        #: Whether the port is about to send what waits.
+        #: Whether a flush of the queue is scheduled.
         self._is_posted = False
 
     def send(self, data: bytes) -> None:
@@ -157,7 +157,7 @@ class ActorLink:
         return self.node.context.now()
 
     def set_deadline(self, future: Future[Any], seconds: float) -> None:
-        """Fail a future after so many seconds, unless it is done."""
+        """Fail a future after some seconds, unless it is done."""
         self.node.context.set_deadline(future, seconds)
 
     def close(self) -> None:

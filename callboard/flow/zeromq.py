@@ -307,7 +307,7 @@ class ZmqFlowBroker(_Loop, FlowSwitch[bytes], BrokerView):
         self.post(partial(self.refuse, cid, reason))
 
     def tick(self) -> None:
-        """Refuse flows that waited too long for their handlers; end those of lost peers."""
+        """Refuse flows that waited too long for their handlers; end flows of lost peers."""
         now = self._now()
         if self.table.is_waiting:
             self.carry_out(self.table.expire(now))

@@ -119,7 +119,7 @@ class Store(Closing):
         """Return the element at an index of a key's value.
 
         For a set it is whether the set has the member, for a table the value of a key, for a
-        vector the element at a position; None if there is no such key or index.
+        vector the element at a position; None if the key or the index does not exist.
 
         Raises:
             TypeClash: the value has no elements.
@@ -217,7 +217,7 @@ class Store(Closing):
             expiry: seconds (or a timespan) after which the key is removed.
 
         Raises:
-            EndpointError: the data model has no such key, value or expiry.
+            EndpointError: the key, value or expiry is not one of the data model.
             StoreError: the store is closed, or its backend failed.
         """
         self._actor.write(_put(key, value, expiry))
@@ -473,7 +473,7 @@ class Store(Closing):
 
 
 def _element(entries: dict[Token, Stored], key: Any, index: Any) -> Any:
-    """Return the element at an index of a key's value; None if there is no key or index."""
+    """Return the element at an index of a key's value; None if it does not exist."""
     with suppress(KeyError):
         return index_of(entries[token_of(key)], index)
     return None

@@ -162,7 +162,7 @@ class StoreActor(SystemActor, RunReceiver):
         self.is_congested = False
         #: Notified when threads that wait for room may resume.
         self._room = locks.condition("room of a store", 330)
-        #: Why the store has ended; None while it is open.
+        #: The reason of the store's end; None while it is open.
         self.error: StoreError | None = None
         self._questions: dict[int, Future[bool]] = {}
         self._numbers = itertools.count(1)
@@ -404,7 +404,7 @@ class StoreActor(SystemActor, RunReceiver):
             self.call_soon(self._handle_refusal, refusal)
 
     def _handle_refusal(self, refusal: RefusedThere) -> None:
-        """Refuse the reads or writes that a clone has no right to, and fail their waiters."""
+        """Refuse the reads or writes that a clone may not do, and fail their waiters."""
         machine, right = self.machine, refusal.right
         if not isinstance(machine, Clone) or right not in ("read", "write"):
             return
@@ -424,7 +424,7 @@ class StoreActor(SystemActor, RunReceiver):
             self._check_waiters()
 
     def _fail_refused_reads(self) -> None:
-        """Fail the waiters of a clone that has no copy and no right to one."""
+        """Fail the waiters of a clone that may not read, unless it has a copy."""
         error = None if self.machine.has_copy else self._read_refusal
         if error is not None:
             if isinstance(self.machine, Clone):

@@ -136,10 +136,10 @@ class Follower:
         return self._take(self._next_run(max_records))
 
     def _next_run(self, max_records: int) -> Run:
-        """Return the next records; after damage that is reported, those that follow it.
+        """Return the next records; report damage to `on_damage`, and read on after it.
 
-        Without it, one damaged record would stop a consumer for ever: each new attempt starts
-        at the same record.
+        Without `on_damage`, one damaged record would stop a consumer for ever: each new attempt
+        starts at the same record.
         """
         cursor = self._place()
         while True:

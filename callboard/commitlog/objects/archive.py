@@ -1,8 +1,8 @@
 """Archives: sealed segments are copied to an object store, each once, while the log is written.
 
-A copier has no state besides the log's folder and the store, so it may be killed at any time
-and start again: the segments of the newest manifest are copied, later ones are not. The file
-`identity` in the folder identifies the log. The manifest contains the same identity, so that a
+A copier stores its state only in the log's folder and the store, so it may be killed at any
+time and start again: the segments of the newest manifest are copied, later ones are not. The
+file `identity` in the folder identifies the log. The manifest contains the same identity, so that a
 copier of another log is refused. `archive.json` reports the progress of the copies, for people.
 """
 
@@ -88,7 +88,7 @@ class ArchivePlace(NamedTuple):
         place: The address.
         end: The offset after the last copied record.
         time: Time of the last copy, in nanoseconds since 1970; 0 without a copy.
-        trouble: Why no more is copied; empty without a failure.
+        trouble: The reason of a failure; empty without one.
     """
 
     place: str
@@ -261,7 +261,7 @@ class Copier:
                 )
 
     def report_failure(self, error: LogError) -> None:
-        """Write to `archive.json` why no more is copied."""
+        """Write the reason of a failed copy to `archive.json`."""
         self._report(str(error))
 
     def _sweep(self) -> None:

@@ -105,7 +105,7 @@ class ObjectDisk:
             if not row.index_bytes:
                 raise FileNotFoundError(errno.ENOENT, "it has no index", path)
             return ObjectFile(self, row._replace(bytes=row.index_bytes), row.index_object)
-        if self._process != os.getpid():  # a forked process has no threads that fetch
+        if self._process != os.getpid():  # a fork does not copy the threads that fetch
             self._process, self._prefetched = os.getpid(), {}
         file = self._prefetched.pop(row.name, None) or ObjectFile(self, row, row.object)
         file.is_sequential |= self._reached == row.base
@@ -132,7 +132,7 @@ class ObjectDisk:
         raise FileNotFoundError(errno.ENOENT, "it is not on the store", path)
 
     def _row(self, name: str) -> ListedSegment | None:
-        """Return the segment on the store to which a file belongs."""
+        """Return the segment of a file on the store."""
         base, _, kind = name.partition(".")
         if f".{kind}" not in (SEGMENT, INDEX) or not is_base(base) or int(base) >= self._border:
             return None
@@ -152,7 +152,7 @@ class ObjectDisk:
         """Return the newest manifest; `at_once` ignores the one that was read recently.
 
         Raises:
-            LogFailed: the store has no manifest.
+            LogFailed: the store does not have a manifest.
         """
         now = time.monotonic()
         is_fresh = now - self._read_at < FRESH_SECONDS
@@ -323,5 +323,5 @@ class _Empty:
 
 
 def _base_of(name: str) -> int:
-    """Return the first offset of the segment to which a file belongs."""
+    """Return the first offset of the segment of a file."""
     return int(name.partition(".")[0])

@@ -55,7 +55,7 @@ class Objects(Protocol):
         """Remove an object if it exists."""
 
     def age(self, name: str, than: str) -> float:
-        """Return the seconds by which an object is older than another, by the store's clock.
+        """Return how many seconds an object is older than another, by the store's clock.
 
         Raises:
             FileNotFoundError: one of them does not exist.
@@ -205,7 +205,7 @@ class FileSystemObjects:
             file_system.rm_file(path)
 
     def age(self, name: str, than: str) -> float:
-        """Return the seconds by which an object is older than another."""
+        """Return how many seconds an object is older than another."""
         with self._errors():
             file_system, path = self._at(name)
             _, other = self._at(than)

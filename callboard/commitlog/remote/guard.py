@@ -1,6 +1,6 @@
 """Limits of a log server: concurrent calls, and connections.
 
-Flight and gRPC have no limits of their own, and do not expose their connections. The guard
+Flight and gRPC do not limit calls, and do not expose their connections. The guard
 finds the connections among the descriptors of the process, and shuts them down there: their
 calls end, and our clients continue over another connection.
 
@@ -33,7 +33,7 @@ from callboard.commitlog.remote.disk import BUSY
 CALL_LIMIT: Final = 128
 #: Concurrent calls for columns: each holds decoded records of up to 16 MiB.
 COLUMNS_LIMIT: Final = 16
-#: Calls up to which a token may use the last quarter of either limit.
+#: Concurrent calls of one token beyond which the last quarter of either limit is reserved.
 _RESERVED: Final = (8, 1)
 #: Connections; at most half of the descriptors that the process may have.
 CONNECTION_LIMIT: Final = 1000

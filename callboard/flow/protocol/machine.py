@@ -185,7 +185,7 @@ class FlowMachine:
         """Return a DAT.
 
         Raises:
-            LocalFlowError: this side is the taker, has no credit, or the flow is not open.
+            LocalFlowError: this side is the taker or without credit, or the flow is not open.
         """
         if self.state is not FlowState.FLOWING or not self.is_giver:
             self._refuse("send DAT")
@@ -223,7 +223,7 @@ class FlowMachine:
         """Return a PAY with all credit of this side.
 
         Raises:
-            LocalFlowError: this side is the giver, has no credit, or the flow is not open.
+            LocalFlowError: this side is the giver or without credit, or the flow is not open.
         """
         if self.state is not FlowState.FLOWING or self.is_giver or self.credit < 1:
             self._refuse("send PAY")

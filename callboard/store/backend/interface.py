@@ -65,7 +65,7 @@ class StoreBackend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions(Mapping[str, Any]):
-    """Options of a backend; None means its default. The memory backend has no options.
+    """Options of a backend; None means its default. The memory backend does not have any.
 
     Attributes:
         path: the file of a SQLite backend, which requires one.

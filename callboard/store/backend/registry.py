@@ -23,7 +23,7 @@ def make_backend(
 
 
 def _make_memory(options: Mapping[str, Any]) -> StoreBackend:
-    """Return a backend in memory, which has no options."""
+    """Return a backend in memory; any option is refused."""
     if options:
         msg = f"the memory backend does not have the option {next(iter(options))!r}"
         raise InvalidData(msg)

@@ -86,7 +86,7 @@ def index_of(value: Stored, index: Any) -> Any:
 
     Raises:
         KeyError: the table or vector does not have the index.
-        TypeClash: the value has no elements, or the index of a vector is not a number.
+        TypeClash: the value is not a collection, or the index of a vector is not a number.
     """
     data, key = data_of(value), Data(index)
     match data.value:

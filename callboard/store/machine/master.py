@@ -249,7 +249,7 @@ class Master(Replica):
         for action in actions:
             if action[0] != put:
                 execute = self._handlers.get(action[0])
-                if execute is not None:  # actions that only masters send have no handler
+                if execute is not None:  # a master ignores actions that only masters send
                     execute(action)
                     entries = self.entries  # `clear` replaces the dictionary
                 continue

@@ -59,7 +59,7 @@ class Replica:
         self.unreadable = 0
         self._effects: list[StoreEffect] = []
         self._changes: list[Change] = []
-        #: Why commands of this step had no effect.
+        #: The reasons of commands that had no effect in this step.
         self._failures: list[str] = []
 
     @property

@@ -49,7 +49,7 @@ def stored_of(value: Any) -> Stored:
     """Return the stored form of a Python value; it shares no mutable object with the value.
 
     Raises:
-        EndpointError: the data model has no such value, or it exceeds `SIZE_LIMIT`.
+        EndpointError: the value is not one of the data model, or exceeds `SIZE_LIMIT`.
     """
     kind = type(value)
     if kind is str:
