@@ -2,8 +2,8 @@
 
 A copier stores its state only in the log's folder and the store, so it may be killed at any
 time and start again: the segments of the newest manifest are copied, later ones are not. The
-file `identity` in the folder identifies the log. The manifest contains the same identity, so that a
-copier of another log is refused. `archive.json` reports the progress of the copies, for people.
+file `identity` in the folder identifies the log. The manifest contains the same identity, so
+that a copier of another log is refused. `archive.json` reports the progress, for people.
 """
 
 import json
