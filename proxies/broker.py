@@ -167,7 +167,7 @@ class Broker:
 
     def close(self) -> None:
         """End all links; asks that wait for other nodes fail."""
-        self.outgoing.unload()
+        self.outgoing.batches.flush()
         self.report()
         self.outgoing.fail(NodeUnreachable("the node was closed"))
         self.paths.close()

@@ -265,12 +265,16 @@ CARRIER_BOUND: Final = 2 * CARRIER_LIMIT
 ANSWER_HEAD: Final = Struct(">II")
 
 
-def check_carrier(size: int) -> None:
-    """Refuse a batch larger than any node sends, as each part takes memory.
+def check_columns(head_size: int, heads: bytes, *columns: bytes) -> None:
+    """Refuse a batch that is malformed, or larger than any node sends: parts take memory.
 
     Raises:
-        MalformedPayload: it is too large.
+        MalformedPayload: it is.
     """
+    if {type(heads), *map(type, columns)} != {bytes} or len(heads) % head_size:
+        msg = "the columns of a batch have a wrong type or length"
+        raise MalformedPayload(msg)
+    size = len(heads) + sum(map(len, columns))
     if size > CARRIER_BOUND:
         msg = f"a batch has {size:,} B; the limit is {CARRIER_BOUND:,} B"
         raise MalformedPayload(msg)
@@ -295,14 +299,7 @@ class CarriedAnswers:
             MalformedPayload: the columns do not match, or an answer or the batch is too large.
         """
         heads, bodies = self.heads, self.bodies
-        if (
-            type(heads) is not bytes
-            or type(bodies) is not bytes
-            or len(heads) % ANSWER_HEAD.size
-        ):
-            msg = "the columns of a batch of answers have a wrong type or length"
-            raise MalformedPayload(msg)
-        check_carrier(len(heads) + len(bodies))
+        check_columns(ANSWER_HEAD.size, heads, bodies)
         answers, offset = [], 0
         for message_id, size in ANSWER_HEAD.iter_unpack(heads):
             answers.append((message_id, bodies[offset : offset + size]))

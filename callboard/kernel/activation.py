@@ -22,10 +22,10 @@ from callboard.basp.keyed_name import is_type_name as is_type_name
 from callboard.basp.options import CHAIN_LIMIT as CHAIN_LIMIT
 from callboard.proxies.lifetime.proxy import Proxy as Proxy
 from callboard.proxies.messages import NodeDraining as NodeDraining
-from callboard.proxies.traffic.ask_batch import CARRIED_ASKED as CARRIED_ASKED
-from callboard.proxies.traffic.ask_batch import CARRIED_URGENT as CARRIED_URGENT
-from callboard.proxies.traffic.ask_batch import NO_DEADLINE as NO_DEADLINE
-from callboard.proxies.traffic.ask_batch import AskBatch as AskBatch
-from callboard.proxies.traffic.ask_batch import Carried as Carried
-from callboard.proxies.traffic.ask_batch import read_asks as read_asks
+from callboard.proxies.traffic.batches import CARRIED_ASKED as CARRIED_ASKED
+from callboard.proxies.traffic.batches import CARRIED_URGENT as CARRIED_URGENT
+from callboard.proxies.traffic.batches import NO_DEADLINE as NO_DEADLINE
+from callboard.proxies.traffic.batches import AskBatch as AskBatch
+from callboard.proxies.traffic.batches import Carried as Carried
+from callboard.proxies.traffic.batches import read_asks as read_asks
 from callboard.proxies.traffic.incoming import RemoteTeller as RemoteTeller

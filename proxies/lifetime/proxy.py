@@ -81,6 +81,10 @@ def _is_urgent(message: Any) -> bool:
 class Outbound(Protocol):
     """The outbound side of a node, as proxies use it."""
 
+    @property
+    def batches(self) -> object:
+        """The open batches of this turn; None for messages that are sent alone."""
+
     def dispatch(
         self,
         proxy: "Proxy",

@@ -16,7 +16,7 @@ Kill commands, monitors, downs and answers need no credit. `stop` waits in the q
 from collections.abc import Iterable
 from dataclasses import field
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
 from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, SendTurn, may_wait
@@ -69,6 +69,8 @@ class CreditSender:
     _unrouted: Unrouted
     #: The highest position granted to this node.
     _base: int = 0
+    #: Messages that may wait for credit are not batched.
+    batches: ClassVar[None] = None
     #: The proxies of the node.
     lifetimes: Lifetimes = field(init=False)
 

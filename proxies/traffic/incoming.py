@@ -274,7 +274,7 @@ class RemoteCarrier(RemoteAsker):
             payload = outgoing.codec.encode(value)
         else:
             payload = outgoing.payload_of(self.node, value)
-        outgoing.gather_answer(self.node, message_id, payload)
+        outgoing.add_answer(self.node, message_id, payload)
 
     @property
     def read(self) -> Callable[[bytes], Any]:
@@ -313,7 +313,7 @@ class CarriedAsker(RemoteAsker):
             payload = outgoing.codec.encode(value)
         else:
             payload = outgoing.payload_of(self.node, value)
-        outgoing.gather_answer(self.node, self.message_id, payload)
+        outgoing.add_answer(self.node, self.message_id, payload)
         return True
 
     def _send(self, payload: bytes) -> bool:
@@ -321,7 +321,7 @@ class CarriedAsker(RemoteAsker):
         if self.is_done:
             return False
         self.is_done = True
-        self._outgoing.gather_answer(self.node, self.message_id, payload)
+        self._outgoing.add_answer(self.node, self.message_id, payload)
         return True
 
     def set_exception(self, error: BaseException) -> bool:

@@ -7,10 +7,9 @@ the order on the wire is the order of the positions.
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
-from threading import get_ident
 from typing import Any, Final
 
 from callboard import locks
@@ -28,7 +27,6 @@ from callboard.actors.reference import ActorRef, AnySender, Sender, current_cell
 from callboard.actors.runtime import Runtime
 from callboard.basp.errors import LocalProtocolError, RemoteProtocolError
 from callboard.basp.header import (
-    CARRIED,
     DIRECTORY,
     FIRST_ACTOR,
     HEADER,
@@ -47,26 +45,18 @@ from callboard.proxies.errors import LinkFull, MessageTooLarge, NotSerializable
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.stream import WAITING_LIMIT
 from callboard.proxies.messages import (
-    ANSWER_HEAD,
-    CARRIED_LIMIT,
-    CARRIER_LIMIT,
-    CARRIERS,
     CancelAsk,
-    CarriedAnswers,
     Describe,
     failure_of,
 )
 from callboard.proxies.route_table import RouteTable
-from callboard.proxies.traffic.loads import FIRST_LOAD, LEAST_LIMIT, AnswerLoad, Carrier, Load
+from callboard.proxies.traffic.batches import BatchedAsks, TurnBatches
 from callboard.proxies.traffic.unrouted import Unrouted
 from callboard.support import reentry
 from callboard.support.dataclass import dataclass
 from callboard.support.reentry import HandOver
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
-
-#: Bytes of the head of one answer in a batch.
-_ANSWER_HEAD_SIZE: Final = ANSWER_HEAD.size
 
 #: Seconds to wait for the abilities of a node, and callbacks that may wait for them.
 DESCRIBED_WITHIN: Final = 5.0
@@ -107,12 +97,6 @@ class Outgoing:
         self._message_ids = itertools.count(1)
         self.runner = self._runner = self._runtime.runner
         self.counters = self._runtime.counters
-        #: Batches that are open in this turn, by node; they go first.
-        self.loads: dict[bytes, Load] = {}
-        self._answers: dict[bytes, AnswerLoad] = {}
-        #: Batches that were partly sent before the end of the turn.
-        self._grown: list[Load] = []
-        self._runner.before_poll.insert(0, self.unload)  # before the links write
         self.codec = PayloadCodec(
             self._registry,
             ref_types=(ActorRef,),
@@ -124,14 +108,22 @@ class Outgoing:
         #: Decoder for messages that run no user code.
         self.careful = self.codec.without_user_code()
         self._checked_from = min(self._payload_limit, self._item_limit)
-        #: Bytes of one message in a batch, and of a whole batch, that fit any limits.
-        self.carried_limit = min(CARRIED_LIMIT, self._checked_from // 8)
-        if self._checked_from < LEAST_LIMIT:
-            self.carried_limit = -1
-        self._carrier_limit = min(CARRIER_LIMIT, self._checked_from // 4)
-        self.first_load = min(FIRST_LOAD, self._carrier_limit)
         #: Asks without an answer, and the node that each was sent to.
         self.pending: dict[int, tuple[Any, bytes]] = {}
+        self.batches = TurnBatches(
+            self._runtime,
+            routes,
+            self.codec,
+            self._checked_from,
+            self.pending,
+            self._message_ids,
+            self._expect,
+            self.respond_encoded,
+            self._respond,
+        )
+        #: Batches that are open in this turn, by node; they go first.
+        self._open_batches = self.batches.open
+        self.add_answer = self.batches.add_answer
         #: Callbacks that wait for the abilities of nodes.
         self._learning: dict[bytes, list[Callable[[], None]]] = {}
         #: Called on the runner with a node and the number of an actor that an answer refers to.
@@ -183,8 +175,8 @@ class Outgoing:
                     break
                 wire = self._wires[hop]
                 if has_room or wire.waiting <= WAITING_LIMIT:
-                    if self.loads:
-                        self._unload(node)
+                    if self._open_batches:
+                        self.batches.send(node)
                     message_id = asker = 0
                     if sender is None:
                         pass
@@ -395,8 +387,8 @@ class Outgoing:
             self._hand_over.add(again, self._lose_answer)
             return
         try:
-            if self.loads:
-                self._unload(node)
+            if self._open_batches:
+                self.batches.send(node)
             self._respond(node, number, message_id, payload)
         finally:
             self._lock.release()
@@ -420,171 +412,6 @@ class Outgoing:
         data = RESPONSE | position << POSITION_SHIFT | message_id
         head = HEADER.pack(_DISPATCH, len(payload), data, self._node_id, node, 0, number)
         wire.write(head + payload, at_once=True)
-
-    # --- batches ---
-
-    def gather_answer(self, node: bytes, message_id: int, payload: bytes) -> None:
-        """Add the answer to a batched ask to the batch of this turn.
-
-        A large answer, or one from another thread, is sent alone.
-        """
-        size, runner = len(payload), self._runner
-        if size > self.carried_limit or not (
-            runner.holder == get_ident() or runner.is_runner_thread()
-        ):
-            self.respond_encoded(node, 0, message_id, payload)
-            return
-        lock = self.lock
-        # Half the time of `with`, which counts as each answer passes here.
-        if self._is_inside() or not (lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
-            self.respond_encoded(node, 0, message_id, payload)  # it defers the answer
-            return
-        try:
-            load = self.loads.get(node)
-            if load.__class__ is not AnswerLoad:  # an open batch of answers is the usual case
-                load = self._open_answers(node)
-            load.answers.append((message_id, payload))
-            load.size = size = load.size + size + _ANSWER_HEAD_SIZE
-            if size >= load.early_at:
-                self.send_early(node, load)
-        finally:
-            lock.release()
-        # Inlined from `stay_awake`, as each answer passes here.
-        if runner.sleeping or runner.times.stuck:
-            runner.post(self.unload)
-
-    def _open_answers(self, node: bytes) -> AnswerLoad:
-        """Open a batch of answers for a node after sending the open one; needs the lock."""
-        load = self._answers.get(node)
-        if load is None:
-            load = self._answers[node] = AnswerLoad(
-                partial(self._send_answers, node), self.first_load
-            )
-        self._unload(node)
-        self.loads[node] = load
-        return load
-
-    def _send_answers(self, node: bytes, answers: list[tuple[int, bytes]]) -> None:
-        """Send the answers of a turn, a single one without a batch; needs the lock."""
-        wire, room, pack = self._wire_to(node), self.room(node), ANSWER_HEAD.pack
-        for start in range(0, len(answers), room):
-            part = answers[start : start + room]
-            if wire is None or len(part) == 1:
-                for message_id, payload in part:
-                    self._respond(node, 0, message_id, payload)
-                continue
-            heads = b"".join([pack(number, len(body)) for number, body in part])
-            bodies = b"".join([body for _, body in part])
-            payload = self.codec.encode(CarriedAnswers(heads, bodies))
-            head = self._head_of_carrier(node, len(part), RESPONSE, 0, len(payload))
-            wire.write(head + payload, at_once=True)
-
-    def _wire_to(self, node: bytes) -> Any:
-        """Return the wire of the next hop to a node; None without a path."""
-        hop = self._next_hops.get(node)
-        return None if hop is None else self._wires.get(hop)
-
-    def room(self, node: bytes) -> int:
-        """Return the number of messages that fit into one batch to a node; needs the lock."""
-        account = self._accounts.get(node)
-        return CARRIER_LIMIT if account is None else account.room
-
-    def _head_of_carrier(
-        self, node: bytes, count: int, data: int, number: int, length: int
-    ) -> bytes:
-        """Count the messages of a batch, and return the header of its frame."""
-        account = self._accounts.get(node) or self._account(node)
-        account.sent += count
-        position = account.offset + account.sent - 1 & POSITION_MASK
-        data |= position << POSITION_SHIFT
-        return HEADER.pack(_DISPATCH, length, data, self._node_id, node, count, number)
-
-    def may_carry(self, proxy: Proxy, load: Load) -> bool:
-        """Return whether messages to an actor may be batched.
-
-        They may not if its node does not support batches, if the link is full or messages wait,
-        and on an outside thread, whose messages are sent at once.
-        """
-        node = proxy.node
-        if not self._runner.is_runner_thread():
-            return False
-        if self.loads.get(node) is load:
-            return True
-        wire = self._wire_to(node)
-        return (
-            wire is not None
-            and CARRIERS in self._routes.abilities.get(node, ())
-            and wire.waiting <= WAITING_LIMIT
-            and proxy.waiting is None
-            and proxy.down is None
-        )
-
-    def open_load(self, node: bytes, load: Load, asker: Any) -> int:
-        """Open a batch of asks for a node if need be, and return the id for a new ask.
-
-        It needs the lock.
-        """
-        if self.loads.get(node) is not load:
-            self._unload(node)
-            self.loads[node] = load
-        pending, ids = self.pending, self._message_ids
-        # Inlined from `_expect`, as each ask passes here.
-        message_id = next(ids) & MESSAGE_ID_MASK
-        while not message_id or message_id in pending:
-            message_id = next(ids) & MESSAGE_ID_MASK
-        asker.message_id = message_id
-        pending[message_id] = (asker, node)
-        if self._runner.sleeping and asker.deadline is not None:
-            self._runtime.awake_by(asker.deadline)
-        return message_id
-
-    def send_early(self, node: bytes, load: Load) -> None:
-        """Send a batch that has grown large, so that its node starts early; needs the lock."""
-        load.early_at = min(2 * load.early_at, self._carrier_limit)
-        self._grown.append(load)
-        self._unload(node)
-
-    def stay_awake(self) -> None:
-        """Ensure that the batches are sent, also when a handler has lost the runner's role.
-
-        The thread that has the role by now may be about to sleep; a posted call wakes it.
-        """
-        runner = self._runner
-        if runner.sleeping or runner.times.stuck:
-            runner.post(self.unload)
-
-    def send_carrier(self, proxy: Proxy, message: object, ids: Sequence[int]) -> None:
-        """Send a batch of asks, at most as many as fit; needs the lock.
-
-        If no path is left, the asks fail as messages that never left this node.
-        """
-        node = proxy.node
-        wire = self._wire_to(node)
-        carrier = Carrier(ids, self.pending)
-        if wire is None:
-            self._runtime.post(carrier.fail_unsent, proxy.no_path())
-            return
-        payload = self.codec.encode(message)
-        message_id = self._expect(carrier, node)
-        head = self._head_of_carrier(node, len(ids), message_id, CARRIED, len(payload))
-        wire.write(head + payload)
-
-    def unload(self) -> None:
-        """Send all batches of this turn."""
-        if not self.loads and not self._grown:
-            return
-        with self.lock:
-            while self.loads:
-                self.loads.popitem()[1].send()
-            for load in self._grown:
-                load.early_at = self.first_load
-            self._grown.clear()
-
-    def _unload(self, node: bytes) -> None:
-        """Send the batch for a node; needs the lock."""
-        load = self.loads.pop(node, None)
-        if load is not None:
-            load.send()
 
     # --- abandoned asks ---
 
@@ -637,7 +464,7 @@ class Outgoing:
     def unanswered(self) -> int:
         """Number of asks to other nodes without an answer."""
         pending = list(self.pending.values())
-        asks = [asker for asker, _ in pending if not isinstance(asker, Carrier)]
+        asks = [asker for asker, _ in pending if not isinstance(asker, BatchedAsks)]
         return sum(not asker.is_done for asker in asks)
 
     def forget_done(self) -> None:

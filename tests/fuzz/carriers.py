@@ -29,7 +29,7 @@ from callboard.entity.messages import (
     NotOwner,
 )
 from callboard.proxies.messages import ANSWER_HEAD, CarriedAnswers, Failure
-from callboard.proxies.traffic.ask_batch import CARRIED_HEAD, NO_DEADLINE
+from callboard.proxies.traffic.batches import CARRIED_HEAD, NO_DEADLINE
 from callboard.proxies.traffic.paths import describe_node
 from callboard.simulation.cluster import Cluster
 from tests.basp.wire import empty_lists, held_bytes
@@ -215,7 +215,7 @@ class _Hall:
         outgoing, incoming = self.victim._broker.outgoing, self.victim._broker.incoming
         outgoing.forget_done()
         require(not outgoing.pending, "asks are left")
-        require(not outgoing.loads, "loads are left")
+        require(not outgoing.batches.open, "batches are left")
         require(
             not incoming._large._by_source and not incoming._large._octets, "bytes are left"
         )

@@ -20,7 +20,7 @@ from callboard.entity.messages import EntityMessages, MoveSlots
 from callboard.errors import ActorDown, AskTimeout, RemoteError
 from callboard.events import MessagesLost, NodeDown
 from callboard.proxies.messages import CARRIERS
-from callboard.proxies.traffic.ask_batch import CARRIED_HEAD, NO_DEADLINE
+from callboard.proxies.traffic.batches import CARRIED_HEAD, NO_DEADLINE
 from callboard.simulation import Cluster
 
 CODEC = PayloadCodec(DEFAULT_REGISTRY)
@@ -162,7 +162,7 @@ def send_together(
         keys = "".join(key for key, _, _ in items).encode()
         carrier = EntityMessages(name, heads, keys, b"".join(body for _, body, _ in items))
         ids = [future.message_id for future in futures]
-        outgoing.send_carrier(proxy.target, carrier, ids)
+        outgoing.batches.send_asks(proxy.target, carrier, ids)
     return futures
 
 
@@ -197,7 +197,7 @@ def test_a_carrier_that_is_refused_as_a_whole_counts_as_all_of_it(
     elif why == "garbage":
         strange = CODEC.encode(EntityMessages(Shelf.name, b"", b"", b""))
         strange = strange.replace(b"EntityMessages", b"EntityMassages")
-        monkeypatch.setattr(asker._broker.outgoing.codec, "encode", lambda _: strange)
+        monkeypatch.setattr(asker._broker.outgoing.batches, "encode", lambda _: strange)
 
     name = "a/b" if why == "a bad name" else Shelf.name
     asked = send_together(asker, host, [("k", TAKE, 1000)] * 6, name)

@@ -26,8 +26,7 @@ from callboard.proxies.messages import (
     CARRIERS,
     CarriedAnswers,
 )
-from callboard.proxies.traffic.ask_batch import CARRIED_HEAD, Carried
-from callboard.proxies.traffic.loads import Carrier
+from callboard.proxies.traffic.batches import CARRIED_HEAD, BatchedAsks, Carried
 from tests.polling import eventually
 
 CODEC = PayloadCodec(DEFAULT_REGISTRY)
@@ -360,7 +359,7 @@ def test_each_of_what_is_carried_is_looked_at(nodes: tuple[Node, Node]) -> None:
             (outgoing._expect(asker, host.node_id), 1, 0, 0, left, key, body)
             for asker, (key, body, left) in zip(futures, bodies, strict=True)
         ]
-        outgoing.send_carrier(proxy.target, carrying(items, Line.name), futures)
+        outgoing.batches.send_asks(proxy.target, carrying(items, Line.name), futures)
     assert futures[0].result(10) == 1
     assert "1 to 256 bytes" in str(futures[1].exception(10))
     assert isinstance(futures[2].exception(10), RemoteError)
@@ -401,7 +400,7 @@ def test_a_lost_node_fails_no_message_that_went_to_another_one_since() -> None:
     stays, goes_again = Again(), Again()
     goes_again.message_id = 2
     pending: dict[int, tuple[Any, bytes]] = {1: (stays, b"a"), 2: (goes_again, b"a")}
-    carrier = Carrier([1, 2], pending)
+    carrier = BatchedAsks([1, 2], pending)
     del pending[2]  # refused, and on its way to the next owner
     goes_again.message_id = 3
     pending[3] = goes_again, b"b"

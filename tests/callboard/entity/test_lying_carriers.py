@@ -20,7 +20,7 @@ from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.entity.messages import EntityMessages
 from callboard.errors import RemoteError
-from callboard.proxies.traffic.ask_batch import CARRIED_HEAD, NO_DEADLINE
+from callboard.proxies.traffic.batches import CARRIED_HEAD, NO_DEADLINE
 from callboard.simulation import Cluster
 from tests.basp.wire import empty_lists
 
