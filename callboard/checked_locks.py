@@ -93,7 +93,7 @@ class CheckedLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    # The methods below are those that `threading.Condition` calls.
+    # Methods that `threading.Condition` calls.
 
     def _is_owned(self) -> bool:
         return self in _held.locks

@@ -116,7 +116,7 @@ class CollectingLock:
     __slots__ = ("calls", "guard", "outer")
 
     def __init__(self, name: str, rank: int) -> None:
-        """Create a lock; the arguments are those of `lock`."""
+        """Create a lock; for the arguments see `lock`."""
         #: The lock itself, for hot paths. Its owner must call `release` of this object if there
         #: are `calls`.
         self.guard = lock(name, rank, reentrant=True)
@@ -197,7 +197,7 @@ class Turn:
         self._free = [None]
 
     def take(self) -> bool:
-        """Take the turn; return False if a thread has it, even if it is this one."""
+        """Acquire the turn; return False if a thread has it, even if it is this one."""
         try:
             self._free.pop()  # atomic in the interpreter
         except IndexError:
@@ -205,7 +205,7 @@ class Turn:
         return True
 
     def end(self) -> None:
-        """Give the turn back."""
+        """Release the turn."""
         self._free.append(None)
 
     def _at_fork_reinit(self) -> None:

@@ -36,7 +36,7 @@ from callboard.support.text import error_text
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
-#: Modules whose messages and handlers have no spans: those of the runtime.
+#: Modules of the runtime; their messages and handlers get no spans.
 _OWN: Final = "callboard."
 
 
@@ -75,7 +75,7 @@ def stop() -> None:
 
 
 class _Spans:
-    """Creates the spans, and converts their contexts to those of messages."""
+    """Creates the spans, and converts their contexts to trace contexts of messages."""
 
     def __init__(self, provider: "TracerProvider | None") -> None:
         from opentelemetry import trace
@@ -97,7 +97,7 @@ class _Spans:
         return None if parent is None else TraceContext(parent, texts.get("tracestate", ""))
 
     def ask(self, ref: Any, message: object) -> Begun | None:
-        """Begin the span of an ask; return None for an ask of the runtime."""
+        """Start the span of an ask; return None for an ask of the runtime."""
         kind = type(message)
         label = message.method if isinstance(message, Call) else kind.__qualname__
         if kind.__module__.startswith(_OWN) and kind is not Call:

@@ -122,9 +122,9 @@ class Restoring:
         if isinstance(instance, tuple):
             return self._restored_tuple(instance, fields, copies)
         for name, copy in copies.items():
-            given, current = fields[name], getattr(instance, name, _NOTHING)
+            original, current = fields[name], getattr(instance, name, _NOTHING)
             # Equal to the copy, too: the code may have changed a list in place.
-            if current is given and (copy is given or _is_equal(copy, given)):
+            if current is original and (copy is original or _is_equal(copy, original)):
                 continue
             self._warn(name, copy, current)
             object.__setattr__(instance, name, copy)
@@ -167,12 +167,12 @@ class Restoring:
         )
 
 
-def _is_equal(one: Any, other: Any) -> bool:
+def _is_equal(first: Any, second: Any) -> bool:
     """Return whether two values are equal; False if the comparison raises."""
-    if one is other:
+    if first is second:
         return True
     try:
-        return type(one) is type(other) and bool(one == other)
+        return type(first) is type(second) and bool(first == second)
     except Exception:  # noqa: BLE001 - `__eq__` of a user
         return False
 
@@ -195,9 +195,9 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _is_identical(one: object, other: object) -> bool:
+def _is_identical(first: object, second: object) -> bool:
     """Return whether both arguments are the same object."""
-    return one is other
+    return first is second
 
 
 def _copied_record(value: Any) -> Any:

@@ -66,24 +66,24 @@ def _define(cls: type[Any], **options: bool) -> type[Any]:
         cls.__dict__.get("__hash__") is not None
     )  # Python sets None if the class defines __eq__
     late = _NONE if hasattr(cls, _FIELDS) else _NONE | {"frozen": False}
-    made = dataclasses.dataclass(**options | late)(cls)
-    made.__dataclass_params__.frozen = frozen  # subclasses read it
+    result = dataclasses.dataclass(**options | late)(cls)
+    result.__dataclass_params__.frozen = frozen  # subclasses read it
     members: dict[str, Any] = {}
     if options.get("init", True):
         # With slots, __init__ also sets the fields that are not its parameters. Without slots
         # their defaults are attributes of the class.
         slots = options.get("slots", False) and not all(
-            f.init for f in dataclasses.fields(made)
+            f.init for f in dataclasses.fields(result)
         )
         members["__init__"] = _Generated(
-            made, "__init__", init=True, frozen=frozen, slots=slots
+            result, "__init__", init=True, frozen=frozen, slots=slots
         )
     if options.get("repr", True):
-        members["__repr__"] = _Generated(made, "__repr__", repr=True)
+        members["__repr__"] = _Generated(result, "__repr__", repr=True)
     if eq:
-        members["__eq__"] = _Generated(made, "__eq__", eq=True)
+        members["__eq__"] = _Generated(result, "__eq__", eq=True)
         if not has_hash:
-            generated = _Generated(made, "__hash__", unsafe_hash=True)
+            generated = _Generated(result, "__hash__", unsafe_hash=True)
             members["__hash__"] = generated if frozen else None
             own.discard("__hash__")
     if frozen:
@@ -91,8 +91,8 @@ def _define(cls: type[Any], **options: bool) -> type[Any]:
         if options.get("slots"):
             members |= {"__getstate__": _get_state, "__setstate__": _set_state}
     for name in members.keys() - own:
-        setattr(made, name, members[name])
-    return made
+        setattr(result, name, members[name])
+    return result
 
 
 def awaited_fields(cls: type[Any]) -> tuple["dataclasses.Field[Any]", ...] | None:

@@ -39,10 +39,10 @@ def checked_seconds(
         return value
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or value != value:  # NaN is not equal to itself
-        text = f"{name}={_shown(value)}: a time must be a number of seconds"
+        text = f"{name}={_quoted(value)}: a time must be a number of seconds"
         raise refuse(text)
     if is_period and not value > 0:  # type: ignore[operator]
-        text = f"{name}={_shown(value)}: a period must be more than 0 seconds"
+        text = f"{name}={_quoted(value)}: a period must be more than 0 seconds"
         raise refuse(text)
     # Before the conversion: float() raises for a very large integer.
     if value > MAX_SECONDS:  # type: ignore[operator]
@@ -59,10 +59,10 @@ def check_numbers(settings: Any) -> None:
     for field in fields(settings):
         value = getattr(settings, field.name)
         if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
-            name = f"{type(settings).__name__}({field.name}={_shown(value)})"
+            name = f"{type(settings).__name__}({field.name}={_quoted(value)})"
             text = f"{name}: must be a number of at most {LARGEST:,}"
             raise ValueError(text)
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     return repr(value)[:80] if isinstance(value, int | float | str) else type(value).__name__

@@ -286,7 +286,7 @@ class JobQueue:
         return withdrawn
 
     def match(self) -> list[LeasedJob]:
-        """Assign ready jobs to waiting takers; each is told after the commit."""
+        """Assign ready jobs to waiting takers; each is notified after the commit."""
         if self._refusals:
             return self._match_choosing()
         leases = []
