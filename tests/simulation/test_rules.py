@@ -112,7 +112,7 @@ def local_monitors_tell_a_wrong_reason(plant):
     monitor = Cell.monitor
 
     def late(self, key, watcher):
-        monitor(self, key, lambda down: watcher(replace(down, reason=ExitReason.NOT_FOUND)))
+        monitor(self, key, lambda down: watcher(replace(down, reason=ExitReason.ERROR)))
 
     plant(Cell, "monitor", late)
 
@@ -196,7 +196,7 @@ def an_attempt_forgets_its_timer(plant):
         (monitors_fire_twice, ("more than once",)),
         (monitors_tell_a_wrong_reason, ("told: shutdown",)),
         (monitors_take_an_end_for_a_loss, ("told: unreachable",)),
-        (local_monitors_tell_a_wrong_reason, ("told: timeout",)),
+        (local_monitors_tell_a_wrong_reason, ("told: error",)),
         (monitors_of_nodes_never_fire, ("never fired",)),
         (pairs_get_two_links, ("links with", "already a neighbor")),
         (lost_messages_are_not_counted, ("are reported lost",)),
