@@ -119,7 +119,7 @@ def test_every_mistake_is_told_at_once_with_file_key_value_and_expectation(write
     )
     assert told["limits.links"].endswith("limits.links = 0: input should be greater than 0")
     assert "known keys are links, handshakes" in told["limits.lnks"]
-    assert "'nonsense' is no address" in told["join.1"]
+    assert "'nonsense' is not an address" in told["join.1"]
     assert "this key is required" in told["children.0.class"]
 
 

@@ -151,9 +151,9 @@ def test_a_mode_of_spools_and_recordings_holds_whatever_the_umask_is(place, keep
 
 
 def test_a_file_service_and_a_module_check_their_modes(place):
-    with pytest.raises(ValueError, match="not a mode of a folder"):
+    with pytest.raises(ValueError, match="does not let its user use the folder"):
         ModuleOptions(store=place / "spool", store_mode=0o070)
-    with pytest.raises(ValueError, match="not a mode of a folder"):
+    with pytest.raises(ValueError, match="does not let its user use the folder"):
         FileService(str(place), mode=0o1700)
 
 

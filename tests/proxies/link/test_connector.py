@@ -182,7 +182,7 @@ def test_a_refused_connection_names_the_address_and_what_to_do(make_node):
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
 
-    with pytest.raises(NodeUnreachable, match=rf"127\.0\.0\.1:{port}.*refused.*running there"):
+    with pytest.raises(NodeUnreachable, match=rf"127\.0\.0\.1:{port}.*refused.*it is running"):
         make_node().connect(f"basp://127.0.0.1:{port}")
 
 
