@@ -414,6 +414,9 @@ class Gateway(Closing):
             removed = set(self._specs) - set(config.modules) if is_whole else set()
             old = {*removed, *(created.keys() & self._handles.keys())}
             leaving = [self._handles[name] for name in self._handles if name in old]
+            for handle in leaving:
+                if handle.name in created:
+                    handle.inbox.successor = created[handle.name].inbox
             kept_links = [
                 link
                 for link in self.links()

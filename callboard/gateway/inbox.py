@@ -76,6 +76,10 @@ class Inbox:
         self.room = self._usual_room = 0 if bounds.bytes is not None else bounds.limit or 2**62
         self.pressure = BackPressure(bounds)
         self.is_open = True
+        #: The queue of the module that replaced this one; it gets the frames that arrive after
+        #: the end. A publisher may have read the old links before they changed, and append
+        #: after the module has read its last frame: without a successor that frame is lost.
+        self.successor: Inbox | None = None
         #: Whether a mark waits in the mailbox of the module's actor.
         self.wake_pending = False
         #: The module's actor; None until it is attached, and after it has ended.
@@ -148,6 +152,11 @@ class Inbox:
 
     def _put_late(self, frame: bytes) -> None:
         """Append a frame that was handed over, or apply the policy if it does not fit."""
+        self.append_late(frame)
+        self._open_room()
+
+    def append_late(self, frame: bytes) -> None:
+        """Append a frame whose publisher no longer waits, or apply the policy."""
         policy = self.bounds.on_full
         if not self._take(frame, 2 if policy == "wait" else 1):
             if policy == "drop_oldest":
@@ -156,7 +165,13 @@ class Inbox:
                 self.on_lost(frame, OVERFLOW)
         if not self.wake_pending:
             self.wake()
-        self._open_room()
+
+    def _end_for(self, frame: bytes) -> None:
+        """Pass a frame on that arrived after the end, or lose it."""
+        if self.successor is None:
+            self.on_lost(frame, ENDED)
+        else:
+            self.successor.append_late(frame)
 
     def _open_room(self) -> None:
         """Allow appends without `put`, unless other frames wait to be handed over.
@@ -216,7 +231,7 @@ class Inbox:
                 return True
         finally:
             lock.release()
-        self.on_lost(frame, ENDED)
+        self._end_for(frame)
         return True
 
     def _overflow(self, frame: bytes, timeout: float | None) -> None:
@@ -357,7 +372,7 @@ class Inbox:
             return True
 
     def close(self) -> None:
-        """Refuse new frames, and lose the queued ones."""
+        """Refuse new frames, and lose the queued ones, or pass them to the successor."""
         with self._lock:
             self.is_open = self._is_draining = False
             self.room = 0
@@ -374,4 +389,4 @@ class Inbox:
                 frame = self.items.popleft()
             except IndexError:  # another thread was faster
                 return
-            self.on_lost(frame, ENDED)
+            self._end_for(frame)

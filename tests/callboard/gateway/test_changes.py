@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from callboard.gateway import ConfigurationError, Gateway, ModuleFailed
+from callboard.gateway import ConfigurationError, Gateway, Message, ModuleFailed
 from tests.callboard.gateway.cast import LIMIT, Recorder
 from tests.callboard.gateway.shelf import entry, write
 from tests.polling import eventually
@@ -105,6 +105,25 @@ def test_no_message_is_lost_or_doubled_while_a_configuration_is_reloaded(node, s
         assert gateway.settle(LIMIT)
     numbers = [int(content) for sink in sinks for content in sink.contents]
     assert numbers == list(range(len(sent)))
+
+
+def test_a_publisher_that_still_has_the_old_links_reaches_the_module_that_replaced_its_sink(
+    node, shelf, tmp_path
+):
+    path = write(tmp_path / "gw.json", entry("a"), entry("b"), links=[("a", "b")])
+    with Gateway.from_file(path, node=node) as gateway:
+        (source,) = [module for module in gateway.broker.modules() if module.name == "a"]
+        (old,) = source.sinks
+        frame = source.topic + Message(b"late").data
+        write(path, entry("a"), entry("b", args={"v": 1}), links=[("a", "b")])
+        gateway.reload(path)
+        eventually(lambda: old.context is None)
+
+        old.put(frame)
+        old.items.append(frame)  # as a publisher does that looked at `room` before the end
+        old.wake()
+        assert gateway.settle(LIMIT)
+        assert shelf.made["b"].contents == [b"late", b"late"]
 
 
 def test_a_file_that_is_watched_is_followed(tmp_path, node, shelf, monkeypatch):
