@@ -181,7 +181,7 @@ class Actor(ThespianActor):
         """Send a message to this actor after `seconds`; `cancel()` of the result revokes it.
 
         Raises:
-            InvalidSeconds: it is not a number of seconds. A negative number means now.
+            InvalidSeconds: `seconds` is not a number of seconds. A negative number means now.
         """
         return Reminder(self._cell, checked(seconds, "seconds"), msg)
 
@@ -189,7 +189,7 @@ class Actor(ThespianActor):
         """Send a message to this actor every `seconds`, until `cancel()` or its end.
 
         Raises:
-            InvalidSeconds: it is not a number of seconds above 0.
+            InvalidSeconds: `seconds` is not a number above 0.
         """
         seconds = checked_period(seconds, "every")
         return Reminder(self._cell, seconds, msg, period=seconds)
@@ -198,7 +198,7 @@ class Actor(ThespianActor):
         """Return a future to await; only this actor pauses.
 
         Raises:
-            InvalidSeconds: it is not a number of seconds. A negative number means now.
+            InvalidSeconds: `seconds` is not a number of seconds. A negative number means now.
         """
         delay = checked(seconds, "seconds")
         pause = Pause(self._cell.warn_unawaited_pause)

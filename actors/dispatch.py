@@ -70,7 +70,7 @@ def handler(
             actor's `concurrent_limit` of them may run at once.
         cancellable: cancel this coroutine at its next await when its ask was cancelled or has
             expired; otherwise it continues, and its answer is dropped.
-        read_only: for an entity, or another class with `may_read_only`: the handler persists
+        read_only: for a class with `may_read_only`, such as an entity: the handler persists
             nothing, and an exception in it has no effect on the actor.
     """
     argument: object = function
@@ -268,7 +268,7 @@ def _refuse_shape(owner: str, value: Any) -> None:
     """Refuse a marked attribute that cannot be called as a handler.
 
     Raises:
-        InvalidHandler: it is not a plain method, or it is a generator.
+        InvalidHandler: the attribute is not a plain method, or it is a generator.
     """
     inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
     if not getattr(inner, _MARK, getattr(value, _MARK, False)):

@@ -206,7 +206,7 @@ def traced(parent: str | None, state: str = "") -> Iterator[None]:
         state: its `tracestate`.
 
     Raises:
-        ValueError: one of them does not have the form that W3C prescribes.
+        ValueError: a part of the trace context does not have the form that W3C prescribes.
     """
     if parent is not None and not is_traceparent(parent):
         msg = f"{parent!r} is not a W3C traceparent, such as 00-<32 hex>-<16 hex>-01"

@@ -189,7 +189,7 @@ class Future(Reply, Generic[T]):
 
         Raises:
             ResultTimeout: the future is not done, or not in time.
-            CancelledError: it was cancelled, as for `result`.
+            CancelledError: the future was cancelled, as for `result`.
         """
         if not self.is_done:
             if timeout == 0.0:
@@ -212,8 +212,8 @@ class Future(Reply, Generic[T]):
             WouldDeadlock: called in a handler on a pending future, or in a finalizer or signal
                 handler that runs inside a call of callboard.
             WouldBlock: called on the thread of a running event loop.
-            CancelledError: it was cancelled; that of `concurrent.futures`, or asyncio's in a
-                coroutine.
+            CancelledError: the future was cancelled; the error is that of `concurrent.futures`,
+                or asyncio's in a coroutine.
         """
         if not self.is_done:
             self._wait(timeout)

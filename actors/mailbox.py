@@ -692,7 +692,7 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
     """Split the first argument of `spawn` into the class and its options.
 
     Raises:
-        WrongArgument: it is not a class.
+        WrongArgument: the argument is not a class.
     """
     if isinstance(actor_class, ClassWithOptions):
         return actor_class.actor_class, actor_class.options

@@ -387,7 +387,7 @@ def refuse_priority(priority: object) -> None:
     """Check the priority of a message.
 
     Raises:
-        WrongValue: it is neither `normal` nor `high`.
+        WrongValue: the priority is neither `normal` nor `high`.
     """
     if priority not in ("normal", "high"):
         msg = f"priority={safe_repr(priority):.80}: a message has priority 'normal' or 'high'"
@@ -402,8 +402,7 @@ def checked_ref(ref: object, call: str) -> "ActorRef[Any]":
         call: name of the called function, for the error text.
 
     Raises:
-        WrongArgument: it is not a ref.
-        WrongArgument: it is not a ref.
+        WrongArgument: the argument is not a ref.
     """
     if isinstance(ref, ActorRef):
         return ref
@@ -449,7 +448,7 @@ class ActorRef(Callee[A_co], ActorAddress):
 
         Raises:
             MailboxFull: the actor is local, and its mailbox has bounds and refuses the message.
-            NotSerializable: the actor is remote and the message cannot travel.
+            NotSerializable: the actor is remote and the message cannot be serialized.
         """
         if INSTRUMENTATION.used:
             refuse_priority(priority)
@@ -478,7 +477,7 @@ class ActorRef(Callee[A_co], ActorAddress):
 
         Raises:
             MailboxFull: the mailbox has bounds, and its policy refuses the message.
-            NotSerializable: the actor is remote and the message cannot travel.
+            NotSerializable: the actor is remote and the message cannot be serialized.
             WouldDeadlock: called in a handler that the actor waits for.
         """
         refuse_priority(priority)

@@ -249,8 +249,8 @@ class Accounts:
     """All accounts of one node.
 
     Attributes:
-        accounts: by destination node; created by :meth:`account`.
-        arrivals: by source node, then by epoch; created by :meth:`arrivals_of`.
+        accounts: accounts by destination node; created by :meth:`account`.
+        arrivals: arrivals by source node, then by epoch; created by :meth:`arrivals_of`.
         expected: returns the epoch that is expected of a source now, None if unknown; set by
             the driver.
     """

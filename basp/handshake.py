@@ -172,7 +172,7 @@ class LinkConfig:
 
     Attributes:
         node_id: id of this node.
-        application_ids: at least one; peers must share one of them.
+        application_ids: one or more application ids; peers must share one of them.
         secret: shared secret of the cluster; None = no proof is required or given.
         secrets: more secrets, with their names: a peer may prove any of them. The dialer proves
             ``secret``, or the first of these without it.
@@ -276,8 +276,8 @@ def prove(
     Args:
         secret: the shared secret; None returns zeros.
         role: the side that proves: ``b"server"`` or ``b"client"``.
-        nonces: of the acceptor and of the dialer.
-        nodes: of the acceptor and of the dialer.
+        nonces: the nonces of the acceptor and of the dialer.
+        nodes: the node ids of the acceptor and of the dialer.
     """
     if secret is None:
         return _NO_PROOF

@@ -234,7 +234,7 @@ class Link:
     receiver checks them; the headers of all other frames have been checked.
 
     Attributes:
-        state: for tests and displays; read only.
+        state: the state of the link, for tests and displays; read only.
         upper_state: opaque bytes that the peer receives as ``PeerIdentity.state``; set them
             before the handshake ends. Later changes must be sent as frames once the link is
             established.

@@ -443,7 +443,7 @@ class PayloadCodec:
         """Refuse a message that holds more items than receivers accept.
 
         Raises:
-            PayloadTooHeavy: it holds more.
+            PayloadTooHeavy: the message holds more items than that.
         """
         if len(payload) > self._weighed_from:
             check_weight(payload, self._max_weight)

@@ -58,7 +58,7 @@ class ListedClass(MessageType):
         """Return the module and name of a class.
 
         Raises:
-            LookupError: it is not a class of a listed module.
+            LookupError: the class is not in a listed module.
         """
         module, qualified = value.__module__, value.__qualname__
         if module not in self._modules or self._find(module, qualified) is not value:

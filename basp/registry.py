@@ -161,7 +161,7 @@ class FlagType(MessageType):
         """Return the flags of an integer.
 
         Raises:
-            MessageVersion: it has a bit that the class does not know.
+            MessageVersion: the integer has a bit that the class does not know.
             MalformedPayload: the content is not an integer.
         """
         if type(content) is not int:

@@ -139,7 +139,7 @@ class NodeSource:
         text: as it was written.
         kind: `dns`, `srv` or `file`.
         where: a name, or the path of the file.
-        port: of `dns`.
+        port: the port for `dns`.
     """
 
     text: str
@@ -182,7 +182,7 @@ def check_node_id(node: bytes, call: str) -> bytes:
     """Return the id of a node.
 
     Raises:
-        WrongArgument: it is not a node id.
+        WrongArgument: the argument is not a node id.
     """
     needed = f"{call} takes the {NODE_ID_SIZE} bytes of a node's id, as connect() returns them"
     value: object = node

@@ -3,7 +3,7 @@
 CallboardError
 ├── LinkError                     no link came of a connection: secrets, versions or
 │                                 applications differ, or bytes broke a rule (NodeUnreachable)
-├── NotSerializable               a message cannot travel to another node      (TypeError)
+├── NotSerializable               a message cannot be sent to another node     (TypeError)
 ├── DuplicateMessageType          a message name belongs to another class      (TypeError)
 ├── MessageVersion                a message of another release cannot be read  (TypeError)
 ├── UnknownMessageType            a message of a type unknown to the receiver  (TypeError)
@@ -25,7 +25,7 @@ class LinkError(NodeUnreachable):
 
 
 class NotSerializable(CallboardError, TypeError):
-    """A message for another node holds something that cannot travel."""
+    """A message to another node contains something that cannot be serialized."""
 
 
 class DuplicateMessageType(CallboardError, TypeError):

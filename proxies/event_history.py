@@ -80,7 +80,7 @@ class LossInfo:
         kind: `dead letter`, `overflow`, `expired` (an ask that timed out in the mailbox), `no
             handler`, `lost or unconfirmed` (on the way to another node).
         address: the text of the receiver's ref, or the name of its node.
-        actor_class: of the receiver, or `an actor of NODE`, or "" if unknown.
+        actor_class: the actor class of the receiver, or `an actor of NODE`, or "" if unknown.
         name: registered name of the receiver, or "".
         message: the type of the messages, or "".
         sender: the class of the actor that sent them, or its node, or "".
@@ -117,7 +117,7 @@ class RestartInfo:
 
     Attributes:
         child: its name at the supervisor.
-        address: of its latest incarnation, or "".
+        address: the address of its latest incarnation, or "".
         supervisor: the text of its ref.
         restarts: how often, as long as it is recorded.
         reason: why it ended the last time.

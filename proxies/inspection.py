@@ -112,7 +112,7 @@ class AccountRow:
 
     Attributes:
         node: the other node's id in hex.
-        name: of the other node, if known.
+        name: the name of the other node, if known.
     """
 
     node: str
@@ -130,14 +130,14 @@ class Inspection:
     """The report of a node about itself.
 
     Attributes:
-        name: of the node.
+        name: the name of the node.
         uptime: seconds since it was made.
         actors: sorted by depth of the mailbox, then by handled messages, highest first.
         actor_count: number of actors; `actors` may hold fewer.
         handled: messages handled since the start.
         dead_letters: messages to actors that had ended.
-        links: to neighbors.
-        nodes: in reach.
+        links: the links to neighbors.
+        nodes: the nodes in reach.
         is_draining: whether it is about to close.
         overflows: messages that full mailboxes dropped or refused.
         expired: asks that timed out in a mailbox.
@@ -154,8 +154,8 @@ class Inspection:
         accounts: messages sent to each other node; only with `accounts`.
         keys: sort values of the matching actors, in their order; only with `keys`.
         failures_count: handlers that raised.
-        release: of the node; `0.1` if it states none.
-        build: of the node, if it states one.
+        release: the release of the node; `0.1` if it states none.
+        build: the build of the node, if it states one.
         allows_unsealed: whether nodes of release 0.1 may be linked, whose links are not sealed.
     """
 
@@ -231,9 +231,9 @@ class ActorPage:
         mailbox: its bounds, or "".
         watchers: number of monitors and links that other actors have on it.
         monitors: the refs of the actors that it monitors, as texts; at most `SHOWN`.
-        links: of the actors that it is linked with.
-        children: of the actors that it spawned.
-        failures: of actors of its class or name.
+        links: the links of the actors that it is linked with.
+        children: the actors that it spawned.
+        failures: failures of actors of its class or name.
         losses: messages to it.
     """
 
@@ -310,7 +310,7 @@ class NodeAnswer:
     """The answer of one node of a cluster, or why it gave none.
 
     Attributes:
-        name: of the node, as the asking node knows it.
+        name: the name of the node, as the asking node knows it.
         node: its id in hex.
         error: why there is no answer, or "".
         answer: an `Inspection`, `ActorPages` or `PartRows`; None without one.

@@ -45,7 +45,7 @@ def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T]
     When all programs have that, set `switched=True`: values are sent and stored under `name`.
 
     Args:
-        name: of the type, the same in every program.
+        name: the name of the type, the same in every program.
         was: the former name of the type, if it was renamed.
         switched: whether values are sent under `name` if there is a former one.
 
@@ -269,7 +269,7 @@ def check_columns(head_size: int, heads: bytes, *columns: bytes) -> None:
     """Refuse a batch that is malformed, or larger than any node sends: parts take memory.
 
     Raises:
-        MalformedPayload: it is.
+        MalformedPayload: the batch is malformed or too large.
     """
     if {type(heads), *map(type, columns)} != {bytes} or len(heads) % head_size:
         msg = "the columns of a batch have a wrong type or length"

@@ -122,7 +122,7 @@ class Node(Closing):
         """Create a node.
 
         Args:
-            name: for people: logs, displays, errors.
+            name: a name for people: logs, displays, errors.
             spawnable: the classes that other nodes may spawn here, by name.
             join: addresses to link with; dialed until they answer, and again after a loss. A
                 source of addresses is looked up repeatedly: `dns://NAME:PORT`, `srv://NAME`
@@ -185,7 +185,7 @@ class Node(Closing):
         self._broker = broker = Broker(self.runtime, self.runner, around, options)
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
         #: Serializes messages for the wire; `encode` raises `NotSerializable` or
-        #: `MessageTooLarge` for a message that cannot travel.
+        #: `MessageTooLarge` for a message that cannot be sent.
         self.codec, self.encode = broker.outgoing.codec, broker.outgoing.encode
         self._routes, self._connector = broker.routes, broker.connector
         #: Links and paths, for packages above.
@@ -273,7 +273,7 @@ class Node(Closing):
         precedence.
 
         Raises:
-            InvalidAddress: it does not listen.
+            InvalidAddress: the node does not listen.
         """
         if self._routes.endpoint is None:
             msg = f"{self.name} does not listen; call node.listen(address, port) first"
@@ -324,10 +324,10 @@ class Node(Closing):
 
         Args:
             actor_class: a subclass of `Actor`, or of Thespian's.
-            args: for its `__init__`.
+            args: arguments for the actor's `__init__`.
             on: another place: the address or id of a node that offers the class, a worker, or a
                 pool of workers.
-            kwargs: for its `__init__`.
+            kwargs: keyword arguments for the actor's `__init__`.
 
         Raises:
             NotSpawnable: the other node does not offer the class, or options were given with
@@ -373,8 +373,8 @@ class Node(Closing):
         Args:
             on: address (`basp://HOST:PORT`) or id of the node.
             name: one of the keys of that node's `spawnable`.
-            args: for the actor's `__init__`; they travel as a message does.
-            kwargs: for the actor's `__init__`.
+            args: arguments for the actor's `__init__`; they are serialized like a message.
+            kwargs: keyword arguments for the actor's `__init__`.
 
         Raises:
             NotSpawnable: the node offers no class of that name.
@@ -865,7 +865,7 @@ class Node(Closing):
             timeout: seconds after which the node is closed in any case, within half a second.
 
         Raises:
-            NodeClosed: it is closed already.
+            NodeClosed: the node is closed already.
         """
         report = self._wait(self._drain.adrain(checked(timeout)))
         self.close()
@@ -1018,7 +1018,7 @@ def _check_arguments(name: str, join: object, spawnable: Any, limits: object) ->
     """Check the arguments of a node.
 
     Raises:
-        WrongArgument: one has a wrong type.
+        WrongArgument: an argument has a wrong type.
         WrongValue: the name is not printable.
     """
     errors.require(isinstance(name, str), "the name of a node is a text", name)
@@ -1039,7 +1039,7 @@ def _check_offer(name: object, actor_class: object) -> None:
     """Check that a class can be spawned by other nodes under a name.
 
     Raises:
-        WrongArgument: it cannot.
+        WrongArgument: the class cannot be spawned by other nodes.
     """
     needed = (
         f"a class is offered by its name, as in offer('till', Till), not {safe_repr(name):.80}"

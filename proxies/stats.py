@@ -24,8 +24,8 @@ class LinkInfo:
         pauses: how often reading was paused because the link exceeded `Limits`, or the capacity
             of a receiver of topics.
         is_tool: whether the neighbor only inspects and asks, as commands do.
-        release: of the neighbor; `0.1` if it states none.
-        build: of the neighbor, if it states one.
+        release: the release of the neighbor; `0.1` if it states none.
+        build: the build of the neighbor, if it states one.
         guard: what prevents other machines from sending on the link as the neighbor: `seal`,
             `tls`, `unsealed` (a secret was proven, but a relay is not detected) or `none`.
     """
@@ -54,7 +54,7 @@ class AccountInfo:
         dead_letters: confirmed ones whose receiver had ended.
         lost: lost or unconfirmed when the node, or the last path to it, was lost.
         waiting: not sent yet: they wait at this node for a path, or for room in a mailbox.
-        name: of the node, if known.
+        name: the name of the node, if known.
     """
 
     sent: int

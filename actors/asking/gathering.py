@@ -31,7 +31,7 @@ def gather(*futures: AnyFuture, return_exceptions: bool = False) -> Future[list[
     """Return a future of all results, in the order of the futures: `.result(t)`, or await it.
 
     Args:
-        futures: from `ask`, `call`, `find` …, or an executor's.
+        futures: futures from `ask`, `call`, `find` …, or from an executor.
         return_exceptions: put errors among the results. Otherwise the first error fails the
             returned future, and the other futures continue.
 
@@ -123,13 +123,13 @@ def wait(
     `done, not_done = wait(futures, 5)`, or `done, not_done = await wait(futures, 5)`.
 
     Args:
-        futures: from `ask`, `call`, `find` …, or an executor's.
+        futures: futures from `ask`, `call`, `find` …, or from an executor.
         timeout: seconds to wait at most; None for no limit. Pending futures then continue.
         return_when: `ALL_COMPLETED`, `FIRST_COMPLETED`, or `FIRST_EXCEPTION` (all, unless one
             fails before).
 
     Raises:
-        WrongArgument: one of them is not a future.
+        WrongArgument: an argument is not a future.
         WrongValue: `return_when` is not one of the three.
     """
     waited = list(dict.fromkeys(_checked(futures, "wait")))
@@ -170,11 +170,11 @@ def as_completed(futures: Iterable[F], timeout: float | None = None) -> "Complet
     """Iterate over futures as they complete: `for` on a thread, `async for` in a coroutine.
 
     Args:
-        futures: from `ask`, `call`, `find` …, or an executor's.
+        futures: futures from `ask`, `call`, `find` …, or from an executor.
         timeout: seconds from now for all of them; then `ResultTimeout` is raised.
 
     Raises:
-        WrongArgument: one of them is not a future.
+        WrongArgument: an argument is not a future.
     """
     return Completed(_checked(futures, "as_completed"), checked_limit(timeout))
 
@@ -213,7 +213,7 @@ class Completed(Generic[F]):
         """Pop the future that completed first.
 
         Raises:
-            ResultTimeout: none completed in time.
+            ResultTimeout: no future completed in time.
         """
         if not self._arrivals.done:
             left = f"{len(self._left)} of {self._count} futures"
@@ -351,7 +351,7 @@ def _checked(futures: Iterable[F], call: str) -> list[F]:
     """Return futures as a list.
 
     Raises:
-        WrongArgument: one of them is not a future, or the argument is not a collection.
+        WrongArgument: an item is not a future, or the argument is not a collection.
     """
     argument: object = futures
     if isinstance(argument, Future | concurrent.futures.Future) or not isinstance(

@@ -39,8 +39,8 @@ class MessageSender:
         None if the answer is not serialized: the caller is on this node.
 
         Raises:
-            NotSerializable: a part of it cannot travel.
-            MessageTooLarge: it is larger than the caller accepts.
+            NotSerializable: the answer contains something that cannot be serialized.
+            MessageTooLarge: the answer is larger than the caller accepts.
         """
         return None
 

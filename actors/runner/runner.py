@@ -179,7 +179,7 @@ class Runner:
         """Interrupt the current poll.
 
         Raises:
-            NodeClosed: in a forked process.
+            NodeClosed: the process is a fork of the one that made this runner.
         """
         if self.is_forked:
             self._forget()

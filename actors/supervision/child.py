@@ -88,7 +88,7 @@ def check_children(children: object) -> None:
     """Check the children of a supervisor.
 
     Raises:
-        WrongArgument: it is not a list of `Child`.
+        WrongArgument: the argument is not a list of `Child`.
     """
     if isinstance(children, Child | type):
         msg = "a supervisor takes a list of children: [Child(Counter, 40)]"

@@ -276,7 +276,7 @@ def _check_pair(value: object, name: str, example: str) -> None:
     """Check that an argument is a pair of numbers.
 
     Raises:
-        WrongArgument: it is not.
+        WrongArgument: the argument is not a pair of numbers.
     """
     pair = value if isinstance(value, tuple | list) else ()
     are_numbers = all(isinstance(n, Real) and not isinstance(n, bool) for n in pair)

@@ -66,7 +66,7 @@ class Creation:
     """The arguments of the creation of an actor, in the order of Thespian's own calls.
 
     Attributes:
-        requirements: for the class's capability check and for `__init__`.
+        requirements: the requirements passed to the class's capability check and to `__init__`.
         global_name: the name of the actor in its system.
         source_hash: the loaded source of the class; its children use it, too.
     """

@@ -35,7 +35,7 @@ def check_hashes(keys: Sequence[Any]) -> None:
 
     Raises:
         CollidingKeys: more than ``SAME_HASH_LIMIT`` have one hash.
-        TypeError: one cannot be hashed.
+        TypeError: a key cannot be hashed.
     """
     if len(keys) <= SAME_HASH_LIMIT:
         return

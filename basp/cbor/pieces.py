@@ -148,7 +148,7 @@ def weigh(
         The weight, when the generator ends.
 
     Raises:
-        PayloadTooHeavy: they weigh more than `limit`.
+        PayloadTooHeavy: the items weigh more than `limit`.
         MalformedPayload: a head of an item is not CBOR.
     """
     offset = weight = 0
@@ -186,7 +186,7 @@ def check_weight(payload: bytes, limit: int, hashed: Collection[int] = _HASHED) 
     """Return the weight of a payload, without pauses; see `weigh`.
 
     Raises:
-        PayloadTooHeavy: it weighs more than `limit`.
+        PayloadTooHeavy: the payload weighs more than `limit`.
     """
     pieces = weigh(payload, limit, hashed)
     while True:

@@ -209,7 +209,7 @@ class Router:
 
         Args:
             peer: the neighbor.
-            reach: for a leaf: patterns of the names of the nodes that it may reach.
+            reach: for a leaf, patterns of the names of the nodes that it may reach.
 
         Raises:
             LocalProtocolError: the peer is this node, or has a link already.

@@ -323,7 +323,7 @@ class Endpoint(Closing):
             publish: prefixes of the topics that are sent to Zeek; by default all.
             name: name of this application in Zeek: letters, digits, `/_-.=:*@`.
             token: sent as `Authorization: Bearer …`.
-            tls: for `wss://`: accepted certificates, and our own; by default the system's
+            tls: for `wss://`: the accepted certificates, and our own; by default the system's
                 authorities.
             retry: longest pause between two attempts, in seconds.
             timeout: seconds to wait for the acknowledgment; None returns at once and keeps
@@ -739,16 +739,17 @@ class Endpoint(Closing):
         """Create the master of a store; a name has one master in the whole network.
 
         Args:
-            name: of the store.
+            name: the name of the store.
             backend: storage of the values.
-            options: of the backend; SQLite needs `{"path": …}`.
+            options: the options of the backend; SQLite needs `{"path": …}`.
             store_options: times.
 
         Raises:
             MasterExists: a reachable node has a master of this name.
             BackendFailure: the file cannot be opened.
             InvalidData: the backend is unknown, or has no such option.
-            WouldBlock: on the thread of a running event loop; await `aattach_master`.
+            WouldBlock: the caller is on the thread of a running event loop; await
+                `aattach_master`.
         """
         self._refuse_shut()
         kind = _kind(backend)

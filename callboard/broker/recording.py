@@ -67,7 +67,7 @@ class RecordedRun(NamedTuple):
 
     Attributes:
         sender: the node that published them.
-        time: of arrival, in nanoseconds since 1970.
+        time: the time of arrival, in nanoseconds since 1970.
         items: topics and values.
         size: bytes.
         lost: messages lost before these.

@@ -42,7 +42,7 @@ def read_store_file(path: Path) -> list[StoredEntry]:
     """Return the entries of a file of a Zeek Broker master; the file is not changed.
 
     Raises:
-        BackendFailure: it cannot be read, is not such a file, or is damaged.
+        BackendFailure: the file cannot be read, has another format, or is damaged.
     """
     try:
         check_plain(path.lstat().st_mode, str(path))

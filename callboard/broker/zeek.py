@@ -43,7 +43,7 @@ class StrictEvent:
 
     Args:
         args: a name and arguments, or one value that is an event.
-        metadata: of a new event: values by id, or pairs of both.
+        metadata: the metadata of a new event: values by id, or pairs of both.
 
     Raises:
         InvalidData: the data is not an event, or the metadata is invalid.

@@ -174,9 +174,9 @@ class TimedExchange:
     """An exchange with an actor, with a time limit.
 
     Attributes:
-        node: of the command.
+        node: the node on which the command runs.
         ref: the actor.
-        deadline: on the monotonic clock.
+        deadline: the deadline on the monotonic clock.
         late: the error after the deadline.
     """
 
@@ -193,7 +193,7 @@ class TimedExchange:
         """Return the result of a future.
 
         Raises:
-            Problem: the time is up.
+            CliError: the time is up.
         """
         try:
             return future.result(self.left())
@@ -204,7 +204,7 @@ class TimedExchange:
         """Wait until the actor's node confirms the message.
 
         Raises:
-            Problem: it was lost, its receiver had ended, or the time is up.
+            CliError: the message was lost, its receiver had ended, or the time is up.
         """
         ref = self.ref
         while (account := self.node.accounts()[ref.node_id]).in_flight:
@@ -224,7 +224,7 @@ def _read_message(text: str, options: MessageOptions) -> Any:
     """Return the message in a text: a plain value, or one of a registered type.
 
     Raises:
-        Problem: the type is not registered, or the fields do not fit.
+        CliError: the type is not registered, or the fields do not fit.
     """
     from callboard.kernel.codec import DEFAULT_REGISTRY
     from callboard.kernel.errors import CallboardError

@@ -48,7 +48,7 @@ class ClusterOptions(AccessOptions):
         """Return the answers of the selected nodes.
 
         Raises:
-            Problem: no node is selected.
+            CliError: no node is selected.
         """
         from callboard.kernel.tables import ClusterInspection, InspectCluster
 
@@ -249,7 +249,7 @@ def _show_pages(options: ClusterPsOptions, inspection: "ClusterInspection") -> N
     """Print the details of the matching actors.
 
     Raises:
-        Problem: there is no such actor.
+        CliError: there is no such actor.
     """
     pages = _of_nodes(inspection, "pages")
     options.show(pages, "\n\n".join(page(*entry) for entry in pages), inspection)

@@ -46,7 +46,7 @@ class StateOptions(JsonOptions):
         """Open the state store for reading.
 
         Raises:
-            Problem: it is missing, or not a state store.
+            CliError: the state store is missing, or the file is not a state store.
         """
         from callboard.entity.state.backends import open_view
         from callboard.lease.errors import StorageError
@@ -71,7 +71,7 @@ class TypedOptions(StateOptions):
         """Return type and key of an entity that has events or a snapshot.
 
         Raises:
-            Problem: there is no such entity, or its type is ambiguous.
+            CliError: there is no such entity, or its type is ambiguous.
         """
         from callboard.entity.reference import PREFIX, entity_parts
 
@@ -89,7 +89,7 @@ def checked_type(view: "SqlView", name: str) -> str:
     """Return the name of a type in a state; the only one by default.
 
     Raises:
-        Problem: the type is missing, or there are several.
+        CliError: the type is missing, or there are several.
     """
     types = list(view.types())
     if name in types or (not name and len(types) == 1):
@@ -158,7 +158,7 @@ def _list_rows(
     """Print rows of a table of all nodes.
 
     Raises:
-        Misuse: no node hosts the type.
+        UsageError: no node hosts the type.
     """
     from callboard.cli.work.entity_move import hosted_type
     from callboard.kernel.tables import ReadPart
@@ -331,7 +331,7 @@ def parse_slots(text: str) -> list[int]:
     """Return the slot numbers in a text such as `3,17,40-59`.
 
     Raises:
-        Misuse: the text has another form.
+        UsageError: the text has another form.
     """
     slots: set[int] = set()
     for part in text.split(","):

@@ -57,7 +57,7 @@ class FlowOptions(AccessOptions):
         """Open a flow.
 
         Raises:
-            Problem: the broker refuses or ends it.
+            CliError: the broker refuses or ends the flow.
         """
         from callboard.flow import Flow, FlowEnded, FlowError
         from callboard.node import Node
@@ -237,7 +237,7 @@ def _attributes(pairs: Sequence[str] | None) -> dict[str, Any]:
     """Read `NAME=VALUE` pairs; values are JSON or text.
 
     Raises:
-        Problem: a pair has another form.
+        CliError: a pair has another form.
     """
     values = {}
     for pair in pairs or ():

@@ -23,7 +23,7 @@ def load_app(path: Path) -> ModuleType:
     Its folder is first on the module path, as with `python APP.py`.
 
     Raises:
-        Problem: the file is missing, or it cannot be run.
+        CliError: the file is missing, or it cannot be run.
     """
     if not path.is_file():
         raise UsageError(why=f"there is no file {path}", step="give the path of a Python file")
@@ -55,7 +55,7 @@ def spawnable_classes(module: ModuleType) -> "dict[str, type[Actor]]":
     latter, because they are hosted and cannot be spawned.
 
     Raises:
-        Problem: `spawnable` is not a mapping of names to actor classes.
+        CliError: `spawnable` is not a mapping of names to actor classes.
     """
     from callboard.entity.entity import Entity
     from callboard.kernel.actors import Actor
@@ -83,7 +83,7 @@ def find_class(text: str, module: ModuleType | None) -> "type[Actor]":
     """Return the actor class `module:Class`, or `Class` of the app's module.
 
     Raises:
-        Problem: the module or class is missing, or it is not an actor class.
+        CliError: the module or class is missing, or it is not an actor class.
     """
     module_name, colon, name = text.rpartition(":")
     namespace: Any = module
@@ -108,7 +108,7 @@ def set_up(module: ModuleType, node: object, path: Path) -> None:
     """Call the module's `setup(node)`, if there is one.
 
     Raises:
-        Problem: it failed.
+        CliError: `setup` failed.
     """
     setup = getattr(module, "setup", None)
     if setup is None:

@@ -161,7 +161,7 @@ def _ask_password() -> str:
     """Return the password: prompt for it twice in a terminal, else read a line of stdin.
 
     Raises:
-        Problem: stdin contains no password.
+        CliError: stdin contains no password.
     """
     if sys.stdin.isatty():
         entered: str = typer.prompt(
@@ -242,7 +242,7 @@ def _ask(url: str, path: str, posted: bytes | None = None) -> Any:
     """Return the console's reply to a request for a path.
 
     Raises:
-        Problem: there is no answer, or the address is not a console's.
+        CliError: there is no answer, or the address is not a console's.
     """
     import urllib.error
     import urllib.request

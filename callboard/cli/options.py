@@ -45,7 +45,7 @@ def option(default: Any, help: str, *names: str, **more: Any) -> Any:  # noqa: A
     Args:
         default: its default value; `...` for a required option.
         help: its help text.
-        names: by default `--` and the name of the field.
+        names: names of the option; by default `--` and the name of the field.
         more: further arguments of `typer.Option`.
     """
     info = typer.Option(*names, help=help, **more)
@@ -66,7 +66,7 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Work], Work]
 
     Args:
         app: group of the command.
-        name: of the command; by default that of the function.
+        name: the name of the command; by default the name of the function.
     """
 
     def register(function: Work) -> Work:
@@ -244,7 +244,7 @@ class AccessOptions(JsonOptions):
         """Read the credentials that the options and the environment name.
 
         Raises:
-            Problem: a file is missing or empty.
+            CliError: a file is missing or empty.
         """
         secrets, tls = read_secrets(self.secret_file), read_tls(self.tls)
         return Proof(secrets or None, tls, self.allow_unsealed, self.encrypt)
@@ -253,7 +253,7 @@ class AccessOptions(JsonOptions):
         """Create the node of this command, a tool that connects to a running node.
 
         Raises:
-            Problem: a file is missing or empty.
+            CliError: a file is missing or empty.
             TlsError: a certificate file is unusable.
         """
         from callboard.broker.options import Configuration
@@ -280,7 +280,7 @@ def read_secret(path: Path | None) -> str | None:
     """Return the first secret in a file, or the one in the environment, if any.
 
     Raises:
-        Problem: the file is missing or empty.
+        CliError: the file is missing or empty.
     """
     return next(iter(read_secrets(path)), None)
 
@@ -289,7 +289,7 @@ def read_secrets(path: Path | None) -> list[str]:
     """Return the secrets in a file, one per line, or the one in the environment.
 
     Raises:
-        Problem: the file is missing or empty.
+        CliError: the file is missing or empty.
     """
     if path is None:
         secret = os.environ.get(SECRET_VARIABLE)
@@ -310,7 +310,7 @@ def read_tls(folder: Path | None) -> "Tls | None":
     """Return the TLS settings for a folder with PEM files; None without a folder.
 
     Raises:
-        Problem: the authority's certificate is missing.
+        CliError: the authority's certificate is missing.
     """
     if folder is None:
         return None

@@ -19,7 +19,7 @@ def say(text: object = "", *, err: bool = False) -> None:
     """Print lines.
 
     Args:
-        text: from any source; line breaks and tabs are kept.
+        text: text from any source; line breaks and tabs are kept.
         err: print to standard error.
     """
     typer.echo(printable(str(text), kept="\n\t"), err=err)

@@ -58,7 +58,7 @@ def open_port(node: "Node", listen: str, *, insecure: bool) -> None:
     """Open a port of a node.
 
     Raises:
-        Problem: the port is in use, or the address is not local.
+        CliError: the port is in use, or the address is not local.
     """
     address, port = parse_listen(listen)
     with opening(listen):
@@ -69,7 +69,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     """Return the arguments of `node.listen` for `HOST:PORT` or `unix:/PATH`.
 
     Raises:
-        Problem: the text has another form.
+        CliError: the text has another form.
     """
     from callboard.configuration import host_port
 
@@ -87,7 +87,7 @@ def opening(
     """Turn the failure to open a port into one line.
 
     Args:
-        address: of the port.
+        address: the address of the port.
         what: action on it, for the error text.
         option: the option with the address.
     """
@@ -122,7 +122,7 @@ class JoinOptions(AccessOptions):
         """Run a node with topics; it has no links yet.
 
         Raises:
-            Problem: neither a peer nor a port is given.
+            CliError: neither a peer nor a port is given.
         """
         if not self.peer and not self.listen:
             reason = "there is no node to exchange messages with"
@@ -188,7 +188,7 @@ def open_metrics(
         page: makes the page.
 
     Raises:
-        Problem: the port cannot be opened.
+        CliError: the port cannot be opened.
     """
     from callboard.pages import PageServer
 
@@ -205,7 +205,7 @@ def confirm(hub: "Hub") -> None:
     """Wait until every node has confirmed the messages sent to it.
 
     Raises:
-        Problem: a message is lost or unconfirmed.
+        CliError: a message is lost or unconfirmed.
     """
     deadline = time.monotonic() + CONFIRM_LIMIT
     hub.receivers_of("").result(CONFIRM_LIMIT)  # queued after all published messages

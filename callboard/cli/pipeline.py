@@ -158,7 +158,7 @@ class QueryOptions(JsonOptions):
         """Return a job for a query; `run` are further arguments of `Job`.
 
         Raises:
-            Problem: an option is invalid.
+            CliError: an option is invalid.
         """
         from callboard.cli.topic import parse_retention  # not for `--help`
 
@@ -266,7 +266,7 @@ class StreamOptions(QueryOptions, JoinOptions):
         """Return the job for a stream or batch.
 
         Raises:
-            Problem: options contradict each other.
+            CliError: options contradict each other.
         """
         with explained():
             if self.batch:

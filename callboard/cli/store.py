@@ -50,7 +50,7 @@ class StoreArguments(AccessOptions):
         """Attach a clone of a store.
 
         Raises:
-            Problem: no node is given, or no master was found.
+            CliError: no node is given, or no master was found.
         """
         if not self.peer:
             raise UsageError(why="the peer is missing", step="use --peer basp://HOST:PORT")

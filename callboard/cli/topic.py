@@ -120,7 +120,7 @@ def _publish_values(topic: str, values: Sequence[str], options: PubOptions) -> N
     """Publish values, or the lines of standard input as they arrive.
 
     Raises:
-        Problem: there is no subscriber, or a message was not confirmed.
+        CliError: there is no subscriber, or a message was not confirmed.
     """
     lines: Iterable[str] = values or (line.rstrip("\r\n") for line in sys.stdin)
     count = 0
@@ -142,7 +142,7 @@ def _measure_round_trips(topic: str, options: PubOptions) -> None:
     """Publish pings one after the other, and print the time of each reply.
 
     Raises:
-        Problem: there was no reply.
+        CliError: there was no reply.
     """
     from callboard.topics.message_queue import MessageQueue
 
@@ -198,7 +198,7 @@ def _wait_for_subscribers(hub: "Hub", topic: str, timeout: float) -> None:
     """Wait until a reachable node subscribes; return at once if `timeout` is 0.
 
     Raises:
-        Problem: no node subscribed in time.
+        CliError: no node subscribed in time.
     """
     deadline = time.monotonic() + timeout
     while timeout and not hub.receivers_of(topic).result(timeout):
@@ -356,7 +356,7 @@ def _split_arguments(
     """Return topics and the directory of the log, which may be the last argument.
 
     Raises:
-        Problem: the directory is missing.
+        CliError: the directory is missing.
     """
     if folder is not None:
         return tuple(arguments) or ("",), folder
@@ -370,7 +370,7 @@ def _parse_sync(text: str) -> Sync:
     """Return a mode of durability.
 
     Raises:
-        Problem: there is no such mode.
+        CliError: there is no such mode.
     """
     if text in get_args(Sync):
         return cast(Sync, text)
@@ -382,7 +382,7 @@ def parse_retention(text: str) -> Retention | None:
     """Return a retention such as `bytes=1000000,records=1000,seconds=3600`.
 
     Raises:
-        Problem: the text has another form.
+        CliError: the text has another form.
     """
     if not text:
         return None

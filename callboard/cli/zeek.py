@@ -208,7 +208,7 @@ def _parse_address(text: str) -> tuple[str, int]:
     """Return host and port.
 
     Raises:
-        Misuse: the text has another form.
+        UsageError: the text has another form.
     """
     from callboard.configuration import host_port
 

@@ -250,7 +250,7 @@ def header_pairs(headers: Headers) -> tuple[tuple[str, str], ...]:
     """Return headers as a hashable value.
 
     Raises:
-        InvalidRecord: they do not map texts to texts.
+        InvalidRecord: the headers do not map texts to texts.
     """
     return tuple(sorted(_headers(headers).items()))
 

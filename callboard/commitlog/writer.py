@@ -282,7 +282,8 @@ class Writer:
         """Raise if this thread is in another call of this writer.
 
         Raises:
-            LogInUse: it is, for example in a finalizer; the call would wait for itself.
+            LogInUse: this thread is in another call, for example in a finalizer; the call would
+                wait for itself.
         """
         if locks.is_owned(self._lock) or locks.is_owned(self._sync_lock):
             reentry.refuse_inside(call, LogInUse)

@@ -146,7 +146,7 @@ def read_values(path: Path, refuse: Refuse, *, takes_json: bool = False) -> dict
         takes_json: whether the file may be JSON.
 
     Raises:
-        Exception: from `refuse`: the file cannot be read or is malformed.
+        Exception: the error from `refuse`: the file cannot be read or is malformed.
     """
     kind = "JSON" if takes_json and path.suffix != ".toml" else "TOML"
     step = f"give the path of a {'JSON or TOML' if takes_json else 'TOML'} file"
@@ -183,7 +183,7 @@ def check_values(
         labels: names for keys whose values are not from the file: an option, a variable.
 
     Raises:
-        Exception: from `refuse`, with a line for each mistake.
+        Exception: the error from `refuse`, with a line for each mistake.
     """
     folder = Path() if path is None else path.parent
     try:
@@ -261,7 +261,7 @@ def check_whole(
         source: the name of the configuration in each line.
 
     Raises:
-        Exception: from `refuse`, with a line for each mistake.
+        Exception: the error from `refuse`, with a line for each mistake.
     """
     lines: list[str] = []
     remaining = copy.deepcopy(dict(values))

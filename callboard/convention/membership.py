@@ -366,7 +366,7 @@ class Membership:
         """Create an actor for another system.
 
         Raises:
-            NotSpawnable: it is from a loaded source, or its class is not available here.
+            NotSpawnable: the class is from a loaded source, or is not available here.
         """
         system = self._system
         module, _, name = str(order.actor_class).rpartition(".")
@@ -479,7 +479,7 @@ def convention_endpoints(value: Any) -> list[Endpoint]:
     """Parse the capability: `host:port`, `(host, port)`, or a list of these.
 
     Raises:
-        InvalidAddress: it has another form.
+        InvalidAddress: the capability has another form.
     """
     return list(_read(value)) if value else []
 

@@ -37,7 +37,7 @@ class Create:
 
     Attributes:
         actor_class: `module.Class`; the module must be imported already.
-        requirements: for the class's check and its `__init__`.
+        requirements: the requirements passed to the class's check and to its `__init__`.
         source_hash: always refused: sources belong to the system that loaded them.
         global_name: the global name to hold; if it is held already, the reply is its holder.
         parent: the creator; when its node is lost, the actor is asked to exit.

@@ -72,7 +72,7 @@ class AnalysisResult:
     Attributes:
         missing: why there is no result; empty if there is one.
         levels: times in seconds, and levels of one metric.
-        quantiles: for each window its start, the median and the 99th percentile.
+        quantiles: the start, the median and the 99th percentile of each window.
         strange: times of the anomalies of that metric.
         picture: the path of a page with the chart.
         title: title of the chart.

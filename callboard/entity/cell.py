@@ -489,7 +489,8 @@ class EntityCell(Cell):
         """Raise unless the current handler may change reminders.
 
         Raises:
-            NotPersistable: it may not, or the type is hosted without state.
+            NotPersistable: the handler may not change reminders, or the type is hosted without
+                state.
         """
         self._check_writing(method)
         if not self.type_is_kept:
@@ -504,7 +505,7 @@ class EntityCell(Cell):
         """Raise unless the current handler may write.
 
         Raises:
-            NotPersistable: it is read-only, or no handler of this entity runs.
+            NotPersistable: the handler is read-only, or no handler of this entity runs.
         """
         if self.is_reading:
             msg = f"{self.ref}: a read-only handler called {method}(); remove read_only=True"

@@ -191,7 +191,7 @@ class Entity(Actor):
 
         Raises:
             NotPersistable: no `@event` method applies it, or no handler that may write runs.
-            NotSerializable: it holds a value that cannot be stored.
+            NotSerializable: the event contains a value that cannot be stored.
         """
         self.context.persist(event)
 
@@ -200,7 +200,7 @@ class Entity(Actor):
 
         Raises:
             NotPersistable: `state` is missing, or no handler that may write runs.
-            NotSerializable: it holds a value that cannot be stored.
+            NotSerializable: the state contains a value that cannot be stored.
         """
         self.context.save()
 
@@ -220,8 +220,8 @@ class Entity(Actor):
         reminder of the same name.
 
         Args:
-            name: of the reminder, a text of 1 to 256 bytes.
-            message: for the entity, as if sent with `tell`.
+            name: the name of the reminder, a text of 1 to 256 bytes.
+            message: the message to the entity, delivered as if sent with `tell`.
             after: seconds until then, by the database's clock; `every` by default.
             every: seconds between repetitions, until it is forgotten; repetitions that were
                 missed arrive as one.
@@ -371,8 +371,8 @@ def checked_key(key: object, label: str = "key") -> str:
     """Return a valid key, or another name of 1 to 256 bytes.
 
     Raises:
-        WrongArgument: it is not a text.
-        WrongValue: it is empty, too long, or not valid in UTF-8.
+        WrongArgument: the key is not a text.
+        WrongValue: the key is empty, too long, or not valid in UTF-8.
     """
     if type(key) is not str:
         msg = f"a {label} is a text, such as 'u-17', not {safe_repr(key):.80}"

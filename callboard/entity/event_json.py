@@ -163,7 +163,7 @@ class EventSerializer:
         """Return the registered type of an event.
 
         Raises:
-            NotSerializable: its class is not a registered dataclass or named tuple.
+            NotSerializable: the value's class is not a registered dataclass or named tuple.
         """
         cls = type(event)
         kind = self._codec.registry.type_of(cls)
@@ -208,7 +208,7 @@ class EventSerializer:
         """Return a value as JSON.
 
         Raises:
-            NotSerializable: it cannot be serialized.
+            NotSerializable: the value cannot be serialized.
         """
         try:
             return _Encode(self._plain(value))
@@ -352,7 +352,7 @@ class EventSerializer:
         """Return a copy of a value, independent of later changes.
 
         Raises:
-            NotSerializable: it cannot be serialized.
+            NotSerializable: the value cannot be serialized.
         """
         if type(value) in IMMUTABLE:
             return value

@@ -170,7 +170,7 @@ class EntityHost:
             node: the parts of the node that it uses.
             hosted: the type.
             router: forwards held messages of slots that other nodes own.
-            membership: of the node in the table of the type.
+            membership: the node's membership in the table of the type.
         """
         runtime = node.runtime
         self.runtime, self.form, self.type = runtime, node.form, hosted.kind
@@ -300,7 +300,7 @@ class EntityHost:
         active.
 
         Args:
-            key: of the entity.
+            key: the key of the entity.
             message: one of the batch.
             sender: its reply.
             refused: slots whose messages were refused to that node.
@@ -888,7 +888,7 @@ class EntityHost:
 
         Raises:
             NotPersistable: the class has no `@event` method for it.
-            NotSerializable: its class is not a registered dataclass or named tuple.
+            NotSerializable: the value's class is not a registered dataclass or named tuple.
         """
         apply = self.type.applier(event)
         kind = self.form.kind_of(event)

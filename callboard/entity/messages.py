@@ -54,12 +54,12 @@ class EntityMessages:
     `CarriedAnswers`. The batch itself is answered only if it is refused as a whole.
 
     Attributes:
-        type_name: of the entities.
+        type_name: the type name of the entities.
         heads: for each message 21 bytes: the id of the ask (4); 1 for an ask, plus 2 if it is
             urgent (1); the attempt (4); the number of the actor that sent it with `tell`, or 0
             (4); the milliseconds until its deadline, or 2^32 - 1 (4); the bytes of its key (2),
             and of the message (2).
-        keys: in UTF-8, without separators.
+        keys: the keys in UTF-8, without separators.
         bodies: the messages, without separators.
     """
 

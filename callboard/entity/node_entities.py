@@ -95,8 +95,8 @@ class Entities:
         """Create the registry of a node, with no types.
 
         Args:
-            runtime: of the node.
-            runner: of the node.
+            runtime: the runtime of the node.
+            runner: the runner of the node.
             codec: serializer of messages.
             overlay: knows the reachable nodes.
             start: runs a coroutine on the node's loop.

@@ -170,9 +170,9 @@ class Ownership:
         Args:
             node: the parts of the node that the host uses.
             hosted: the type.
-            router: of the type.
+            router: the router of the type.
             leases: calls of the register.
-            lease: of the node, in that register.
+            lease: the node's lease in that register.
             hooks: callbacks into the rest of the node.
         """
         kind, has_fences = hosted.kind, hosted.state is not None

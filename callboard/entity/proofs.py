@@ -41,9 +41,9 @@ class FenceProofs:
         """Start with no answer.
 
         Args:
-            host: of the entities.
-            name: of the type.
-            state: of the type; without one no answer waits.
+            host: the host of the entities.
+            name: the name of the type.
+            state: the state of the type; without a state, no answer waits.
         """
         self._host, self._name, self._state = host, name, state
         self._waiting: list[_Proof] = []

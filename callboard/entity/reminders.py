@@ -78,10 +78,10 @@ class ParkedReminder:
     """A reminder that no host delivers, because its handler has crashed processes.
 
     Attributes:
-        key: of the entity.
-        name: of the reminder.
+        key: the key of the entity.
+        name: the name of the reminder.
         due: when it was due, in UTC.
-        message: for the entity; an `UnreadableValue` if this program cannot read it.
+        message: the message to the entity; an `UnreadableValue` if this program cannot read it.
     """
 
     key: str

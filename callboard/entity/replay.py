@@ -28,7 +28,7 @@ def _saved_state(
     """Return a state that `save()` stored, converted to the current version.
 
     Raises:
-        StateVersion: it was stored by a newer version of the program.
+        StateVersion: the state was stored by a newer version of the program.
     """
     record, fields = form.read_record(snapshot.body)
     latest, version = kind.version_of(*record.names), snapshot.version or 1

@@ -196,8 +196,8 @@ class TypeRouter:
         """Create a router that knows no table.
 
         Args:
-            runtime: of the node.
-            type_name: of the entities.
+            runtime: the runtime of the node.
+            type_name: the type name of the entities.
             deliver_here: delivers a message to this node's own host; returns False if the host
                 does not serve the slot.
             nodes: returns the reachable nodes.

@@ -95,8 +95,8 @@ class Inbound:
         """Start with no refusal.
 
         Args:
-            runtime: of the node.
-            hosts: of the node, by type.
+            runtime: the runtime of the node.
+            hosts: the hosts on the node, by type.
             router: returns the router of a type.
             table: returns the table of a type for a refusal.
         """

@@ -72,7 +72,7 @@ def _compare(
     """Check that a handler which changed the state has persisted something.
 
     Raises:
-        StateNotPersisted: it has not.
+        StateNotPersisted: the handler has persisted nothing.
     """
     cell = actor.context
     if cell.written != written or cell.actor is not actor:

@@ -114,7 +114,7 @@ class Flow:
             attributes: attributes of the BOT, for the handler; JSON values.
             node: an existing node to use; by default the flow makes its own.
             secret: shared secret of the broker's node, if it has one.
-            tls: for the flow's own node, as in `Node(tls=…)`.
+            tls: TLS for the flow's own node, as in `Node(tls=…)`.
 
         Raises:
             FlowRefused: no handler accepted the flow; the text is the reason.

@@ -109,8 +109,9 @@ class ModuleBroker:
         """Make a broker with one reference.
 
         Args:
-            node: for the modules' actors; by default the broker makes one and closes it.
-            name: for people, in the url.
+            node: the node on which the modules' actors run; by default the broker makes one and
+                closes it.
+            name: a name for people, shown in the URL.
         """
         self.node = node or Node(name)
         self._owns_node = node is None
@@ -201,9 +202,9 @@ class ModuleBroker:
 
         Args:
             module: a class or another factory of modules; or a module.
-            args: for its `create`.
-            name: for people; any text.
-            options: of the module.
+            args: arguments for the module's `create`.
+            name: a name for people; any text.
+            options: the options of the module.
             where: its actor runs: None for the node's thread, unless its options or class say
                 that it is detached; `"thread"` for a separate thread; or another node.
 
@@ -265,9 +266,10 @@ class ModuleBroker:
         """Start a module; in a handler, return before it has started.
 
         Raises:
-            ModuleFailed: its `start` raised; its policy decides whether it is restarted.
-            UnknownModule: it is not a module of this broker.
-            ResultTimeout: it takes longer; it continues to start.
+            ModuleFailed: the module's `start` raised; its policy decides whether it is
+                restarted.
+            UnknownModule: the argument is not a module of this broker.
+            ResultTimeout: the module did not start in time; it continues to start.
             WouldBlock: called on the thread of a running event loop; use `astart`.
         """
         refuse_on_loop("start()", "astart()")
@@ -443,7 +445,7 @@ class ModuleBroker:
         Raises:
             MailboxFull: a sink refused it.
             PublishTimeout: a sink had no room in time.
-            TypeError: it is not a message.
+            TypeError: the argument is not a message.
             UnknownModule: the source is not a module of this broker.
         """
         if message.__class__ is not Message:

@@ -58,7 +58,8 @@ class Loader(reading.StrictTable):
 
     Attributes:
         type: one of `LOADER_TYPES`.
-        configuration: for `python` the folder `path` from which modules are imported.
+        configuration: the loader's settings; for `python` the folder `path` from which modules
+            are imported.
     """
 
     type: str
@@ -95,7 +96,8 @@ def load(loader: Loader, entrypoint: Mapping[str, Any], folder: Path) -> Loaded:
     Args:
         loader: loads the module.
         entrypoint: as in the configuration.
-        folder: of the configuration: Python modules next to it can be imported.
+        folder: the folder of the configuration; Python modules next to the file can be
+            imported.
 
     Raises:
         InvalidEntrypoint: the module cannot be found or loaded.
@@ -225,7 +227,7 @@ class Configuration:
     """A checked configuration.
 
     Attributes:
-        modules: by name, in their order.
+        modules: the modules by name, in their order.
         links: pairs of source and sink, in their order.
         dead_letters: the module that receives dead letters.
     """
@@ -239,7 +241,7 @@ def read_file(path: Path | str) -> dict[str, Any]:
     """Read a JSON file, or a TOML file if its name ends in `.toml`.
 
     Raises:
-        ConfigurationError: it cannot be read, or is malformed.
+        ConfigurationError: the file cannot be read, or is malformed.
     """
     return reading.read_values(Path(path), ConfigurationError, takes_json=True)
 
@@ -255,14 +257,14 @@ def read_configuration(
     """Check a configuration and find its modules.
 
     Args:
-        values: of the file.
+        values: the values in the file.
         source: its name in errors: the file's path.
         folder: the start of relative paths; by default the working directory.
         known: names of existing modules, which links may refer to.
         links: existing links, which must not be repeated.
 
     Raises:
-        ConfigurationError: with all mistakes.
+        ConfigurationError: the configuration has mistakes; the error lists all of them.
     """
     check = _Check(folder or Path.cwd(), known, links, reading.names_in(values, "modules"))
     result: list[Configuration] = []
@@ -279,7 +281,8 @@ def read_configuration_file(path: Path) -> Configuration:
     """Read and check a file, and find its modules.
 
     Raises:
-        ConfigurationError: with all mistakes, and their lines in a TOML file.
+        ConfigurationError: the configuration has mistakes; the error lists all of them, with
+            their lines if it is a TOML file.
     """
     values = read_file(path)
     check = partial(read_configuration, values, source=str(path), folder=path.parent)
@@ -429,7 +432,7 @@ class FileWatch:
         """Watch a file.
 
         Args:
-            path: of the file.
+            path: the path of the file.
             changed: called with the path.
             seen: the `mark_of` the file before it was read; later changes are reported.
         """

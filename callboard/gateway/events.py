@@ -40,10 +40,10 @@ class ModuleStatus:
     """A snapshot of one module.
 
     Attributes:
-        name: in the gateway.
+        name: the module's name in the gateway.
         sources: names of the modules that are linked to it; `*` for all others.
         waiting: messages that wait for it.
-        counters: of all other messages.
+        counters: the counters of all other messages.
         is_started: whether its `start` was called.
         outage: the error of its target or source; empty while it works.
     """

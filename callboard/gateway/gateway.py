@@ -47,8 +47,9 @@ class Gateway(Closing):
         """Make a gateway without modules.
 
         Args:
-            node: for its modules; by default the gateway makes a node and closes it.
-            name: for logs and people.
+            node: the node on which its modules run; by default the gateway makes a node and
+                closes it.
+            name: a name for logs and people.
         """
         require(isinstance(node, Node | None), "Gateway(node) takes a Node", node)
         require(isinstance(name, str), "the name of a gateway is a text", name)
@@ -82,8 +83,8 @@ class Gateway(Closing):
         """Make a gateway from a JSON or TOML file, and start it.
 
         Args:
-            path: of the file; Python modules next to it can be imported.
-            node: for its modules; by default the gateway makes one.
+            path: the path of the file; Python modules next to it can be imported.
+            node: the node on which its modules run; by default the gateway makes one.
             start: whether to call `start`. Without it, callbacks can be registered first.
             watch: whether to reload the file when it changes; a file with mistakes is ignored.
 
@@ -238,14 +239,14 @@ class Gateway(Closing):
             name: unique in the gateway; any text but `*`.
             module: a module class, a module, `package.file:Class`, the name of a ready-made
                 module, or a loader with an entrypoint as in a configuration.
-            args: for its `create`.
-            options: of the module; its messages always wait until it is started.
+            args: arguments for the module's `create`.
+            options: the options of the module; its messages always wait until it is started.
             start: False leaves it to `start_module`, for example until it is linked.
 
         Raises:
             DuplicateModule: there is a module of that name already.
             InvalidEntrypoint: the text or entrypoint does not name a module.
-            ModuleFailed: it could not be created.
+            ModuleFailed: the module could not be created.
         """
         loaded = _loaded(module)
         with self._lock:
@@ -270,7 +271,7 @@ class Gateway(Closing):
 
         Raises:
             UnknownModule: there is no module of that name.
-            ModuleFailed: its `start` raised.
+            ModuleFailed: the module's `start` raised.
         """
         self.broker.start(self._handle(name))
 
@@ -302,7 +303,7 @@ class Gateway(Closing):
         """Link a sink to a source to receive its messages; `"*"` is every other module.
 
         Raises:
-            DuplicateLink: they are linked already.
+            DuplicateLink: the sink and the source are linked already.
             InvalidLink: the sink is `*`.
             UnknownModule: an end is not a module of this gateway.
         """
@@ -344,7 +345,8 @@ class Gateway(Closing):
             configuration: like the contents of a file, or the path of one.
 
         Raises:
-            ConfigurationError: it cannot be used, or names a module that exists already.
+            ConfigurationError: the configuration cannot be used, or names a module that exists
+                already.
             ModuleFailed: a module could not be created.
         """
         self._change(configuration, is_whole=False)
@@ -357,7 +359,7 @@ class Gateway(Closing):
         links.
 
         Raises:
-            ConfigurationError: it cannot be used.
+            ConfigurationError: the new configuration cannot be used.
             ModuleFailed: a module could not be created.
         """
         self._change(configuration, is_whole=True)

@@ -41,7 +41,7 @@ class DeadLetter:
         message: the lost message; None if its bytes were not a message.
         reason: `overflow`, `failed`, `ended`, `corrupt`, or `unconfirmed` (it may have been
             received on a node that was lost).
-        detail: of the reason.
+        detail: details of the reason.
     """
 
     module: str
@@ -70,7 +70,7 @@ class ModuleCounters:
     Attributes:
         received: `receive` returned.
         failed: `receive` raised.
-        lost: by reason, all other messages that are not waiting any longer.
+        lost: the number of all other messages that are no longer waiting, by reason.
         restarts: how often the module's actor was restarted.
         unlinked: messages that it published while it had no sinks.
     """
@@ -122,7 +122,7 @@ class RemotePlace:
     """The place of a module on another node.
 
     Attributes:
-        address: of the node.
+        address: the address of the node.
         module_name: under which the node offers the class of the module.
     """
 

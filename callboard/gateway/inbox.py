@@ -59,7 +59,7 @@ class Inbox:
     """The queue of one module.
 
     Attributes:
-        name: of the module, for errors.
+        name: the name of the module, for errors.
         bounds: its size, and the policy for frames that do not fit.
         on_lost: called with each lost frame, the reason and details, on the thread that lost
             it.
@@ -103,7 +103,7 @@ class Inbox:
         """Append a frame, or apply the policy if it does not fit.
 
         Raises:
-            MailboxFull: it was refused.
+            MailboxFull: the policy refused the frame.
             PublishTimeout: there was no room for `timeout` seconds.
         """
         if (self.handed or self._is_inside()) and self._must_hand_over():

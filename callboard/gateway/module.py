@@ -141,7 +141,7 @@ class ModuleArguments(StrictTable):
         """Check arguments.
 
         Raises:
-            InvalidArguments: with all mistakes.
+            InvalidArguments: the arguments have mistakes; the error lists all of them.
         """
         try:
             return cls.model_validate(dict(args))
@@ -168,9 +168,9 @@ class ModuleActor(SystemActor):
         """Make and create the module.
 
         Args:
-            name: of the module.
+            name: the name of the module.
             factory: makes it.
-            args: for its `create`.
+            args: arguments for the module's `create`.
             publish: sends a message to all linked modules; from any thread.
 
         Raises:

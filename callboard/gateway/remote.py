@@ -40,7 +40,7 @@ def read_place(entrypoint: Mapping[str, Any]) -> RemotePlace:
     """Read the address of a node, and the name of an offered class.
 
     Raises:
-        InvalidEntrypoint: one of them is missing or malformed.
+        InvalidEntrypoint: the address or the name is missing or malformed.
     """
     for key in entrypoint:
         if key not in _KEYS:
@@ -248,7 +248,7 @@ def offer_module(node: Node, module_class: type[Module], name: str = "") -> str:
     """Allow gateways on other nodes to run modules of a class here; return its name.
 
     Raises:
-        TypeError: it is not a module class.
+        TypeError: the argument is not a module class.
     """
     candidate: Any = module_class
     if not isinstance(candidate, type) or not issubclass(candidate, Module):

@@ -195,9 +195,9 @@ class SpooledInbox(Inbox):
     """The queue of a module, on disk.
 
     Attributes:
-        folder: of the queue.
+        folder: the folder of the queue.
         broker: the url of the module's broker: a folder belongs to one module.
-        mode: of the folder if it is new, as of `CommitLog`.
+        mode: the mode of the folder if it is new, as for `CommitLog`.
     """
 
     folder: Path

@@ -52,7 +52,7 @@ class Written(NamedTuple):
 
     Attributes:
         promise: the reply to the request.
-        told: for each append, its offset or its refusal.
+        told: the offset of each append, or its refusal.
         is_group: whether the reply is the whole list, else its only item.
         published: records to publish after the sync.
     """
@@ -266,7 +266,7 @@ class AppendServer(SystemActor):
         """Check that a log exists here and that the asker may append to it.
 
         Raises:
-            CallboardError: it does not exist, or the asker lacks the right.
+            CallboardError: the log does not exist, or the asker lacks the right.
         """
         peer = self.context.sender_node
         rights = self._overlay.rights(peer)

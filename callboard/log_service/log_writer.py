@@ -243,7 +243,7 @@ class LogWriter(NumberedWriter):
         not have it before.
 
         Raises:
-            LogFailed: that node has no endpoint, or this node lacks the right to publish.
+            LogFailed: the log's node has no endpoint, or this node lacks the right to publish.
             LogError: as for `append`.
         """
         self._room.acquire()

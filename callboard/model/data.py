@@ -530,7 +530,7 @@ def refuse_depth(depth: int) -> None:
     """Check that a container at this depth may have members.
 
     Raises:
-        InvalidData: it is nested as deep as `DEPTH_LIMIT`.
+        InvalidData: the container is nested as deep as `DEPTH_LIMIT`.
     """
     if depth >= DEPTH_LIMIT:
         msg = f"data is nested deeper than {DEPTH_LIMIT} containers"

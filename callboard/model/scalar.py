@@ -12,7 +12,7 @@ def whole_number(value: object, what: str) -> int:
     """Return `value` as a plain int.
 
     Raises:
-        UnsupportedData: it is a bool or not an int; the message starts with `what`.
+        UnsupportedData: `value` is a bool or not an int; the message starts with `what`.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         msg = f"{what} is an int, not {type(value).__name__}"

@@ -157,7 +157,7 @@ def load_configuration(
         environment: environment variables; those of the process by default.
 
     Raises:
-        InvalidConfiguration: with all mistakes.
+        InvalidConfiguration: the configuration has mistakes; the error lists all of them.
     """
     values = {} if path is None else reading.read_values(path, InvalidConfiguration)
     labels: dict[str, str] = {}

@@ -85,7 +85,7 @@ def load_permissions(path: Path) -> PeerPermissions:
     """Read a permissions file.
 
     Raises:
-        InvalidConfiguration: with all mistakes.
+        InvalidConfiguration: the file has mistakes; the error lists all of them.
     """
     values = reading.read_values(path, InvalidConfiguration)
     contents = reading.check_values(PermissionsFile, values, InvalidConfiguration, path)

@@ -97,8 +97,8 @@ def check_store_name(name: object) -> None:
     """Check the name of a store.
 
     Raises:
-        WrongArgument: it is not a text.
-        WrongValue: it is empty.
+        WrongArgument: the name is not a text.
+        WrongValue: the name is empty.
     """
     if not isinstance(name, str):
         msg = "the name of a store must be a text"

@@ -136,7 +136,7 @@ def slices_fit(
     """Merge several sorted lists as `share`, if only a slice of each list is known.
 
     Args:
-        slices: for each list the number of rows before the slice, the keys of the slice, and
+        slices: for each list, the number of rows before the slice, the keys of the slice, and
             the number of all rows.
         window: the page of the merged list.
 

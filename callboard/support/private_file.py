@@ -24,7 +24,7 @@ def check_mode(mode: object) -> int | None:
     """Return the mode of a folder from a user; None for the default.
 
     Raises:
-        ValueError: with this mode the user could not use the folder.
+        ValueError: the user could not use the folder with this mode.
     """
     if mode is None:
         return None
@@ -39,7 +39,7 @@ def check_file_mode(mode: object) -> int | None:
     """Return the mode of a file from a user; None for the default.
 
     Raises:
-        ValueError: with this mode the user could not use the file.
+        ValueError: the user could not use the file with this mode.
     """
     if mode is None:
         return None

@@ -108,7 +108,7 @@ class DoorClaim:
             reaches: returns whether this node reaches the peer.
 
         Raises:
-            DoorTaken: this node has a claim to the peer already.
+            DoorTaken: this node already has a claim to the peer.
         """
         self.peer_key = peer_key
         self.state = DoorState.CLAIMING

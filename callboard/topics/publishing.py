@@ -64,7 +64,7 @@ class TopicPublishing:
         Raises:
             InvalidTopic: the topic is not text, or too long.
             EndpointError: the value does not belong to the data model.
-            WouldBlock: it would have to wait, on the thread of a running event loop.
+            WouldBlock: the call would have to wait, on the thread of a running event loop.
         """
         if type(topic) is not str:
             topic = checked_topic(topic)

@@ -157,7 +157,7 @@ class Broker14Session:
     """The machine of one connection.
 
     Attributes:
-        state: of the connection.
+        state: the state of the connection.
         peer: the peer's node; None until it is known.
         topics: our filter as last sent.
         waiting: bytes that wait for credit.

@@ -68,7 +68,7 @@ class OpenStream(NamedTuple):
     """The peer opens a stream.
 
     Attributes:
-        slot: of the source.
+        slot: the slot of the source.
         topics: the source's filter, in the acceptor's stream; None in the dialer's.
     """
 
@@ -179,7 +179,7 @@ class StreamPair:
         """Read a message from the sink of our stream.
 
         Raises:
-            MalformedPayload: it is not a valid message of that stream.
+            MalformedPayload: the data is not a valid message of that stream.
         """
         slot = self._read_slots(reader, self.source)
         tag = reader.number(1)
@@ -208,7 +208,7 @@ class StreamPair:
         """Read a message from the source of the peer's stream, up to a batch's messages.
 
         Raises:
-            MalformedPayload: it is not a valid message of that stream.
+            MalformedPayload: the data is not a valid message of that stream.
         """
         slot = self._read_slots(reader, self.sink)
         if slot != self.their_source:
@@ -254,7 +254,7 @@ def read_open(reader: CafReader) -> OpenStream:
     """Read a message that opens a stream.
 
     Raises:
-        MalformedPayload: it is not one in Broker's form.
+        MalformedPayload: the message does not have Broker's form.
     """
     slot, types = reader.number(2), reader.types()
     if types == _FIRST:

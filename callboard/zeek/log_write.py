@@ -105,8 +105,8 @@ class LogField(NamedTuple):
 
     Attributes:
         name: such as `id.orig_h`.
-        type: of its values.
-        subtype: of the items of a set or vector.
+        type: the type of the field's values.
+        subtype: the subtype of the items of a set or vector.
         is_optional: whether records may lack it.
     """
 
@@ -137,8 +137,8 @@ class LogHeader:
         stream: Zeek's name of the log: `Conn::LOG`.
         writer: Zeek's writer for it: `Log::WRITER_ASCII`.
         filter: the filter of the stream that chose the path: `default`.
-        path: of the log: `conn`.
-        fields: of each record.
+        path: the path of the log, such as `conn`.
+        fields: the fields of each record.
     """
 
     stream: str
@@ -232,7 +232,7 @@ def _read_layout(payload: bytes) -> _Layout:
     """Read names and fields.
 
     Raises:
-        InvalidData: they are invalid, or there are too many.
+        InvalidData: the names and fields are invalid, or there are too many.
     """
     stream, offset = _name(payload, 0)
     writer, offset = _name(payload, offset)
@@ -524,12 +524,12 @@ def encode_log_write(
     """Return a log-write message as Zeek sends it.
 
     Args:
-        path: of the log.
-        fields: of each row.
+        path: the path of the log.
+        fields: the fields of each row.
         rows: values in the order of the fields, None for an absent one: numbers, texts or
             bytes, addresses and networks of `ipaddress` or as texts, a port as its number or
             with a protocol, `(53, 2)`; times and intervals in seconds.
-        stream: of the log; by default Zeek's name for that path.
+        stream: the stream of the log; by default Zeek's name for that path.
         writer: Zeek's writer.
         log_filter: name of the filter.
 

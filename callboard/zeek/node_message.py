@@ -50,7 +50,7 @@ class CommandMessage(NamedTuple):
     """A store command.
 
     Attributes:
-        topic: of a store's masters or clones.
+        topic: the topic of a store's masters or clones.
         content: its bytes, which were validated.
         ttl: links that it may still cross.
     """

@@ -314,7 +314,7 @@ class PeeringSession:
     """One connection.
 
     Attributes:
-        state: of the connection.
+        state: the state of the connection.
         peer: id of the peer, 16 bytes; empty until it is known.
         topics: the peer's current filter.
         sent_filter: our filter as last sent.

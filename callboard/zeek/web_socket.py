@@ -151,7 +151,7 @@ class ZeekClientSession:
     Attributes:
         topics: the filter that was sent.
         endpoint: the peer's name, from its ack.
-        version: of the peer, from its ack.
+        version: the version of the peer, from its ack.
     """
 
     def __init__(
@@ -345,7 +345,7 @@ class Guest:
     """The sender of an accepted request.
 
     Attributes:
-        name: of its token or certificate; empty if none was required.
+        name: the name in the guest's token or certificate; empty if none was required.
         application: name that it sent.
     """
 

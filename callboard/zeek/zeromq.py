@@ -143,7 +143,7 @@ class ZeroMqNode:
     """The state of one node.
 
     Attributes:
-        id: of this node; the sender of its publications.
+        id: the id of this node; the sender of its publications.
         member: its name as a member; empty for a node that is not visible.
         linked: whether a mark has come back since the last lost connection.
         own: received messages from our overlay, which has them already.
@@ -165,7 +165,7 @@ class ZeroMqNode:
         """Start without a link.
 
         Args:
-            id: of this node.
+            id: the id of this node.
             is_ours: whether a sender is another node of our overlay.
             member: its name as a member.
             form: format of published values.

@@ -90,8 +90,8 @@ class Lifetimes:
         """Start without proxies.
 
         Args:
-            runtime: of the node.
-            routes: to other nodes.
+            runtime: the runtime of the node.
+            routes: the routes to other nodes.
             pace: creates the proxies.
             proxy_limit: proxies of actors here that one other node may hold.
         """
@@ -174,7 +174,7 @@ class Lifetimes:
         """Handle a `down_message`: a remote actor ended.
 
         Raises:
-            MalformedPayload: its payload breaks the layout.
+            MalformedPayload: the frame's payload breaks the layout.
         """
         number, reason, detail = read_down(frame)
         proxy = self.proxy_of(frame.source, number)

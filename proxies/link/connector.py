@@ -81,9 +81,9 @@ class LinkOptions:
     """Settings shared by the links of one node.
 
     Attributes:
-        node_id: of the node.
+        node_id: the id of the node.
         access: authentication of links; each dialed link proves one of its secrets.
-        tls: for connections that this node dials; None for plain ones.
+        tls: TLS for connections that this node dials; None for plain ones.
         limits: limits for peers.
         state: the node's description, sent to each peer after its proof.
         limited_state: the description for a peer that may not send to all of the node.
@@ -256,7 +256,7 @@ class Connector:
         """Return the permissions of a peer.
 
         Raises:
-            AuthenticationFailed: it has the id of another node.
+            AuthenticationFailed: the peer has the id of another node.
         """
         standing = permissions.admit(secret_name, certified)
         objection = standing and self._user.objection(peer, standing)

@@ -69,7 +69,7 @@ class Limits:
         """Check the values.
 
         Raises:
-            ValueError: one is less than 1, and does not stand for no limit.
+            ValueError: a value is less than 1, and is not the value for no limit.
         """
         check_numbers(self)
         for field in fields(self):

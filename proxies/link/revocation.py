@@ -47,7 +47,7 @@ def read_lists(text: bytes) -> Revocations:
     """Return the content of lists in PEM format.
 
     Raises:
-        ValueError: it is not a list.
+        ValueError: the content is not a list in PEM format.
     """
     revocations = Revocations()
     for block in re.finditer(_LIST, text):

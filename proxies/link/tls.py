@@ -172,7 +172,7 @@ def read_file(path: FilePath, label: str) -> bytes:
     """Return the content of a file of the owner's choice, following links.
 
     Raises:
-        TlsError: it cannot be read, or is a pipe or a device, which might block.
+        TlsError: the file cannot be read, or is a pipe or a device, which might block.
     """
     try:
         return read_user_file(path)
@@ -185,7 +185,7 @@ def fixed_context(context: ssl.SSLContext, *, listens: bool) -> ssl.SSLContext:
     """Return a context of the user.
 
     Raises:
-        TlsError: it is for the other direction.
+        TlsError: the context is for the other direction.
     """
     unfit, step = (
         (ssl.PROTOCOL_TLS_CLIENT, "can only dial; pass listen(tls=…) one that can listen")

@@ -45,7 +45,7 @@ class TlsSocket:
 
         Args:
             sock: the socket.
-            context: of the port or of the node's dials.
+            context: the TLS context of the port, or of the node's dials.
             host: the name that was dialed; None on an accepted connection.
 
         Raises:
@@ -120,7 +120,7 @@ class TlsSocket:
         """Continue the handshake; return the events to wait for, 0 when it is over.
 
         Raises:
-            OSError: it failed; `strerror` has the reason and a remedy.
+            OSError: the handshake failed; `strerror` has the reason and a remedy.
         """
         with self._lock:
             try:

@@ -23,7 +23,7 @@ class Wiring:
     """Settings shared by the wires of one node.
 
     Attributes:
-        turns: of the node's runner.
+        turns: the turns of the node's runner.
         deliver: called with the frames of a read.
         carry_out: carries out effects of a link.
         limits: limits for the input of one link.

@@ -271,7 +271,7 @@ class Group(Callee[A]):
             priority: "high" goes before all normal messages that wait in the mailbox.
 
         Raises:
-            NotSerializable: the member is remote and the message cannot travel.
+            NotSerializable: the member is remote and the message cannot be serialized.
         """
         try:
             ref = self.pick(message)
@@ -354,8 +354,8 @@ class Group(Callee[A]):
             items: the messages, consumed as needed.
             limit: concurrent asks over all members.
             timeout: seconds of each ask.
-            retries: of each ask, as for `ask`.
-            backoff: of each ask.
+            retries: how often each ask is retried, as for `ask`.
+            backoff: the backoff between the retries of each ask.
 
         Raises:
             WrongArgument: the items are not messages, or the limit is not a number.

@@ -112,7 +112,7 @@ def secret_bytes(secret: Secret) -> bytes:
     """Return a shared secret as bytes.
 
     Raises:
-        ValueError: it is empty.
+        ValueError: the secret is empty.
     """
     require(isinstance(secret, str | bytes), "a secret is a text or bytes", secret)
     if not secret:

@@ -121,8 +121,8 @@ class CreditSender:
         `is_handed`: it was deferred by a call inside this one, and is next.
 
         Raises:
-            NotSerializable: it holds something that cannot travel.
-            MessageTooLarge: it is larger than the receiver accepts.
+            NotSerializable: the message contains something that cannot be serialized.
+            MessageTooLarge: the message is larger than the receiver accepts.
             LinkFull: the next hop does not read, or too many messages wait.
             MailboxFull: too many messages wait, and the sender must not.
         """
@@ -246,7 +246,7 @@ class CreditSender:
         """Refuse a message without room in the queue.
 
         Raises:
-            MailboxFull: it is not an ask, so that only the caller can be informed.
+            MailboxFull: the message is not an ask, so that only the caller can be informed.
         """
         self._runtime.counters.overflows += 1
         error = MailboxFull(

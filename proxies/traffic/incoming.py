@@ -180,8 +180,8 @@ class RemoteAsker(Reply):
         """Serialize an answer in its current state, and return a function that sends it.
 
         Raises:
-            NotSerializable: it holds something that cannot travel.
-            MessageTooLarge: it is larger than the asker accepts.
+            NotSerializable: the answer contains something that cannot be serialized.
+            MessageTooLarge: the answer is larger than the asker accepts.
         """
         return partial(self._send, self._outgoing.encode(value))
 
@@ -402,7 +402,7 @@ class Backlog:
     """The unprocessed rest of one link's read. The link is not read until it is processed.
 
     Attributes:
-        frames: in the order of arrival.
+        frames: the frames in the order of arrival.
         work: the remaining steps of a control frame that is partly processed.
     """
 
@@ -740,7 +740,7 @@ class Incoming:
         """Complete the ask that a response answers.
 
         Raises:
-            LargePayload: it is to be decoded in slices; nothing was changed.
+            LargePayload: the response is to be decoded in slices; nothing was changed.
         """
         data, source, payload = frame[2], frame[3], frame[7]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
@@ -827,7 +827,7 @@ class Incoming:
         """Complete the asks that a batch of answers belongs to.
 
         Raises:
-            MalformedPayload: it is not a batch, or has another number of answers.
+            MalformedPayload: the payload is not a batch, or has another number of answers.
         """
         if not isinstance(carrier, CarriedAnswers):
             msg = f"an answer to no ask: a {type(carrier).__qualname__:.80}"

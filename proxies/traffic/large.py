@@ -69,8 +69,8 @@ class Reading:
         """Return the decoded message.
 
         Raises:
-            RemoteProtocolError: it is malformed.
-            RunsUserCode: it must be decoded elsewhere.
+            RemoteProtocolError: the message is malformed.
+            RunsUserCode: the message must be decoded elsewhere.
         """
         if self.runs_code:
             raise RunsUserCode

@@ -146,7 +146,7 @@ class Outgoing:
         """Send a message to a proxy's actor: serialize, count, write.
 
         Args:
-            proxy: of the actor.
+            proxy: the proxy of the actor.
             message: the message.
             sender: its sender.
             payload: the serialized message, if it is serialized already.
@@ -155,8 +155,8 @@ class Outgoing:
             is_handed: it was deferred by a call inside this one, and is next.
 
         Raises:
-            NotSerializable: it holds something that cannot travel.
-            MessageTooLarge: it is larger than the receiver accepts.
+            NotSerializable: the message contains something that cannot be serialized.
+            MessageTooLarge: the message is larger than the receiver accepts.
             LinkFull: the next hop does not read.
         """
         if payload is None:
@@ -279,8 +279,8 @@ class Outgoing:
         """Serialize a message.
 
         Raises:
-            NotSerializable: it holds something that cannot travel.
-            MessageTooLarge: it is larger than the receiver accepts.
+            NotSerializable: the message contains something that cannot be serialized.
+            MessageTooLarge: the message is larger than the receiver accepts.
         """
         try:
             if message.__class__ is Envelope:
@@ -356,11 +356,11 @@ class Outgoing:
     # --- answers ---
 
     def respond(self, node: bytes, number: int, message_id: int, value: Any) -> None:
-        """Answer an ask from another node; an answer that cannot travel fails it."""
+        """Answer an ask from another node; an answer that cannot be serialized fails it."""
         self.respond_encoded(node, number, message_id, self.payload_of(node, value))
 
     def payload_of(self, node: bytes, value: Any) -> bytes:
-        """Serialize an answer to a node; if it cannot travel, serialize that error instead."""
+        """Serialize an answer to a node; if that fails, serialize that error instead."""
         if value.__class__ is ActorRef and value.is_local:
             self._runtime.post(self.on_answered, node, value.actor_id)
         try:

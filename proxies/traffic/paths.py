@@ -127,7 +127,7 @@ class Paths:
         """Handle a `routing_update` of a neighbor; return the remaining steps, or None.
 
         Raises:
-            RemoteProtocolError: its payload breaks the layout.
+            RemoteProtocolError: the frame's payload breaks the layout.
         """
         steps = self._take_parts(NodeId(frame.source), frame.payload)
         next(steps)
@@ -362,7 +362,7 @@ def describe_node(name: str, *, is_tool: bool, is_limited: bool = False) -> byte
     """Return the description of a node that is sent when a link is established.
 
     Args:
-        name: of the node.
+        name: the name of the node.
         is_tool: whether it only inspects and asks.
         is_limited: whether the peer may not send to all of it.
     """

@@ -35,7 +35,7 @@ def source_of(actor_class: type) -> ClassSource:
     """Return the source of a class.
 
     Raises:
-        NotSpawnable: it is local to a function, or was defined without a file.
+        NotSpawnable: the class is local to a function, or was defined without a file.
     """
     name = actor_class.__qualname__
     if "<locals>" in name:
@@ -84,7 +84,8 @@ def _executed(path: str) -> ModuleType:
     """Execute a file as a module, once.
 
     Raises:
-        NotSpawnable: it raised an error; it may do work that only the program itself should.
+        NotSpawnable: the file raised an error; it may do work that only the program itself
+            should.
     """
     module = _EXECUTED.get(path)
     if module is None:

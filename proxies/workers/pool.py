@@ -363,7 +363,7 @@ class WorkerPool:
         """Wait until all workers are running.
 
         Raises:
-            WorkerFailed: one ended instead, or took too long.
+            WorkerFailed: a worker ended instead, or took too long.
         """
         for worker in self._workers:
             late = f"worker {worker.name} did not start within {START_TIME:g} s"

@@ -15,7 +15,7 @@ def serve(options: DashboardOptions) -> None:
     """Link with the cluster and serve the dashboard until a signal.
 
     Raises:
-        Problem: the extra is missing, or the port cannot be opened.
+        CliError: the extra is missing, or the port cannot be opened.
     """
     from callboard.dashboard import DashboardError, DashboardServer
 

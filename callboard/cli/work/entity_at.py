@@ -27,7 +27,7 @@ def past_of(
     """Return the state of an entity after an event.
 
     Raises:
-        Problem: there is no such event, or the class cannot apply the events.
+        CliError: there is no such event, or the class cannot apply the events.
     """
     cls = None if code is None else _class_of(load_app(code), name, code)
     last = view.last_number(name, key)
@@ -57,7 +57,7 @@ def _events(view: "SqlView", name: str, key: str, after: int, number: int) -> li
     """Return the events of a key after one number, up to another.
 
     Raises:
-        Problem: some of them were deleted.
+        CliError: some of the events were deleted.
     """
     events: list[StoredEvent] = []
     while after < number:
@@ -75,7 +75,7 @@ def _class_of(module: "ModuleType", name: str, path: Path) -> type[Entity]:
     """Return the class of a type in a file.
 
     Raises:
-        Misuse: the file has no such class.
+        UsageError: the file has no such class.
     """
     classes = [
         entity_class
@@ -97,7 +97,7 @@ def _replayed(
     """Return the public attributes of an entity after applying events.
 
     Raises:
-        Problem: its class cannot be created, or cannot apply them.
+        CliError: the entity's class cannot be created, or cannot apply the events.
     """
     form = EventSerializer(PayloadCodec(DEFAULT_REGISTRY))
     try:

@@ -46,7 +46,7 @@ def hosted_type(
     """Return type and key of an entity that a cluster hosts; without `is_key`, only a type.
 
     Raises:
-        Problem: its type is not hosted, or is ambiguous.
+        CliError: the entity's type is not hosted, or is ambiguous.
     """
     parts = entity_parts(key) if key.startswith(PREFIX) else None
     if parts is not None:
@@ -71,7 +71,7 @@ def owner_of(
     """Return the owner of a slot, and its data about the slot; wait while the slot moves.
 
     Raises:
-        Problem: the slot has no owner for some seconds.
+        CliError: the slot has no owner for some seconds.
     """
     limit = time.monotonic() + _OWNER_LIMIT
     while True:
@@ -96,7 +96,7 @@ def move_slots(address: str, request: Wanted, options: ClusterOptions) -> dict[s
     """Request a move of slots, and wait for the new owner; return the moved slots.
 
     Raises:
-        Problem: the host is missing, or the move takes too long.
+        CliError: the host is missing, or the move takes too long.
     """
     keys, slots = request.keys, request.slots
     first = keys[0] if keys else ""
@@ -147,7 +147,7 @@ def _target(hosts: dict[TypeHost, set[int]], name: str, to: str) -> TypeHost | N
     """Return the new host of the slots; None for a move back.
 
     Raises:
-        Misuse: there is no host of that name, or several.
+        UsageError: there is no host of that name, or several.
     """
     if not to:
         return None
@@ -169,7 +169,7 @@ def _await_owner(
     """Wait until a host has the slots.
 
     Raises:
-        Problem: it takes too long.
+        CliError: no host had the slots in time.
     """
     limit = time.monotonic() + MOVE_LIMIT
     while True:

@@ -38,7 +38,7 @@ def configure(file: Path | None, options: dict[str, Any]) -> NodeConfiguration:
     """Return the configuration from a file, the environment and the options.
 
     Raises:
-        Problem: with a line per error.
+        CliErrors: the configuration has errors; there is a line for each.
     """
     try:
         return load_configuration(file, options)
@@ -115,7 +115,7 @@ class _Ends:
         """Report that a supervisor gave up.
 
         Raises:
-            Problem: one did.
+            CliError: a supervisor gave up.
         """
         if self._failures:
             raise CliError(why=self._failures[0], step="see the log for why they ended")
@@ -181,7 +181,7 @@ def peers(config: NodeConfiguration) -> PeerPermissions:
     """Return the rights of the peers, if a file configures them.
 
     Raises:
-        Problem: with a line per error.
+        CliErrors: the configuration has errors; there is a line for each.
     """
     try:
         place = config.permissions
@@ -272,7 +272,7 @@ def complain_unless_clean(report: Drained, who: str, step: str) -> None:
     """Report a drain that did not finish all work.
 
     Raises:
-        Problem: it did not.
+        CliError: the drain did not finish all work.
     """
     if not report.is_clean:
         raise CliError(why=f"{who} was closed at its deadline, {_counts(report)}", step=step)

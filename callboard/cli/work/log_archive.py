@@ -23,14 +23,14 @@ def archive_log(
     """Copy the sealed segments to an archive.
 
     Args:
-        folder: of the log.
+        folder: the folder of the log.
         place: address of the archive.
         retain: how long copies are kept, for `Retention.parse`; empty for ever.
-        options: of the command.
+        options: the options of the command.
         follows: whether to continue until a signal.
 
     Raises:
-        Misuse: the limits are invalid.
+        UsageError: the limits are invalid.
         LogFailed: there is no log, or the store fails.
         LogLocked: another process archives it, or the place holds another log.
     """

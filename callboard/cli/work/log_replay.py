@@ -46,7 +46,7 @@ class LogReplayOptions(JoinOptions):
 
         Raises:
             PipelineError: the speed or the pause is invalid.
-            Problem: no node can be reached, or messages were lost in transit.
+            CliError: no node can be reached, or messages were lost in transit.
         """
         from callboard.pipeline.pace import EventPace, parse_speed
         from callboard.pipeline.queries import seconds_of

@@ -39,14 +39,14 @@ def serve_logs(
     """Serve logs until a signal.
 
     Args:
-        folders: of the logs.
+        folders: the folders of the logs.
         listen: `HOST:PORT`.
         permissions: file of secrets and rights; None permits reading to all.
         tls: folder of the certificate; None for no TLS.
-        options: of the command.
+        options: the options of the command.
 
     Raises:
-        Problem: an argument is invalid, or the port cannot be opened.
+        CliError: an argument is invalid, or the port cannot be opened.
         LogFailed: a folder has no log.
         ExtraMissing: pyarrow is not installed.
     """
@@ -93,7 +93,7 @@ class _Readers:
         """Read the file.
 
         Raises:
-            Problem: with a line per error.
+            CliErrors: the options have errors; there is a line for each.
         """
         self._file = file
         self._lock = locks.lock("readers of the command log serve", 120)
@@ -160,7 +160,7 @@ def _certificate_of(folder: Path) -> Tls:
     """Return the certificate chain and the key in a folder.
 
     Raises:
-        Misuse: they cannot be read or used.
+        UsageError: the files cannot be read or used.
     """
     chain, key = folder / "certificate.pem", folder / "key.pem"
     tls = Tls(chain, key if key.exists() else None, mutual=False)

@@ -31,7 +31,7 @@ def create(folder: Path) -> list[Path]:
     """Create a project in a new or empty folder; return its files.
 
     Raises:
-        Problem: the name cannot be that of a package, the folder is not empty, it cannot be
+        CliError: the name cannot be that of a package, the folder is not empty, it cannot be
             written, or callboard itself is not installed.
     """
     name = Path(os.path.abspath(folder)).name  # noqa: PTH100  (links may lead in a circle)

@@ -174,7 +174,7 @@ def rows_from(address: str, options: AccessOptions, seconds: float) -> list[dict
     """Return the status rows of all queries that run in the cluster of a node.
 
     Raises:
-        Problem: no query reports in time.
+        CliError: no query reports in time.
     """
     from callboard.topics.hub import Hub
     from callboard.topics.message_queue import MessageQueue

@@ -42,7 +42,7 @@ def replay(
         is_twice: whether it is run twice, and both runs are compared.
 
     Raises:
-        Problem: the seed is unknown, or its test cannot be run.
+        CliError: the seed is unknown, or its test cannot be run.
     """
     target = _find_test(what, test)
     if importlib.util.find_spec("pytest") is None:

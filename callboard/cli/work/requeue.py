@@ -35,7 +35,7 @@ class RequeueOptions(JsonOptions):
         """Requeue the selected letters, and print the result; times are in nanoseconds.
 
         Raises:
-            Problem: no letter is selected.
+            CliError: no letter is selected.
             PipelineError: a log that letters come from is not on this machine.
             LogError: a log cannot be read or written.
         """

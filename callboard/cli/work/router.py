@@ -33,10 +33,10 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
     Args:
         file: its configuration; None for none.
         listen: address for clients, without a file.
-        options: of the command.
+        options: the options of the command.
 
     Raises:
-        Problem: the file has errors, or the router ended.
+        CliError: the file has errors, or the router ended.
     """
     table, config = (None, _default_config(listen)) if file is None else load_config(file)
     set_up_logging(table.log_level if table else "warning")
@@ -66,7 +66,7 @@ def load_config(file: Path) -> tuple["config_file.ConfigTable", RouterConfig]:
     """Return the content of a file, and the configuration made from it.
 
     Raises:
-        Problem: with a line per error.
+        CliErrors: the configuration has errors; there is a line for each.
     """
     from callboard.mqtt.service import config_file
 
@@ -118,7 +118,7 @@ def _default_config(listen: str) -> RouterConfig:
     """Return the configuration of a router without a file.
 
     Raises:
-        Problem: the address is invalid.
+        CliError: the address is invalid.
     """
     config = RouterConfig((ListenerSettings(listen),))
     try:

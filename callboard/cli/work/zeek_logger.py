@@ -57,7 +57,7 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
     """Run a logger until a signal; return the exit code.
 
     Raises:
-        Problem: it cannot start.
+        CliError: the logger cannot start.
     """
     from callboard.kernel.errors import PortUnavailable, PublicAddress
     from callboard.model.errors import EndpointError

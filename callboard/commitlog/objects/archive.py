@@ -211,7 +211,7 @@ class Copier:
         """Check that the store has this log.
 
         Raises:
-            LogLocked: it has another log.
+            LogLocked: the store has another log.
         """
         if manifest.log != self._identity:
             message = (
@@ -224,7 +224,8 @@ class Copier:
         """Check, once, that the store and the folder have the same records.
 
         Raises:
-            LogLocked: they differ: the folder is a copy of another log's, or an older state.
+            LogLocked: the records differ: the folder is a copy of another log's, or an older
+                state.
         """
         if self._is_compared or manifest is None or not manifest.segments:
             self._is_compared = True

@@ -128,7 +128,7 @@ def decode_manifest(data: bytes, number: int, url: str) -> Manifest:
     """Decode a manifest.
 
     Raises:
-        LogCorrupt: it is damaged.
+        LogCorrupt: the manifest is damaged.
         LogFailed: a newer callboard wrote it.
     """
     try:

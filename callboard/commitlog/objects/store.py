@@ -58,7 +58,7 @@ class Objects(Protocol):
         """Return how many seconds an object is older than another, by the store's clock.
 
         Raises:
-            FileNotFoundError: one of them does not exist.
+            FileNotFoundError: one of the objects does not exist.
         """
 
 

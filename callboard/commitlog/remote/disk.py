@@ -92,7 +92,7 @@ def parse_address(text: str, token: str | None = None) -> LogAddress:
     """Parse an address such as `grpc://HOST:PORT/NAME`.
 
     Raises:
-        InvalidOption: it is malformed, or the token would be sent without encryption.
+        InvalidOption: the address is malformed, or the token would be sent without encryption.
     """
     address = _parsed(text, token)
     if address is None or not address.name:
@@ -395,7 +395,7 @@ def load_flight() -> Any:
     """Return the module of Arrow Flight.
 
     Raises:
-        ExtraMissing: it is not installed.
+        ExtraMissing: Arrow Flight is not installed.
     """
     load_pyarrow()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors report its failures

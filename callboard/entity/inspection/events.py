@@ -8,7 +8,7 @@ class EntityTypeHosted:
     """This node has started to host a type of entities.
 
     Attributes:
-        type_name: of the entities.
+        type_name: the type name of the entities.
         state: the place of their events; "" for no state.
     """
 
@@ -21,7 +21,7 @@ class SlotsMoved:
     """This node has gained slots of a type, or lost slots to other nodes.
 
     Attributes:
-        type_name: of the entities.
+        type_name: the type name of the entities.
         gained: number of slots gained.
         lost: number of slots lost.
         owned: number of slots that this node owns after it.
@@ -38,9 +38,9 @@ class SlotFenced:
     """This node wanted to commit or answer, but another node had claimed the slot.
 
     Attributes:
-        type_name: of the entities.
+        type_name: the type name of the entities.
         slot: its number.
-        epoch: of the other node's claim.
+        epoch: the epoch of the other node's claim.
         writer: names the other node's life; "" after a failover of the database.
     """
 

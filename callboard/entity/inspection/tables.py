@@ -32,8 +32,8 @@ class EntityTables:
         """Show the entities of some hosts.
 
         Args:
-            runtime: of the node.
-            hosts: of the node, by type.
+            runtime: the runtime of the node.
+            hosts: the hosts on the node, by type.
             stats: returns the statistics of each hosted type.
         """
         self._runtime, self._hosts, self._stats = runtime, hosts, stats

@@ -58,7 +58,7 @@ def raw_event(stored: StoredEvent) -> RawEvent:
     """Return a stored event with its fields in JSON.
 
     Raises:
-        StateCorrupt: it is not a JSON object.
+        StateCorrupt: the stored event is not a JSON object.
     """
     try:
         fields = parse_json(stored.body)
@@ -82,7 +82,7 @@ class EntryDecoder:
 
         Args:
             form: serializer of events.
-            type_name: of the entities.
+            type_name: the type name of the entities.
             kind: the entities' class, with its `@upcast` methods; None if unknown.
             is_raw: whether to return events as they are stored.
         """

@@ -33,7 +33,7 @@ class JournalGrowth:
         """Start with no journal.
 
         Args:
-            runtime: of the node.
+            runtime: the runtime of the node.
             reachable: returns the reachable nodes.
         """
         self._runtime, self._reachable = runtime, reachable

@@ -241,7 +241,7 @@ class Journal(Closing):
         """Open the reader, and check that the state has all events up to the position.
 
         Raises:
-            StateCorrupt: it is another state, or it has fewer events.
+            StateCorrupt: the state is not the one read before, or it has fewer events.
         """
         if self._reader is not None and not self._epoch:
             state = await self._home.state(self._url)
@@ -308,7 +308,7 @@ class Journal(Closing):
         The next journal with this reader starts after it, on any node.
 
         Args:
-            entry: by default the last one that was yielded.
+            entry: the entry that was processed; by default the last one that was yielded.
 
         Raises:
             WrongValue: the journal was opened without a reader.
@@ -370,8 +370,8 @@ def checked_reader(reader: object) -> str | None:
     """Return a valid name of a reader, or None.
 
     Raises:
-        WrongArgument: it is not a text.
-        WrongValue: it is empty, too long, or has other characters.
+        WrongArgument: the name is not a text.
+        WrongValue: the name is empty, too long, or has other characters.
     """
     if reader is None:
         return None

@@ -328,11 +328,11 @@ class JobQueue:
         with these types.
 
         Args:
-            number: of the job.
-            token: of the assignment.
+            number: the number of the job.
+            token: the token of the assignment.
             names: types that the taker's program lacks; empty if only this job is unreadable.
             now: the owner's clock.
-            reason: for people.
+            reason: the reason, shown to people.
         """
         entry = self._taken(number, token)
         if entry is None:
@@ -504,10 +504,10 @@ class JobQueue:
         """Return a job to the queue; return False if the taker does not have it.
 
         Args:
-            number: of the job.
-            token: of the assignment.
+            number: the number of the job.
+            token: the token of the assignment.
             due_ms: when it is ready again; 0 for at once.
-            reason: for people.
+            reason: the reason, shown to people.
             counts: whether this counts as an attempt; after the last attempt the job is dead.
         """
         entry = self._taken(number, token)

@@ -307,7 +307,7 @@ def _slot(value: object, count: int) -> int:
     """Return a stored index below a count.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the value is not such an index.
     """
     slot = _number(value)
     if slot >= count:

@@ -394,8 +394,8 @@ def checked_queue(name: object) -> str:
     """Return a valid name of a queue.
 
     Raises:
-        WrongArgument: it is not a text.
-        WrongValue: it is empty, too long, or has spaces or slashes.
+        WrongArgument: the name is not a text.
+        WrongValue: the name is empty, too long, or has spaces or slashes.
     """
     text = checked_key(name, "queue's name")
     if not is_type_name(QUEUE_PREFIX + text):

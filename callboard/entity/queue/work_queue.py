@@ -133,7 +133,7 @@ class QueueJob:
 
         Args:
             delay: seconds until it is ready again.
-            reason: for people who inspect dead jobs.
+            reason: the reason, for people who inspect dead jobs.
 
         Raises:
             InvalidSeconds: the delay is invalid.

@@ -70,7 +70,7 @@ def _backend(extra: str, kind: str) -> Any:
     """Return the class of a backend whose package is optional.
 
     Raises:
-        StateUnavailable: its package is not installed.
+        StateUnavailable: the package of the backend is not installed.
     """
     try:
         return BACKENDS.load(f"{extra} {kind}")
@@ -100,7 +100,7 @@ def _file_of(url: str) -> Path:
     """Return the file of a SQLite URL.
 
     Raises:
-        WrongValue: it is not a SQLite URL with a file.
+        WrongValue: the URL is not a SQLite URL with a file.
     """
     kind, _, path = url.partition(":")
     if url.startswith(_ETCD):

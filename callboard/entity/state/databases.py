@@ -31,8 +31,8 @@ class Databases:
         """Open nothing yet.
 
         Args:
-            runtime: of the node.
-            runner: of the node.
+            runtime: the runtime of the node.
+            runner: the runner of the node.
             writer: the name of the node's life.
             on_news: called with the URL of a register and each change of a lease in it; on
                 the node's thread.

@@ -287,7 +287,7 @@ class EntityState(Protocol):
         state finds out the outcome before this returns.
 
         Raises:
-            OutcomeUnknown: it could not find out the outcome.
+            OutcomeUnknown: the state could not find out whether the transaction was committed.
         """
 
     def fences(self, slots: Collection[Slot]) -> Mapping[Slot, Fence]:
@@ -370,8 +370,8 @@ def recovered(
     """Return the stored content of an entity after a check that no event is missing.
 
     Args:
-        type_name: of the entity.
-        key: of the entity.
+        type_name: the type name of the entity.
+        key: the key of the entity.
         snapshot: the newest one that the class can read.
         events: the events after it; one more than `limit` if there are more.
         limit: events in one page.

@@ -110,7 +110,7 @@ def check_version(version: int, place: str) -> None:
     """Check that the tables are not newer than this callboard.
 
     Raises:
-        StateVersion: they are.
+        StateVersion: the tables are newer.
     """
     if version > len(STEPS):
         message = (

@@ -91,7 +91,7 @@ def reverse(direction: object) -> str:
     """Return the other side's direction.
 
     Raises:
-        MalformedMessage: it is not a direction.
+        MalformedMessage: the value is not a direction.
     """
     opposite = OPPOSITE.get(direction) if isinstance(direction, str) else None
     if opposite is None:
@@ -104,7 +104,7 @@ def checked_credit(credit: object) -> int:
     """Check the credit of a BOT or PAY.
 
     Raises:
-        MalformedMessage: it is not a whole number from 1 to `CREDIT_LIMIT`.
+        MalformedMessage: the credit is not a whole number from 1 to `CREDIT_LIMIT`.
     """
     if type(credit) is not int or not 1 <= credit <= CREDIT_LIMIT:
         msg = f"credit {credit!r} is not an integer from 1 to {CREDIT_LIMIT:,}"
@@ -116,7 +116,7 @@ def kind_of(attributes: Attributes) -> str:
     """Return the kind of a flow object: BOT, DAT, PAY or EOT.
 
     Raises:
-        MalformedMessage: it has another kind, or none.
+        MalformedMessage: the object has another kind, or none.
     """
     kind = attributes.get("flow")
     if kind not in _KINDS:

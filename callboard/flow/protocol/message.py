@@ -100,7 +100,7 @@ class Message:
         """The label as a JSON object.
 
         Raises:
-            MalformedMessage: it is not a JSON object.
+            MalformedMessage: the label is not a JSON object.
         """
         return dict(_parsed(self.label.encode()))
 
@@ -225,7 +225,7 @@ def read_head(data: bytes) -> tuple[Attributes, int, int]:
     not be changed.
 
     Raises:
-        MalformedMessage: it is not a flow message.
+        MalformedMessage: the message is not a flow message.
     """
     size = len(data)
     if size >= _DAT_END and data.startswith(_DAT_START):  # most messages are plain DATs

@@ -25,7 +25,7 @@ class FileArguments(ModuleArguments):
     """Arguments of a file module.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
         mode: `write` appends received messages; `read` publishes the existing lines;
             `follow` also publishes later lines.
         format: `jsonl` has content and properties, `text` only the content of each line.

@@ -45,7 +45,7 @@ class HttpArguments(ModuleArguments):
         get: the URL that is fetched every `period` seconds, and published.
         period: seconds.
         timeout: seconds for a request.
-        headers: of requests.
+        headers: the headers of each request.
     """
 
     listen: HostPort | None = None

@@ -22,8 +22,8 @@ class MqttArguments(ModuleArguments):
     """Arguments of an MQTT module.
 
     Attributes:
-        host: of the server.
-        port: of the server.
+        host: the host of the server.
+        port: the port of the server.
         client_id: chosen by the server if it is empty.
         username: if the server requires one.
         password: if the server requires one.
@@ -31,7 +31,7 @@ class MqttArguments(ModuleArguments):
         subscribe: filters whose messages are published in the gateway, with the property
             `topic`.
         publish: the topic for received messages; `{name}` is replaced by a property.
-        qos: of subscriptions and messages.
+        qos: the QoS of subscriptions and messages.
         retain: whether the server keeps the last message.
         timeout: seconds for the first connection, and for each message.
     """

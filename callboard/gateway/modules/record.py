@@ -15,7 +15,7 @@ class RecordArguments(ModuleArguments):
 
     Attributes:
         path: the log's folder.
-        topic: of each record; `{name}` is replaced by the property of that name.
+        topic: the topic of each record; `{name}` is replaced by the property of that name.
         payload: `json` records the parsed content, `bytes` the content unchanged.
     """
 

@@ -16,7 +16,7 @@ class TimerArguments(ModuleArguments):
     Attributes:
         period: seconds between messages.
         content: text of each message; by default the number of the message.
-        properties: of each message.
+        properties: the properties of each message.
         count: number of messages; by default unlimited.
     """
 

@@ -48,10 +48,10 @@ class ControlCreate:
     """Gateway to module: create the module.
 
     Attributes:
-        uri: of the message channel.
+        uri: the URI of the message channel.
         args: the module's arguments, as a JSON text.
         uri_type: the protocol of the channel, as numbered by nanomsg.
-        message_version: of the format of messages.
+        message_version: the version of the message format.
     """
 
     uri: str

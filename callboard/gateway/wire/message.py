@@ -246,7 +246,7 @@ def read_line(line: str | bytes) -> dict[str, Any]:
     """Parse a line as a JSON object.
 
     Raises:
-        MalformedMessage: it is not a JSON object.
+        MalformedMessage: the line is not a JSON object.
     """
     try:
         fields = parse_json(line)

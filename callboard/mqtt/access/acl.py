@@ -169,9 +169,9 @@ class Client:
     """An admitted client, as hooks see it.
 
     Attributes:
-        client_id: of the session.
+        client_id: the client id of the session.
         username: None without one.
-        address: of the client.
+        address: the address of the client.
     """
 
     client_id: str
@@ -202,11 +202,11 @@ class Ruled:
         """Select the entries that apply to a client.
 
         Args:
-            client: for `%c` and the hook.
-            entries: of all users; without any, all topics are allowed.
+            client: the client, for `%c` and the hook.
+            entries: the entries of all users; without any, all topics are allowed.
             user: empty for a client without a name.
             hook: called for subscriptions that the entries grant.
-            tenant: of the client.
+            tenant: the tenant of the client.
         """
         self._client = client
         self._hook = hook

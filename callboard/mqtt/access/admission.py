@@ -47,7 +47,7 @@ class Credentials:
     """The credentials of a client, for a function of the application.
 
     Attributes:
-        client_id: from the CONNECT.
+        client_id: the client id from the CONNECT.
         username: None without one.
         password: None without one.
         peer: the origin of the connection, with the subject of the certificate.
@@ -103,7 +103,7 @@ def call_function(label: str, function: Callable[..., T], *arguments: object) ->
     Args:
         label: names the function in the log.
         function: may return an awaitable; see `await_answer`.
-        arguments: of the function.
+        arguments: the arguments of the function.
     """
     try:
         return function(*arguments)

@@ -50,8 +50,8 @@ class Proved:
     """The client's identity is proved.
 
     Attributes:
-        user: for rules and bans; may be empty.
-        data: for the client, to prove the router's identity.
+        user: the user name, for rules and bans; may be empty.
+        data: data sent to the client, to prove the router's identity.
     """
 
     user: str = ""
@@ -123,7 +123,7 @@ class Authentication:
         """Handle data of a client that is not admitted yet.
 
         Raises:
-            RemoteMqttError: it is neither an AUTH nor a DISCONNECT (MQTT 5, 3.1.2-30).
+            RemoteMqttError: the packet is neither an AUTH nor a DISCONNECT (MQTT 5, 3.1.2-30).
         """
         size = packet_end(chunk)
         packet = decode_packet(chunk[:size], V5)
@@ -139,7 +139,7 @@ class Authentication:
         """Handle an AUTH.
 
         Raises:
-            ProtocolViolation: it is unexpected, or of another method.
+            ProtocolViolation: the AUTH is unexpected, or has another method.
         """
         properties = packet.properties or NO_PROPERTIES
         if properties.authentication_method != self.method:

@@ -51,7 +51,7 @@ class ScramKeys:
         """Parse a line.
 
         Raises:
-            ValueError: it is not a valid line.
+            ValueError: the line is not valid.
         """
         try:
             name, cost, keys = line.split("$")
@@ -86,7 +86,7 @@ def prepare(text: str) -> str:
     """Return a password or name in the normal form of RFC 4013.
 
     Raises:
-        ValueError: it contains forbidden characters.
+        ValueError: the text contains forbidden characters.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char

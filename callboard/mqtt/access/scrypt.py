@@ -39,7 +39,7 @@ class PasswordHash:
         """Parse a line.
 
         Raises:
-            ValueError: it is not a valid line, or checking it would use too much memory.
+            ValueError: the line is not valid, or checking it would use too much memory.
         """
         try:
             name, *costs, salt_text, digest_text = line.split("$")

@@ -59,13 +59,13 @@ class RouterJournal:
         """Open the journal in a folder, or create it.
 
         Args:
-            folder: of the journal.
+            folder: the folder of the journal.
             now: the router's clock, in seconds.
             wall_clock: nanoseconds since 1970.
             disk: the file system, for tests.
             least_growth: bytes between two snapshots, at least.
-            segment_bytes: of a file.
-            mode: of folders that are made, as of `CommitLog`.
+            segment_bytes: the size of a segment file in bytes.
+            mode: the mode of folders that are made, as for `CommitLog`.
 
         Raises:
             LogLocked: another router uses it.

@@ -16,18 +16,20 @@ class NetworkLimits:
     """Limits of each connection; times in seconds, sizes in bytes; 0 is unlimited.
 
     Attributes:
-        packet_size: of one packet.
+        packet_size: the largest size of one packet.
         packets_per_read: given to the router at once.
-        connect_timeout: from the connection to its CONNECT.
-        linger: for the last bytes to be sent, and for the client to close; 0 means one second,
-            the shortest.
+        connect_timeout: the longest time from the connection to its CONNECT.
+        linger: the time in which the last bytes are sent and the client closes; 0 means one
+            second, the shortest.
         keep_alive: the longest that a client of MQTT 5 may use.
         message_rate: packets per second that are read from one client.
         byte_rate: bytes per second that are read from one client.
         connection_rate: all new connections per second; more are refused.
-        open_connections: at a time, with or without a CONNECT; more are closed at once.
-        connections_per_address: at a time; an IPv6 network of 64 bits counts as one address. A
-            whole site may share one address, so the default is unlimited.
+        open_connections: the number of connections at a time, with or without a CONNECT; more
+            are closed at once.
+        connections_per_address: the number of connections at a time from one address; an IPv6
+            network of 64 bits counts as one address. A whole site may share one address, so the
+            default is unlimited.
         strangers: connections at a time without a CONNECT.
         strangers_per_address: the same for one address.
         reader_patience: that publishers wait for a reader that does not read; see

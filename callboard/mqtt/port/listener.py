@@ -42,11 +42,11 @@ class ListenerSettings:
 
     Attributes:
         address: as described in this module.
-        tls: for `tls://` and `wss://`; with `mutual`, clients must show certificates.
+        tls: TLS for `tls://` and `wss://`; with `mutual`, clients must show certificates.
         tenants: whether the organisation in a client's certificate is its tenant, which
             prefixes its client id and topics.
-        origins: for WebSocket: web sites whose pages may connect; empty for all.
-        hosts: for WebSocket: names of this port, in addition to addresses, `localhost` and the
+        origins: for WebSocket, web sites whose pages may connect; empty for all.
+        hosts: for WebSocket, names of this port, in addition to addresses, `localhost` and the
             name of the machine; `*` for all names. Over TLS, where the certificate has shown
             the name, empty means all.
     """
@@ -129,7 +129,7 @@ async def listen(
     """Open a port.
 
     Raises:
-        ListenError: it cannot be opened, or a package that it needs is missing.
+        ListenError: the port cannot be opened, or a package that it needs is missing.
         TlsError: a TLS file is unusable.
     """
     scheme, place, port = settings.parse()

@@ -56,8 +56,8 @@ class LocalLink(Closing):
         """Connect to the router.
 
         Args:
-            mailbox: of the router.
-            client_id: of the session; if it is empty, the router generates one.
+            mailbox: the mailbox of the router.
+            client_id: the client id of the session; if it is empty, the router generates one.
             clean_start: whether to discard an existing session.
             session_expiry: seconds that the session lives after `close`.
             access: the permissions; None is all.

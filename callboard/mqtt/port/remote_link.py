@@ -163,7 +163,7 @@ class ClientConnections:
     Attributes:
         mailbox: the router's.
         clock: monotonic seconds.
-        limits: of each connection; see `set_limits`.
+        limits: the limits of each connection; see `set_limits`.
         gate: may be replaced while connections are open.
         figures: totals over all connections.
         links: all connections, admitted or not, the oldest first.

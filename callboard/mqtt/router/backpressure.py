@@ -69,7 +69,7 @@ class Backpressure:
     """The braked logs of a router.
 
     Attributes:
-        braked: by log.
+        braked: the brakes by log.
         passed: readers that are passed over, until they make progress or until a time.
         due: when to check next without any event; None is never.
         grace: until this time logs do not drop messages restored from the journal: their

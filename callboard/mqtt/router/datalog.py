@@ -44,8 +44,8 @@ class Shelf(NamedTuple):
 
     Attributes:
         counts: numbers of messages.
-        numbers: of the first messages.
-        places: of the records in the journal.
+        numbers: the numbers of the first messages.
+        places: the places of the records in the journal.
     """
 
     counts: Sequence[int]
@@ -152,8 +152,8 @@ class CursorJump:
     """Alert: a reader was too slow, and messages that it had not read were dropped.
 
     Attributes:
-        client_id: of the reader; empty for the group of a shared subscription.
-        topic_filter: of the reader.
+        client_id: the client id of the reader; empty for the group of a shared subscription.
+        topic_filter: the topic filter of the reader.
         lost: number of messages.
     """
 

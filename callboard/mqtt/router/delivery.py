@@ -81,7 +81,7 @@ class Delivery:
     """Sends messages to connections, and owns the groups of shared subscriptions.
 
     Attributes:
-        connections: by client id.
+        connections: the connections by client id.
         groups: shared subscriptions, by filter with the share.
         ready: the ready queue.
         touched: connections whose `out` is not empty at the end of this turn.
@@ -257,7 +257,7 @@ class Delivery:
         defines an answer.
 
         Raises:
-            ProtocolViolation: one is of the wrong kind for its message.
+            ProtocolViolation: an acknowledgement is of the wrong kind for its message.
         """
         if kind == PUBREL:
             self._release(connection, ids)

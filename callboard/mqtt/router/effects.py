@@ -20,10 +20,10 @@ class Meters:
     Attributes:
         connects: clients that got a session.
         refused_connects: clients that were refused.
-        published: from clients and wills.
-        published_bytes: of their packets.
-        delivered: to subscribers, each delivery counted.
-        refused: from clients without the permission to publish them.
+        published: messages from clients and wills.
+        published_bytes: bytes of the packets of these messages.
+        delivered: messages to subscribers, each delivery counted.
+        refused: messages from clients without the permission to publish them.
         refused_by_clients: answered by a subscriber with an error.
         expired: not sent because they had expired.
         too_large: not sent because the client does not accept packets of that size.
@@ -71,7 +71,7 @@ class RouterTurn:
     """The effects of a turn, to be carried out in this order.
 
     Attributes:
-        records: to be made durable, all or none.
+        records: the records to be made durable, all or none.
         transmits: notifications, by link.
         alerts: reports of lost messages.
         fetches: shelved segments that readers need from the journal, with their logs.

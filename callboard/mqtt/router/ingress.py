@@ -285,7 +285,7 @@ class Ingress:
         """Process one PUBLISH of any form.
 
         Raises:
-            RemoteMqttError: it ends the connection.
+            RemoteMqttError: the PUBLISH ends the connection.
         """
         packet = decode(first, body, V5 if connection.is_v5 else V4)
         assert isinstance(packet, wire.Publish)

@@ -27,7 +27,7 @@ def limit(default: T, key: str = "", **bounds: float) -> T:
     Args:
         default: the value if the file has none.
         key: its name in the file; "" for the name of the field.
-        bounds: of values in a file: `ge`, `gt`, `le`.
+        bounds: the bounds of values in a file: `ge`, `gt`, `le`.
     """
     value: Any = field(default=default, metadata={"key": key, "bounds": bounds})
     return value  # type: ignore[no-any-return]
@@ -58,7 +58,7 @@ class CustomSegment:
     """The log size for some filters, if it differs from the rest.
 
     Attributes:
-        topic_filter: of subscriptions, or one with wildcards that covers them.
+        topic_filter: the topic filter of subscriptions, or one with wildcards that covers them.
         segment_bytes: as in `Limits`.
         segment_count: as in `Limits`.
     """
@@ -96,13 +96,14 @@ class Limits:
             message of the topic is removed, and the refusal is counted.
         delivery_quota: messages in the outgoing buffer of a link before it is unscheduled.
         delivery_bytes: the same in bytes.
-        segment_bytes: of each filter's log.
-        segment_count: of each filter's log. Above it the oldest segment is dropped; readers
-            that have not read it lose its messages.
+        segment_bytes: the size of a segment of each filter's log, in bytes.
+        segment_count: the number of segments of each filter's log. Above it the oldest segment
+            is dropped; readers that have not read it lose its messages.
         custom_segments: log sizes for some filters; the first that matches applies.
-        journal_bytes: of the journal, if there is one. Above it the oldest shelved messages are
-            dropped, which are unread by persistent sessions. 0 turns shelving off.
-        share_strategy: for all shared subscriptions.
+        journal_bytes: the size of the journal in bytes, if there is one. Above it the oldest
+            shelved messages, which persistent sessions have not read, are dropped. 0 turns
+            shelving off.
+        share_strategy: the strategy of all shared subscriptions.
         acknowledge_patience: seconds that publishers wait for a reader with QoS 1 or 2 whose
             backlog is half of its log, and that neither receives nor acknowledges anything. 0
             does not make publishers wait. See `brake`.

@@ -46,8 +46,9 @@ class Disconnected:
     """The router ended the connection.
 
     Attributes:
-        reason_code: of the end; `NORMAL_DISCONNECTION` if the client disconnected. Before this
-            marker there is a DISCONNECT or a refusing CONNACK, if the version of MQTT has it.
+        reason_code: the reason code of the end; `NORMAL_DISCONNECTION` if the client
+            disconnected. Before this marker there is a DISCONNECT or a refusing CONNACK, if the
+            version of MQTT has it.
         text: the reason for a log.
     """
 
@@ -83,7 +84,7 @@ class LinkEnding(NamedTuple):
     """The reason for the end of a connection, and how it ends.
 
     Attributes:
-        reason: for the client and the log.
+        reason: the reason, for the client and the log.
         has_will: whether the will is published.
         is_told: whether the client gets a DISCONNECT.
         text: the reason in words.
@@ -139,7 +140,7 @@ class RouterMailbox:
     """The events of all links for the router, in order; from any thread.
 
     Attributes:
-        events: in the order of arrival; the router removes them.
+        events: the events of links in the order of arrival; the router removes them.
         is_poked: whether the router was woken for its next turn.
     """
 
@@ -181,7 +182,8 @@ class RouterLink:
         access: the client's permissions; None is all.
         peer: the client's address, for logs and the console.
         is_local: true for links within the process, which may publish to `$SYS`.
-        client_id: of the session, even if the router chose it; empty until it exists.
+        client_id: the client id of the session, even if the router chose it; empty until it
+            exists.
         user: the user that the client has authenticated as. Empty for a client without a name
             among clients with names; None if no client has to authenticate.
         listed: the name in the router's table of users; empty if it is not there.
@@ -239,7 +241,7 @@ class RouterLink:
         """End the connection after the chunks that were pushed.
 
         Args:
-            reason_code: of the end.
+            reason_code: the reason code of the end.
             is_told: whether the router sends a DISCONNECT with the reason (MQTT 5).
             has_will: whether the will is published.
         """

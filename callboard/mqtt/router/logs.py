@@ -62,9 +62,9 @@ class Logs:
     """All logs, by filter and by topic, and the retained messages.
 
     Attributes:
-        effects: of the current turn.
-        number: of the router's next message.
-        routes: by topic as it is encoded in packets; a cache.
+        effects: the effects of the current turn.
+        number: the number of the router's next message.
+        routes: the routes by topic as it is encoded in packets; a cache.
         woken: requests with something to read that are not in a tracker yet.
         on_swollen: called with a log that is half full after an append, and the publisher.
         retained: the last messages of topics.
@@ -141,7 +141,7 @@ class Logs:
 
         Raises:
             MalformedPacket: the topic is not UTF-8, or contains U+0000.
-            ProtocolViolation: it is not a topic.
+            ProtocolViolation: the text is not a topic.
         """
         route = self.routes.get(topic)
         if route is not None:
@@ -178,7 +178,7 @@ class Logs:
 
         Args:
             run: the messages.
-            route: of their topic.
+            route: the route of their topic.
             publisher: their session.
             received: identifiers of its QoS 2 messages.
         """

@@ -42,12 +42,12 @@ class RouterMachine:
     """Runs the turns of a router.
 
     Attributes:
-        events: of links, in order; callers append to it.
-        effects: of the current turn.
+        events: the events of links, in order; callers append to it.
+        effects: the effects of the current turn.
         logs: the messages.
         delivery: sends messages.
         ingress: processes packets.
-        sessions: of clients.
+        sessions: the sessions of clients.
         at_hand: the link of the last event, which is at fault if a turn fails.
     """
 
@@ -66,15 +66,15 @@ class RouterMachine:
         """Make an empty router.
 
         Args:
-            limits: of the router.
+            limits: the limits of the router.
             is_durable: whether the records of each turn go to a journal.
             make_client_id: returns unguessable ids, for clients without one.
-            chance: for shared subscriptions with the strategy *random*.
+            chance: the random numbers for shared subscriptions with the strategy *random*.
             now: the time.
             events: the queue of link events, if it exists already.
             make_stamp: returns a greater number for each connect and each write of a retained
                 message than for all earlier ones in the cluster; 0 without a cluster.
-            origin: of this router's writes; unique in the cluster.
+            origin: the origin of this router's writes; unique in the cluster.
         """
         self.events: deque[LinkEvent] = deque() if events is None else events
         effects = self.effects = Effects(

@@ -46,8 +46,8 @@ def encode_form(
 
     Args:
         topic: its bytes without length.
-        payloads: of the messages.
-        qos: to send with.
+        payloads: the payloads of the messages.
+        qos: the QoS to send with.
         retain: the flag.
         properties: encoded for MQTT 5, without their length; None for 3.1.1.
     """
@@ -112,15 +112,15 @@ class MessageRun:
 
     Attributes:
         topic: bytes without length.
-        qos: of the publish.
+        qos: the QoS of the publish.
         retain: whether the publisher set the flag.
         properties: encoded properties for subscribers, without length; empty without any.
         publisher: the client id, for no-local.
         filters: the plain filters that matched when the messages were published.
-        number: of the first message, counted over all messages of the router.
+        number: the number of the first message, counted over all messages of the router.
         place: 1 + the position of its record in the journal; 0 if it is not there, -1 until
             it is written.
-        count: of messages.
+        count: the number of messages.
         size: bytes of the longest packet, as published.
         weight: bytes of memory.
         memory: bytes of memory including cached forms.
@@ -228,7 +228,7 @@ class MessageRun:
         """Return the messages in another form; cached for all readers that need it.
 
         Args:
-            qos: to send with, not above the run's.
+            qos: the QoS to send with, not above the run's.
             is_v5: whether the reader uses MQTT 5.
             retain: the flag to set.
             extra: encoded properties to insert before the others, for MQTT 5.

@@ -604,7 +604,7 @@ class Shelved(JournalRecord, kind="shelved"):
     """In a snapshot: a part of a filter's log whose messages are already in the journal.
 
     Attributes:
-        topic_filter: of the log.
+        topic_filter: the topic filter of the log.
         span: the number of offsets that the part covers.
         starts: offsets of its runs, relative to the start of the part.
         shelf: the other columns; the messages' records precede the snapshot.
@@ -696,7 +696,7 @@ class HandedOver(JournalRecord, kind="handed"):
     """A session went to the router that took an offer; "" when that router confirmed it.
 
     Attributes:
-        stamp: of the session.
+        stamp: the stamp of the session.
         records: written records of messages that arrived after the offer.
         expires_at: when the other router will not ask for them any longer.
     """

@@ -38,8 +38,8 @@ class Head(NamedTuple):
         stamp: greater than the stamps of all writes that its router knew; nanoseconds since
             1970, or more.
         origin: the router that received the write; it makes one write per stamp.
-        topic: of the message stored here; empty if it was removed or has expired, None if it
-            did not fit.
+        topic: the topic of the message stored here; empty if it was removed or has expired,
+            None if it did not fit.
     """
 
     stamp: int
@@ -51,7 +51,7 @@ class Heads:
     """The last writes of topics, by key.
 
     Attributes:
-        digests: by bucket; equal on two routers that know the same writes.
+        digests: the digests by bucket; equal on two routers that know the same writes.
         changed: keys of writes made on this router, to be sent to the others.
         latest: the greatest stamp.
     """

@@ -152,7 +152,7 @@ class DataRequest:
 
     Attributes:
         log: the log that it reads.
-        offset: of the next message to read.
+        offset: the offset of the next message to read.
         subscription: its options; for a shared request, the options of the member that has it.
         session: the reader; None while a shared request is with no member.
         is_shared: whether it is the one request of a shared subscription's group.
@@ -189,8 +189,8 @@ class Offer(NamedTuple):
     """A session that another router may take over.
 
     Attributes:
-        name: of this offer.
-        number: of the router's next message when it made the offer.
+        name: the name of this offer.
+        number: the number of the router's next message when it made the offer.
     """
 
     name: str
@@ -207,7 +207,7 @@ class Session:
     Attributes:
         connection: the client while it is connected.
         expiry: seconds that the session lives without its client; 0 ends it at once.
-        subscriptions: by the filter as the client wrote it.
+        subscriptions: the subscriptions by the filter as the client wrote it.
         requests: their data requests, by filter; a shared one belongs to its group.
         has_overlaps: whether several filters might match one topic.
         has_shared: whether a subscription is shared.

@@ -60,10 +60,10 @@ class Sessions:
     """The sessions of a router, with and without their clients.
 
     Attributes:
-        connections: by client id.
+        connections: the connections by client id.
         by_link: the same, by the link that packets arrive on.
         graveyard: sessions of disconnected clients, by client id.
-        wills: of clients.
+        wills: the wills of clients.
         adopted: offers of sessions that were copied from other routers, by client id.
         handed: sessions that went to other routers, by client id.
         remote: connections over a network; local ones do not count for the limit.

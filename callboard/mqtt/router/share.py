@@ -28,7 +28,7 @@ class ShareGroup:
     """The members of `$share/GROUP/FILTER`.
 
     Attributes:
-        topic_filter: with the share.
+        topic_filter: the topic filter with the share.
         request: the group's request; its `session` is the member that has it.
         members: sessions, connected or not.
         returned: messages of members whose sessions ended before they acknowledged.

@@ -28,13 +28,13 @@ class Sent(NamedTuple):
     """Messages of one run that were sent with consecutive packet identifiers.
 
     Attributes:
-        run: of the messages; referenced here until all of them are acknowledged.
+        run: the run of the messages; referenced here until all of them are acknowledged.
         start: index of the first message in the run.
         first: its packet identifier.
-        qos: of the delivery.
+        qos: the QoS of the delivery.
         extra: encoded properties inserted before the message's.
         retain: the flag of the delivery.
-        topic_filter: of the subscription.
+        topic_filter: the topic filter of the subscription.
         is_shared: whether the subscription is shared.
         is_retained: whether the message was sent because it was retained.
     """
@@ -94,7 +94,7 @@ class Window:
         Any order is accepted. `kind` is the first byte of the packets.
 
         Raises:
-            ProtocolViolation: one is of the wrong kind for its message.
+            ProtocolViolation: an acknowledgement is of the wrong kind for its message.
         """
         if kind == PUBCOMP:
             release = self.releasing.pop

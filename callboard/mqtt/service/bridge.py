@@ -55,7 +55,7 @@ class BridgeTopics:
     """One topic filter whose messages are carried.
 
     Attributes:
-        topic_filter: on the side where messages are subscribed.
+        topic_filter: the filter on the side where messages are subscribed.
         direction: `in`: from the remote broker; `out`: to it.
         qos: the highest QoS that messages are carried with.
         prefix: added to topics on the side where messages are published.
@@ -72,14 +72,15 @@ class BridgeSettings:
     """The settings of one bridge.
 
     Attributes:
-        address: of the remote broker: `HOST:PORT` or `tls://HOST:PORT`.
+        address: the address of the remote broker: `HOST:PORT` or `tls://HOST:PORT`.
         topics: the filters that are carried.
-        client_id: on the remote broker.
-        username: on the remote broker.
-        password: on the remote broker.
-        tls: for `tls://`; with a certificate if the remote broker requires one.
-        version: of MQTT that the remote broker speaks: `5` or `3.1.1`. The latter has no
-            properties and no *no local*, so a topic can be carried in one direction only.
+        client_id: the client id on the remote broker.
+        username: the user name on the remote broker.
+        password: the password on the remote broker.
+        tls: TLS for `tls://`; with a certificate if the remote broker requires one.
+        version: the version of MQTT that the remote broker speaks: `5` or `3.1.1`. The latter
+            has no properties and no *no local*, so a topic can be carried in one direction
+            only.
         keep_alive: seconds between pings.
         reconnect_delay: seconds between attempts to connect; doubled after each, up to a
             minute.
@@ -134,7 +135,7 @@ class BridgeConnection:
     """A running bridge, on the router's loop.
 
     Attributes:
-        settings: of the bridge.
+        settings: the settings of the bridge.
         is_connected: whether the remote broker has accepted the connection.
         brought: number of messages from the broker.
         sent: number of messages to the broker, without resent ones.

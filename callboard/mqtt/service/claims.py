@@ -50,9 +50,9 @@ class ClaimSession:
     """Claims the session of a client that connects to the sender.
 
     Attributes:
-        client_id: of the client.
+        client_id: the client id of the client.
         is_clean: whether the client wants a new session.
-        stamp: of this claim.
+        stamp: the stamp of this claim.
         held: the stamp of the sender's own session; 0 if it has none.
         user: the authenticated user; None without authentication, or from older routers.
     """
@@ -206,7 +206,7 @@ class _Pending:
     """A client that is about to get its session at this router.
 
     Attributes:
-        stamp: of its claim.
+        stamp: the stamp of its claim.
         is_adopting: a copy of its session exists, or is being made; other claims must wait.
         is_over: whether a later claim of the same client has replaced this one.
         user: the authenticated user.
@@ -229,7 +229,7 @@ class Claims:
 
     Attributes:
         machine: has the sessions.
-        policy: for sessions that this router has.
+        policy: the policy for sessions that this router has.
         stamps: orders connects; the machine uses the same stamps.
         address: returns the address where clients reach this router.
         make_name: returns unique names for offers.

@@ -72,12 +72,12 @@ class RetainedWrite:
     """The last write of one topic; without a topic it removed the message.
 
     Attributes:
-        key: of the topic.
-        stamp: with `origin`, orders the writes of the topic.
+        key: the key of the topic.
+        stamp: the stamp; with `origin`, it orders the writes of the topic.
         origin: the router that received the write.
         topic: as it is encoded in packets.
-        payload: of the message.
-        qos: of the publish.
+        payload: the payload of the message.
+        qos: the QoS of the publish.
         publisher: the client id.
         properties: encoded for subscribers, without the length.
         expiry: seconds until the message expires; None is never.
@@ -128,7 +128,7 @@ class RetainedExchange:
     """The exchange of retained messages between routers; pure.
 
     Attributes:
-        logs: of the router's machine.
+        logs: the logs of the router's machine.
         stamps: order the writes of all routers.
     """
 
@@ -276,12 +276,12 @@ class ClusterGate:
 
     Attributes:
         gate: decides first.
-        claims: of this router.
+        claims: the claims of this router.
         group: all routers.
         me: this router.
         loop: the event loop that everything runs on.
         settle: makes the changes of the machine durable, up to now.
-        exchange: of retained messages.
+        exchange: the exchange of retained messages.
     """
 
     gate: Admitter

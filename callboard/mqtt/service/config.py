@@ -47,20 +47,20 @@ class RouterConfig:
 
     Attributes:
         listeners: ports; by default one on 127.0.0.1 that the system picks.
-        limits: of sessions, queues and packets.
+        limits: the limits of sessions, queues and packets.
         network: limits of connections; packet size and keep-alive are taken from `limits`.
         security: users, topic rules and bans.
         authenticator: a function that decides about clients instead of the users.
-        methods: of enhanced authentication, by name; see `authentication`.
+        methods: the methods of enhanced authentication, by name; see `authentication`.
         hooks: functions that see the packets of clients.
         rules: functions that process messages.
         bridges: connections to other brokers.
         console: `HOST:PORT` of the console; None turns it off.
         sys_interval: seconds between two publications of `$SYS` topics; 0 turns them off.
-        directory: of the journal; None keeps everything in memory only.
-        directory_mode: of the journal's folder, where it is made, such as 0o750 for readers of
-            a group; by default its user alone reads it.
-        name: of the router, for `$SYS`, the console and logs.
+        directory: the directory of the journal; None keeps everything in memory only.
+        directory_mode: the mode of the journal's folder if it is made, such as 0o750 for
+            readers of a group; by default only its user can read it.
+        name: the name of the router, for `$SYS`, the console and logs.
         sessions: the treatment of a persistent session whose client connects to another router
             of the cluster.
         hosts: names of the console, in addition to addresses, `localhost` and the name of the

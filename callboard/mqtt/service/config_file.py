@@ -345,8 +345,8 @@ def read_config_file(path: Path) -> ConfigTable:
     """Read and check a file.
 
     Raises:
-        MqttConfigError: with a line for each mistake: file, key, value, expected value, and the
-            line of the file.
+        MqttConfigError: the file has mistakes; there is a line for each: file, key, value,
+            expected value, and the line of the file.
     """
     values = reading.read_values(path, MqttConfigError)
     users = reading.names_in(values, "users")
@@ -560,7 +560,7 @@ def find_function(text: str) -> Callable[..., Any]:
     """Import `module:function`.
 
     Raises:
-        MqttConfigError: it does not exist, or is not a function.
+        MqttConfigError: the function does not exist, or the value of that name is not callable.
     """
     module, _, name = text.rpartition(":")
     try:

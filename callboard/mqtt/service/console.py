@@ -50,7 +50,7 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
 
     Attributes:
         call: calls a function on the router's thread.
-        state: of the router; read through `call` only.
+        state: the state of the router; read through `call` only.
         config: returns the current configuration.
     """
 
@@ -98,7 +98,7 @@ class ConsoleActions(Mapping[str, Callable[[str], Page]]):
 
     Attributes:
         call: calls a function on the router's thread.
-        state: of the router; read through `call` only.
+        state: the state of the router; read through `call` only.
     """
 
     call: Callable[..., Any]

@@ -80,7 +80,7 @@ class Router(Closing):
         """Make a router; use it as a context manager, or call `start`.
 
         Args:
-            config: of the router.
+            config: the config of the router.
             node: the router's actor runs there; without it the router makes a node.
 
         Raises:
@@ -269,7 +269,7 @@ class Router(Closing):
 
         Args:
             security: users, rules and bans; they apply to connected clients, too.
-            limits: for new connections and new logs.
+            limits: the limits of new connections and new logs.
             network: limits of new connections.
 
         Raises:

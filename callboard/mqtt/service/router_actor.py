@@ -63,7 +63,7 @@ def check_journal(config: RouterConfig) -> None:
     """Check that all packets within the limits fit into the journal, if there is one.
 
     Raises:
-        JournalFailed: they do not.
+        JournalFailed: the largest packets do not fit into the journal.
     """
     size = config.limits.packet_size
     if config.directory is not None and size > MOST_PACKET:
@@ -87,8 +87,8 @@ class RouterActor(SystemActor):
         """Make the machine; ports are opened by `OpenPorts`.
 
         Args:
-            mailbox: for the events of links.
-            config: of the router.
+            mailbox: the mailbox that receives the events of links.
+            config: the config of the router.
             attach: gets this actor, for the facade in the same process.
         """
         self._runner = self.context.runner

@@ -32,9 +32,10 @@ class Rule:
     """One rule.
 
     Attributes:
-        topic_filter: of the messages that it processes.
+        topic_filter: the topic filter of the messages that it processes.
         function: called with each message.
-        topic: for payloads that the function returns. With None it must return messages.
+        topic: the topic of payloads that the function returns. With None it must return
+            messages.
         qos: the QoS of the subscription.
     """
 

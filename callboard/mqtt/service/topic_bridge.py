@@ -55,7 +55,7 @@ class TopicMap:
         values: the form of payloads on the hub: `text`, parsed `json`, or `bytes`.
         otherwise: the form of payloads that are not such text or JSON: `bytes`; `text`, if they
             are UTF-8; or `refused`: not carried, but counted and logged.
-        qos: of the subscriptions in MQTT, and of messages to MQTT.
+        qos: the QoS of the subscriptions in MQTT, and of messages to MQTT.
         retain: whether messages to MQTT are retained. Messages from a node with another router
             of the cluster are not: routers exchange retained messages themselves.
     """

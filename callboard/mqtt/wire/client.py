@@ -64,7 +64,7 @@ class ClientProtocol(Generic[T]):
     """The state of one client between packets.
 
     Attributes:
-        version: of MQTT.
+        version: the version of MQTT.
         inflight: the token of each packet in flight, by identifier, in the order of sending.
         released: identifiers of QoS 2 messages that the other side has received.
         answers: packets to be written, in order; see `take_answers`.

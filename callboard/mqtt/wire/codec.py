@@ -48,7 +48,7 @@ def encode(packet: Packet, version: int) -> bytes:
     """Return a packet with its fixed header.
 
     Args:
-        packet: to encode.
+        packet: the packet to encode.
         version: 4 or 5, of the connection.
 
     Raises:
@@ -105,8 +105,8 @@ def encode_refusal(version: int, reason: ReasonCode, text: str = "") -> bytes:
     """Return the CONNACK that refuses a client, in its version.
 
     Args:
-        version: of the client.
-        reason: for the refusal.
+        version: the MQTT version of the client.
+        reason: the reason for the refusal.
         text: the reason in words; for *use another server*, the address of that server.
     """
     if version < V5:

@@ -128,7 +128,7 @@ def read_text(data: bytes) -> str:
     """Decode the bytes of a UTF-8 string.
 
     Raises:
-        MalformedPacket: they are not valid UTF-8 (MQTT 5, 1.5.4-1), or contain U+0000.
+        MalformedPacket: the bytes are not valid UTF-8 (MQTT 5, 1.5.4-1), or contain U+0000.
     """
     try:
         text = data.decode()
@@ -145,7 +145,7 @@ def write_number(value: int, size: int, label: str, minimum: int = 0) -> bytes:
     """Encode an integer in `size` bytes.
 
     Raises:
-        InvalidPacket: it does not fit, or is below `minimum`.
+        InvalidPacket: the integer does not fit, or is below `minimum`.
     """
     limit = (1 << 8 * size) - 1
     if not minimum <= value <= limit:
@@ -158,7 +158,7 @@ def write_variable(value: int) -> bytes:
     """Encode a variable byte integer.
 
     Raises:
-        InvalidPacket: it is negative, or above 268,435,455.
+        InvalidPacket: the integer is negative, or above 268,435,455.
     """
     if not value >> 7:
         return bytes((value,))
@@ -174,7 +174,7 @@ def write_binary(data: bytes, label: str) -> bytes:
     """Encode binary data with its length.
 
     Raises:
-        InvalidPacket: it is longer than 65,535 bytes.
+        InvalidPacket: the data is longer than 65,535 bytes.
     """
     if len(data) > MAX_LENGTH:
         message = f"{label} has {len(data)} bytes; at most {MAX_LENGTH} are allowed"
@@ -186,7 +186,7 @@ def write_string(text: str, label: str) -> bytes:
     """Encode a UTF-8 string with its length.
 
     Raises:
-        InvalidPacket: it is too long, or contains U+0000 or a surrogate.
+        InvalidPacket: the string is too long, or contains U+0000 or a surrogate.
     """
     if "\0" in text:
         message = f"{label} contains U+0000: {text[:40]!r}"

@@ -170,8 +170,8 @@ def read_properties(reader: Reader, place: Place) -> Properties:
     """Read the properties of a packet, or of a will.
 
     Raises:
-        MalformedPacket: they cannot be parsed, or one is not allowed in this place.
-        ProtocolViolation: one is repeated, or has a forbidden value.
+        MalformedPacket: the properties cannot be parsed, or one is not allowed in this place.
+        ProtocolViolation: a property is repeated, or has a forbidden value.
     """
     length = reader.variable()
     if not length:
@@ -213,7 +213,7 @@ def write_properties(properties: Properties | None, place: Place) -> bytes:
     """Encode the properties of a packet, or of a will, with their length.
 
     Raises:
-        InvalidPacket: one is not allowed in this place, or has a forbidden value.
+        InvalidPacket: a property is not allowed in this place, or has a forbidden value.
     """
     if properties is None or properties == NO_PROPERTIES:
         return b"\0"

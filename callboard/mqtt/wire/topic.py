@@ -35,7 +35,7 @@ def check_filter(topic_filter: str) -> None:
     """Check a filter as a person wrote it; it may be a shared one.
 
     Raises:
-        ValueError: it is not valid; the text says why.
+        ValueError: the filter is not valid; the text says why.
     """
     if is_valid_filter(topic_filter) and len(topic_filter.encode()) <= MAX_TOPIC_BYTES:
         return
@@ -133,7 +133,7 @@ class _Tree(Generic[T]):
     Branches without values are removed.
 
     Attributes:
-        values: by name or filter.
+        values: the values by name or filter.
         weight: estimated bytes of memory, without the values.
     """
 

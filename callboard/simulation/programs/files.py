@@ -392,7 +392,7 @@ class HostFiles:
         """Return the absolute path of a file or folder to change.
 
         Raises:
-            OSError: it is in a folder of code.
+            OSError: the path is in a folder of code.
         """
         full_path = self._path(path, folder)
         if self._is_code(full_path):

@@ -97,7 +97,7 @@ class SimulatedHost:
 
         Raises:
             ResultTimeout: the program is still running.
-            HostEnded: it was killed, crashed, or ended by `sys.exit` with an error.
+            HostEnded: the program was killed, crashed, or ended by `sys.exit` with an error.
         """
         return self._outcome.result(timeout)
 

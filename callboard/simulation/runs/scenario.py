@@ -111,7 +111,7 @@ class Scenario:
         """Return the function; a method is bound to a new copy of its instance in each call.
 
         Raises:
-            WrongArgument: it is a method without `self`.
+            WrongArgument: the function is a method without `self`.
         """
         __tracebackhide__ = True
         if not bound:

@@ -49,7 +49,7 @@ class StoreBackend(Protocol):
                 rows are in seconds of the node's clock.
 
         Raises:
-            BackendFailure: it cannot be opened, or is damaged.
+            BackendFailure: the backend cannot be opened, or is damaged.
         """
 
     def write(self, changes: Persist, done: Callable[[BackendFailure | None], object]) -> None:

@@ -273,7 +273,7 @@ def read_run(content: Any) -> CommandRun:
     """Return the run that a node sent, from its decoded CBOR (arrays as tuples).
 
     Raises:
-        InvalidData: it is not a run.
+        InvalidData: the array is not a run.
     """
     if type(content) is not tuple or len(content) <= _HEAD:
         _refuse("a run of commands is an array of sender, receiver, number and commands")

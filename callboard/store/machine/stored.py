@@ -108,7 +108,7 @@ def checked_stored(part: Any) -> Stored:
     """Return the stored form of a value that a peer sent or a disk returned.
 
     Raises:
-        InvalidData: it is not the CBOR of a value.
+        InvalidData: the bytes are not the CBOR of a value.
     """
     kind = type(part)
     if kind is str or kind in _SAME or (kind is int and _LOWEST <= part <= _HIGHEST):
@@ -126,7 +126,7 @@ def checked_token(part: Any) -> Token:
     """Return the token of a key that a peer sent or a disk returned.
 
     Raises:
-        InvalidData: it is not the CBOR of a key.
+        InvalidData: the bytes are not the CBOR of a key.
     """
     if type(part) is str:
         return part

@@ -32,7 +32,7 @@ class Topic(Scalar):
     True
 
     Raises:
-        InvalidTopic: it exceeds `TOPIC_LIMIT` bytes, or cannot be encoded in UTF-8.
+        InvalidTopic: the topic exceeds `TOPIC_LIMIT` bytes, or cannot be encoded in UTF-8.
     """
 
     __slots__ = ()
@@ -68,8 +68,8 @@ def checked_topic(topic: object) -> str:
     """Return the text of a topic.
 
     Raises:
-        InvalidTopic: it is not text, exceeds `TOPIC_LIMIT` bytes, or cannot be encoded in
-            UTF-8.
+        InvalidTopic: the topic is not text, exceeds `TOPIC_LIMIT` bytes, or cannot be encoded
+            in UTF-8.
     """
     if isinstance(topic, Topic):
         return topic.string()
@@ -96,7 +96,7 @@ def topic_text(topic: object) -> str:
     """Return the text of one topic.
 
     Raises:
-        UnsupportedData: it is neither text nor a `Topic`.
+        UnsupportedData: the topic is neither text nor a `Topic`.
         InvalidTopic: the text is too long, or cannot be encoded in UTF-8.
     """
     if not isinstance(topic, _TOPIC_TYPES):

@@ -31,7 +31,7 @@ class BrokerNeighbor(DoorReceiver):
     """A peer, and the receiver of the messages that its filter matches.
 
     Attributes:
-        name: of its node or endpoint, as its own programs print it.
+        name: the name of the neighbor's node or endpoint, as its own programs print it.
         topics: its filter.
         brought: messages received from it.
         taken: messages sent to it.
@@ -113,7 +113,7 @@ class BrokerPeering(Closing):
         """Create a peering without ports and dials.
 
         Args:
-            hub: of the node.
+            hub: the hub of the node.
             tls: as for Broker; None for plain connections.
         """
         self._certificates = None if tls is None else Certificates(tls, hub.runtime.report)

@@ -148,7 +148,7 @@ class FilterPlan:
         A message waits while the connection that has its topic, or will have it, is being made.
 
         Args:
-            topic: of the message.
+            topic: the topic of the message.
             ways: the connections that are open.
         """
         for key, topics in self.held.items():
@@ -200,7 +200,7 @@ class WebSocketPeer(RunReceiver, Closing):
     Attributes:
         url: Zeek's address.
         endpoint: Zeek's name for this connection, from its last ack.
-        version: of Zeek, from its last ack.
+        version: the version of Zeek from its last ack.
         brought: messages received.
         taken: messages sent.
         unreadable: messages of Zeek that could not be decoded.

@@ -84,7 +84,7 @@ class WebSocketClient(DoorReceiver):
     """A client of a port.
 
     Attributes:
-        name: of its token or certificate, or the one that it sent.
+        name: the name in the client's token or certificate, or the one that it sent.
         topics: the permitted part of its filter.
         brought: messages received from it.
         taken: messages sent to it.

@@ -409,7 +409,7 @@ class ZeroMqSockets:
         """Create the context; from any thread.
 
         Args:
-            runner: of the node.
+            runner: the runner of the node.
             curve: keys of all sockets; None: no encryption.
         """
         self._runner, self._curve = runner, curve
