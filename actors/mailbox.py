@@ -453,7 +453,7 @@ class BoundedMailbox(deque[Item]):
         return item
 
     def __delitem__(self, index: SupportsIndex | slice) -> None:
-        """Remove a message from the middle; needs the lock."""
+        """Remove a message from the middle; the caller must hold the lock."""
         assert not isinstance(index, slice)
         super().__delitem__(index)
         if self._sizes is not None:
@@ -535,7 +535,7 @@ class BoundedMailbox(deque[Item]):
         )
 
     def _unpark(self) -> None:
-        """Append parked messages while there is room; needs the lock."""
+        """Append parked messages while there is room; the caller must hold the lock."""
         while self._parked:
             item, size, node = self._parked[0]
             if item[0].__class__ is not Stop and not self.pressure.fits(len(self), size):
@@ -552,7 +552,7 @@ class BoundedMailbox(deque[Item]):
     # --- bounds ---
 
     def _push(self, item: Item, size: int) -> None:
-        """Append a message and its size; needs the lock."""
+        """Append a message and its size; the caller must hold the lock."""
         super().append(item)
         if self._sizes is not None:
             self._sizes.append(size)

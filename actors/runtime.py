@@ -315,7 +315,10 @@ class Runtime:
         return table
 
     def _next_number(self) -> int:
-        """Return a number that no actor has and no other node refers to; needs the lock."""
+        """Return a number that no actor has and no other node refers to.
+
+        The caller must hold the lock.
+        """
         number = self._number
         while True:
             number = number + 1 if number < LAST_NUMBER else FIRST_NUMBER

@@ -167,7 +167,7 @@ class ReplyCache:
         return True
 
     def settled(self, answer: CachedReply, *, is_kept: bool) -> list[CachedReply]:
-        """Cache a reply, or forget its key; needs the lock.
+        """Cache a reply, or forget its key; the caller must hold the lock.
 
         Returns:
             Older replies that were dropped; the caller releases them without the lock.
@@ -190,7 +190,7 @@ class ReplyCache:
         return dropped
 
     def _drop(self, answer: CachedReply) -> CachedReply:
-        """Remove a reply from the tables and return it; needs the lock."""
+        """Remove a reply from the tables and return it; the caller must hold the lock."""
         self._answers.pop(answer.place, None)
         if self._due.pop(answer, None) is None:
             return answer  # dropped already by a nested call, such as a finalizer

@@ -24,9 +24,9 @@ A neighbor may be a *leaf*: a node that does not forward. Only its own searches 
 accepted from it, and they end at this node at once. Nodes are announced to it if their names
 match its patterns, and it is announced to others only if it has patterns.
 
-Updates of neighbors are recorded on arrival. The conclusions (best paths, announcements, lost
-nodes) are drawn in portions: :meth:`Router.conclude` handles the same number of destinations
-for each neighbor, so a large table of one neighbor does not delay the others. An announcement
+Updates from neighbors are recorded on arrival. The routes (best paths, announcements, lost
+nodes) are recomputed in portions: :meth:`Router.conclude` handles as many destinations for
+each neighbor, so a large table of one neighbor does not delay the others. An announcement
 that is withdrawn before its turn costs nothing more.
 """
 
@@ -97,7 +97,7 @@ class Changes:
             (even unchanged, because other nodes on it may have lost theirs).
         left: pairs of a neighbor and a node for which it is no longer a carrier.
         sought: nodes for which the router has become active.
-        work: estimated cost, in conclusions for one destination.
+        work: estimated cost, in recomputed routes to one destination.
     """
 
     updates: list[tuple[NodeId, bytes]] = field(default_factory=list)
@@ -166,7 +166,7 @@ class Router:
         self._may_be_dead = False
         # Whether an update arrived after the last call of `conclude`.
         self._has_news = False
-        # Destinations without conclusions yet, by the neighbor that sent them, or this node.
+        # Destinations to recompute, by the neighbor whose update changed them, or this node.
         self._pending: dict[NodeId, dict[NodeId, None]] = {}
         # Destinations that a new neighbor has not been sent yet.
         self._unsent: dict[NodeId, dict[NodeId, None]] = {}
@@ -270,7 +270,7 @@ class Router:
         return changes
 
     def receive(self, peer: NodeId, payload: bytes) -> Changes:
-        """Handle a ``routing_update``, and draw a portion of conclusions.
+        """Handle a ``routing_update``, and recompute a portion of the routes.
 
         Raises:
             MalformedPayload: the payload is malformed, or announces too many nodes.
@@ -279,7 +279,7 @@ class Router:
         return self.conclude()
 
     def take(self, peer: NodeId, update: Update) -> None:
-        """Record the update of a neighbor; ignore one of any other node.
+        """Record the update from a neighbor; ignore one from any other node.
 
         Raises:
             MalformedPayload: the neighbor announced too many nodes.
@@ -350,7 +350,7 @@ class Router:
         )
 
     def conclude(self) -> Changes:
-        """Draw conclusions from recorded updates, for one portion of destinations."""
+        """Recompute the routes to one portion of the destinations in recorded updates."""
         changes = Changes()
         self._has_news = False
         if self._may_be_dead:
@@ -495,7 +495,7 @@ class Router:
     def _finish(
         self, touched: Iterable[NodeId], changes: Changes, fresh: NodeId | None = None
     ) -> None:
-        """Draw the conclusions for ``touched`` destinations, and create the updates.
+        """Recompute the routes to ``touched`` destinations, and create the updates.
 
         A `fresh` neighbor receives all statements at once, and the table in portions.
         """

@@ -276,6 +276,6 @@ def _is_name(value: object) -> bool:
 
 
 def _refuse(peer: NodeId, problem: str) -> NoReturn:
-    """Refuse an update of a neighbor."""
+    """Refuse an update from a neighbor."""
     msg = f"routing update of node {node_id_text(peer)}: {problem}"
     raise MalformedPayload(msg)

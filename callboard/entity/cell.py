@@ -698,7 +698,7 @@ class EntityCell(Cell):
                     self._commit()
 
     def _commit(self) -> None:
-        """Hand the next batch to the host; needs the lock."""
+        """Hand the next batch to the host; the caller must hold the lock."""
         batch, self._next = self._next, None
         assert batch is not None
         self._in_flight = batch

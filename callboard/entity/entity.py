@@ -130,7 +130,8 @@ class Entity(Actor):
         super().__init_subclass__(**kwargs)
         reserved = sorted(_RESERVED & vars(cls).keys())
         if reserved:
-            msg = f"{cls.__qualname__} redefines {', '.join(reserved)}, which every entity has"
+            names = ", ".join(reserved)
+            msg = f"{cls.__qualname__} redefines {names}, reserved in entities; use another name"
             raise ReservedName(msg)
         _check_options(cls)
         if vars(cls).get("was"):

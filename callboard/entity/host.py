@@ -207,7 +207,7 @@ class EntityHost:
         #: The reminders in the slots of this node.
         self.reminders = Reminders(self)
         self.singletons = Singletons(self)
-        #: Sends an answer after a proof that this node owns its slot; needs the lock.
+        #: Sends an answer after a proof that this node owns its slot; call it with the lock.
         self.prove = self._proofs(membership.is_leased).prove
         self._when_empty: list[Callable[[], object]] = []
         #: Slots that are being drained, the callback for their end, and messages held for them.
@@ -354,7 +354,7 @@ class EntityHost:
     def _post(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
         """Post a message to the entity of a key; return False if the slot is not served here.
 
-        Needs the lock.
+        The caller must hold the lock.
         """
         if self.is_leased is not None and self._is_unleased(key, sender):
             self.refuse_unleased(sender)
@@ -382,7 +382,7 @@ class EntityHost:
         return True
 
     def _hold(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
-        """Hold a message until it is known who owns its slot; needs the lock.
+        """Hold a message until it is known who owns its slot; the caller must hold the lock.
 
         Returns:
             False if the limit of held messages is reached.
@@ -397,18 +397,21 @@ class EntityHost:
     def _add_held(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Hold a message without a check of the limit; needs the lock."""
+        """Hold a message without a check of the limit; the caller must hold the lock."""
         self._held.append((key, message, sender, is_urgent))
         self._held_in[slot_of(key)] += 1
 
     def _pop_held(self) -> list[tuple[str, Any, Sender | None, bool]]:
-        """Return all held messages, and hold none; needs the lock."""
+        """Return all held messages, and hold none; the caller must hold the lock."""
         messages, self._held = self._held, []
         self._held_in.clear()
         return messages
 
     def post_reminder(self, ticket: ReminderTicket) -> bool:
-        """Post a reminder; return False if its entity accepts none now. Needs the lock."""
+        """Post a reminder; return False if its entity accepts none now.
+
+        The caller must hold the lock.
+        """
         key = ticket.row.key
         if self.is_closed or slot_of(key) in self._stopped:
             return False
@@ -447,7 +450,10 @@ class EntityHost:
         self._moved(gained=gained)
 
     def activate_if_served(self, key: str) -> None:
-        """Activate an entity whose slot is here, unless it is active; needs the lock."""
+        """Activate an entity whose slot is here, unless it is active.
+
+        The caller must hold the lock.
+        """
         slot = slot_of(key)
         if slot in self.epochs and slot not in self._stopped and key not in self.cells:
             self._activate(key)
@@ -464,7 +470,7 @@ class EntityHost:
         self._moved(lost=len(lost))
 
     def _cells_of(self, slots: Iterable[int]) -> list[EntityCell]:
-        """Return the activations in some slots; needs the lock."""
+        """Return the activations in some slots; the caller must hold the lock."""
         occupied = {slot for slot in slots if self._live[slot]}
         return (
             [cell for cell in self.cells.values() if cell.slot in occupied] if occupied else []
@@ -502,7 +508,7 @@ class EntityHost:
         self._notify_stopped()
 
     def _schedule_let_in(self) -> None:
-        """Schedule `_let_in` while slots are being drained; needs the lock."""
+        """Schedule `_let_in` while slots are being drained; the caller must hold the lock."""
         if self._when_stopped is not None and not self._lets_in:
             self._lets_in = True
             self.runtime.post(self.runtime.call_later, NESTED_SECONDS, self._let_in)
@@ -604,7 +610,7 @@ class EntityHost:
         self._lock.after(self.runtime.dead_letter, self.ref(key), message, sender)
 
     def _activate(self, key: str) -> EntityCell:
-        """Create the activation of a key, and read its state; needs the lock."""
+        """Create the activation of a key, and read its state; the caller must hold the lock."""
         slot = slot_of(key)
         cls = EntityCell if self.is_leased is None else LeasedCell
         cell = self.runtime.place(lambda number: cls(self, number, key, slot))

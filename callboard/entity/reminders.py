@@ -352,7 +352,7 @@ class Reminders:
     # --- delivering ---
 
     def _set_timer(self) -> None:
-        """Set the timer for the next due reminder or scan; needs the lock."""
+        """Set the timer for the next due reminder or scan; the caller must hold the lock."""
         runtime = self._host.runtime
         if self._offset_ms is None or self._host.is_closed:
             return
@@ -407,7 +407,7 @@ class Reminders:
     # --- suspects ---
 
     def _check_parked(self) -> None:
-        """Read the parked reminders for gained slots; needs the lock."""
+        """Read the parked reminders for gained slots; the caller must hold the lock."""
         state, gained = self._host.state, self._gained
         if state is None or not gained:
             return

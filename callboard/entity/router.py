@@ -405,7 +405,10 @@ class TypeRouter:
         is_urgent: bool = False,
         is_forwarded: bool = False,
     ) -> PendingMessage:
-        """Return a message or marker with its number in the order; needs the lock."""
+        """Return a message or marker with its number in the order.
+
+        The caller must hold the lock.
+        """
         self._number += 1
         now = self._runtime.now()
         number = self._number
@@ -414,7 +417,7 @@ class TypeRouter:
     def _enqueue(
         self, pending: PendingMessage, queues: dict[int, deque[PendingMessage]]
     ) -> bool:
-        """Queue a message; return False if the queue is full. Needs the lock."""
+        """Queue a message; return False if the queue is full. The caller must hold the lock."""
         queue = queues.setdefault(pending.slot, deque())
         if pending.key and not pending.is_forwarded and len(queue) >= WAITING_LIMIT:
             return False
@@ -447,7 +450,10 @@ class TypeRouter:
     def _flush(
         self, queues: dict[int, deque[PendingMessage]], send: Callable[[PendingMessage], bool]
     ) -> None:
-        """Send the messages of all queues of one kind, until one must wait; needs the lock."""
+        """Send the messages of all queues of one kind, until one must wait.
+
+        The caller must hold the lock.
+        """
         for slot in list(queues):
             queue, first = queues[slot], None
             while queue:
@@ -494,7 +500,7 @@ class TypeRouter:
     def _send_own(self, pending: PendingMessage) -> bool:
         """Send a message of this node to its owner; return False if it must wait.
 
-        Needs the lock.
+        The caller must hold the lock.
         """
         slot = pending.slot
         if slot in self._marked or slot in self._refusing or slot in self._forwarded:
@@ -512,7 +518,7 @@ class TypeRouter:
     def _send_forwarded(self, pending: PendingMessage) -> bool:
         """Send a forwarded message or marker to the owner; return False if it must wait.
 
-        Needs the lock.
+        The caller must hold the lock.
         """
         if pending.slot in self._refusing:
             return False
@@ -521,7 +527,7 @@ class TypeRouter:
     def _send_to(self, pending: PendingMessage, node: bytes) -> bool:
         """Send a message or marker to a node; return False if it must wait.
 
-        Needs the lock.
+        The caller must hold the lock.
         """
         slot = pending.slot
         if node == self._runtime.node_id or not node:
@@ -776,7 +782,10 @@ class TypeRouter:
             self._runtime.call_later(MARKER_SECONDS, again, marker, node, arrived, waited)
 
     def _schedule_lookup(self, pause: float = 0.0) -> None:
-        """Start to look for owners, after a pause, until no message waits; needs the lock."""
+        """Start to look for owners, after a pause, until no message waits.
+
+        The caller must hold the lock.
+        """
         if not self._is_looking_up:
             self._is_looking_up, self._pause = True, FIRST_LOOKUP_SECONDS
             if pause:
@@ -797,7 +806,10 @@ class TypeRouter:
         self._runtime.call_later(pause, self._look_up)
 
     def _next_end(self) -> float:
-        """Return when the next waiting message must be refused; needs the lock."""
+        """Return when the next waiting message must be refused.
+
+        The caller must hold the lock.
+        """
         queues = (*self._queues.values(), *self._forwarded.values())
         senders = [queue[0].sender for queue in queues if queue]
         ends = [asker.deadline for asker in senders if asker is not None and asker.deadline]

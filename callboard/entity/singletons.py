@@ -20,7 +20,10 @@ class SingletonHost(Protocol):
     is_closed: bool
 
     def activate_if_served(self, key: str, /) -> None:
-        """Activate an entity whose slot is here, unless it is active; needs the lock."""
+        """Activate an entity whose slot is here, unless it is active.
+
+        The caller must hold the lock.
+        """
 
 
 class Singletons:
@@ -57,7 +60,7 @@ class Singletons:
         host.runtime.call_later(CHECK_SECONDS, self._keep_up)
 
     def start(self) -> None:
-        """Activate singletons that are not active; needs the lock."""
+        """Activate singletons that are not active; the caller must hold the lock."""
         if not self._keys or self._host.is_closed:
             return
         now = self._host.runtime.now()

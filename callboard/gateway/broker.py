@@ -350,7 +350,7 @@ class ModuleBroker:
             return True
 
     def _route(self, sources: Iterable[ModuleHandle]) -> None:
-        """Rebuild the tuples of sinks; requires the lock."""
+        """Rebuild the tuples of sinks; the caller must hold the lock."""
         for source in sources:
             source.sinks = tuple(sink.inbox for sink in self._links.sinks_of(source))
 

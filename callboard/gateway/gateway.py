@@ -517,7 +517,7 @@ class Gateway(Closing):
     def _check_name(self, name: Any) -> None:
         """Raise if a name is not valid for another module."""
         if not isinstance(name, str) or not name or name == ANY:
-            msg = f"{name!r} is not the name of a module: any text but '' and '*' is"
+            msg = f"{name!r} is not a valid module name; use any text except '' and '*'"
             raise errors.InvalidLink(msg)
         if name in self._handles:
             msg = f"there is already a module {name!r}"

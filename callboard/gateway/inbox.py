@@ -214,7 +214,7 @@ class Inbox:
         return room
 
     def _push(self, frame: bytes) -> None:
-        """Append a frame; requires the lock."""
+        """Append a frame; the caller must hold the lock."""
         self.items.append(frame)
         if self.bounds.bytes is not None:
             self.pressure.held += len(frame)

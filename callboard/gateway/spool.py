@@ -102,7 +102,7 @@ class Spool:
             return self._ahead[0] if self._ahead else None
 
     def _read_ahead(self) -> None:
-        """Read some frames ahead; requires the lock."""
+        """Read some frames ahead; the caller must hold the lock."""
         most, size = AHEAD
         for offset, frame in self._frames():
             self._ahead.append((offset, frame))
@@ -148,7 +148,7 @@ class Spool:
             self._move_to(place + 1)
 
     def _move_to(self, position: int) -> None:
-        """Store the position of received frames; requires the lock."""
+        """Store the position of received frames; the caller must hold the lock."""
         self._position = position
         os.pwrite(self._file, b"%020d" % position, 0)
         if position - self._trimmed >= TRIM:
@@ -232,7 +232,7 @@ class SpooledInbox(Inbox):
         return bool(self.spool.owners) and self.spool.owners[-1] is self
 
     def _push(self, frame: bytes) -> None:
-        """Append a frame; requires the lock."""
+        """Append a frame; the caller must hold the lock."""
         self.spool.append(frame)
         self.pressure.held = self.spool.size
 

@@ -122,7 +122,7 @@ class Store(Closing):
         vector the element at a position; None if the key or the index does not exist.
 
         Raises:
-            TypeClash: the value has no elements.
+            TypeClash: the value is not a set, table or vector.
             EndpointError: as `get`.
         """
         return _element(self._entries(), key, index)

@@ -100,7 +100,7 @@ def enter(
     if locks.is_owned(guard):
         refuse_inside(call, error)
     if not guard.acquire(timeout=longest):
-        cause = f"another thread has been in such a call for {longest:.0f} s"
+        cause = f"another thread has held the lock of this call for {longest:.0f} s"
         msg = f"{call}: {cause}: it waits for its disk, or for a lock that this thread holds"
         raise error(msg)
 

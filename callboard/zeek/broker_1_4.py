@@ -183,7 +183,7 @@ class Broker14Session:
         self._frames = CafFrames(GREETING_LIMIT)
         self._core = CafActor(CORE, own)
         self._streams: StreamPair | None = None
-        self._is_introduced = self._is_queried = self._is_taken = False
+        self._is_introduced = self._is_queried = False
         self._heard_at = self._queried_at = self.credited = now
         #: Messages that wait for credit, in order; and the credit.
         self._queue: deque[bytes] = deque()

@@ -47,7 +47,7 @@ class Pace(Protocol):
     """Creates proxies, with credit for bounded mailboxes on other nodes."""
 
     def make(self, node: bytes, number: int, sightings: int, /) -> Proxy:
-        """Create a proxy; needs the lock."""
+        """Create a proxy; the caller must hold the lock."""
 
     def announce(self, proxy: Proxy, /) -> None:
         """Announce a proxy to the host of its actor."""

@@ -118,11 +118,11 @@ def expiry_of(text: str) -> float:
     """Return the expiry of the first PEM certificate in a text, in seconds since 1970.
 
     Raises:
-        ValueError: there is none.
+        ValueError: the text has no certificate.
     """
     start, end = text.find(_PEM_BEGIN), text.find(_PEM_END)
     if start < 0 or end < start:
-        msg = "it holds no certificate in PEM format"
+        msg = "the file contains no certificate in PEM format"
         raise ValueError(msg)
     data = ssl.PEM_cert_to_DER_cert(text[start : end + len(_PEM_END)])
     try:

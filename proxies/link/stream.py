@@ -256,7 +256,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._runner.post(self._write_late)
 
     def _take_late(self) -> None:
-        """Append the frames kept by inner calls; needs the lock."""
+        """Append the frames kept by inner calls; the caller must hold the lock."""
         late = self._late
         while late:
             frame = late.popleft()
@@ -324,7 +324,10 @@ class Stream(ConnectionOwner, Generic[F, E]):
             else:
                 has_room = self._room.wait_for(self._has_room, WAIT_FOR_ROOM)
         if not has_room:
-            msg = f"{self.waiting:,} B wait for {self.name}, which does not read; send less"
+            msg = (
+                f"{self.waiting:,} B are waiting to be sent to {self.name}, "
+                "which does not read them; send less"
+            )
             raise LinkFull(msg)
 
     def _has_room(self) -> bool:
@@ -353,7 +356,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._flush()
 
     def _flush(self) -> None:
-        """Write until nothing is left or the socket is full; needs the lock."""
+        """Write until nothing is left or the socket is full; the caller must hold the lock."""
         frames = self._frames
         while frames or self._rest is not None or self._unsealed is not None:
             data: bytes | memoryview
@@ -390,7 +393,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._rest = None
 
     def _next_batch(self, sealer: Sealer) -> bytes:
-        """Seal and return the next batch of output; needs the lock."""
+        """Seal and return the next batch of output; the caller must hold the lock."""
         frames, plain = self._frames, self._unsealed
         if plain is None:
             count = len(frames)

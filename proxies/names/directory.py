@@ -135,7 +135,7 @@ class Names:
         removed: tuple[ActorRef[Any], ...],
         reason: str,
     ) -> None:
-        """Count a change and report it; needs the lock."""
+        """Count a change and report it; the caller must hold the lock."""
         for ref in added:
             self._names_of[ref] = (*self._names_of.get(ref, ()), name)
         for ref in removed if reason != DRAINING else ():

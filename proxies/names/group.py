@@ -128,7 +128,7 @@ class Members:
             self.remove(change.ref)
 
     def _set(self, refs: tuple[ActorRef[Any], ...]) -> list[_Ready]:
-        """Replace the members; needs the lock.
+        """Replace the members; the caller must hold the lock.
 
         Returns:
             The waits that end with these, to be completed after the lock.

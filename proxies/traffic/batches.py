@@ -97,7 +97,7 @@ class TurnBatch:
         self.size, self.early_at = 0, batches.first_size
 
     def send(self) -> None:
-        """Send the gathered messages and empty the batch; needs the lock."""
+        """Send the gathered messages and empty the batch; the caller must hold the lock."""
         items, self.items, self.size = self.items, [], 0
         room = self._batches.room(self.node)
         for start in range(0, len(items), room):  # more than one pass only at an epoch's end
@@ -352,7 +352,10 @@ class TurnBatches:
             runner.post(self.flush)
 
     def _open_answers(self, node: bytes) -> AnswerBatch:
-        """Open a batch of answers for a node after sending the open one; needs the lock."""
+        """Open a batch of answers for a node after sending the open one.
+
+        The caller must hold the lock.
+        """
         batch = self._answers.get(node)
         if batch is None:
             batch = self._answers[node] = AnswerBatch(self, node)
@@ -383,7 +386,7 @@ class TurnBatches:
     def register(self, node: bytes, batch: TurnBatch, asker: Any) -> int:
         """Open a batch for a node if need be, and return the id for a new ask in it.
 
-        It needs the lock.
+        The caller must hold the lock.
         """
         if self.open.get(node) is not batch:
             self.send(node)
@@ -402,13 +405,16 @@ class TurnBatches:
     # --- sending ---
 
     def send(self, node: bytes) -> None:
-        """Send the open batch for a node, if there is one; needs the lock."""
+        """Send the open batch for a node, if there is one; the caller must hold the lock."""
         batch = self.open.pop(node, None)
         if batch is not None:
             batch.send()
 
     def send_early(self, node: bytes, batch: TurnBatch) -> None:
-        """Send a batch that has grown large, so that its node starts early; needs the lock."""
+        """Send a batch that has grown large, so that its node starts early.
+
+        The caller must hold the lock.
+        """
         batch.early_at = min(2 * batch.early_at, self._batch_limit)
         self._grown.append(batch)
         self.send(node)
@@ -434,7 +440,10 @@ class TurnBatches:
             runner.post(self.flush)
 
     def room(self, node: bytes) -> int:
-        """Return the number of messages that fit into one batch to a node; needs the lock."""
+        """Return the number of messages that fit into one batch to a node.
+
+        The caller must hold the lock.
+        """
         account = self._accounts.get(node)
         return CARRIER_LIMIT if account is None else account.room
 
@@ -451,11 +460,11 @@ class TurnBatches:
         return head + payload
 
     def answer_alone(self, node: bytes, message_id: int, payload: bytes) -> None:
-        """Send an answer without a batch; needs the lock."""
+        """Send an answer without a batch; the caller must hold the lock."""
         self._respond_locked(node, 0, message_id, payload)
 
     def send_asks(self, proxy: Proxy, message: object, ids: Sequence[int]) -> None:
-        """Send a batch of asks, at most as many as fit; needs the lock.
+        """Send a batch of asks, at most as many as fit; the caller must hold the lock.
 
         If no path is left, the asks fail as messages that never left this node.
         """

@@ -80,7 +80,7 @@ class CreditSender:
         self._unrouted.on_short = self._tend
 
     def make(self, node: bytes, number: int, sightings: int) -> Proxy:
-        """Create a proxy; needs the lock."""
+        """Create a proxy; the caller must hold the lock."""
         proxy = Proxy(self._outgoing, self._runtime, node, number, sightings)
         if number >= FIRST_ACTOR and not self._is_unable(node):
             self._begin(proxy)
@@ -92,7 +92,7 @@ class CreditSender:
         return abilities is not None and "credit" not in abilities
 
     def _begin(self, proxy: Proxy) -> Credit:
-        """Start the credit of a proxy; needs the lock."""
+        """Start the credit of a proxy; the caller must hold the lock."""
         credit = proxy.credit = Credit(self._base, PARKED_MESSAGES, PARKED_OCTETS)
         proxy.outbound = self
         return credit
@@ -209,7 +209,10 @@ class CreditSender:
                 return False
 
     def _queue_of(self, proxy: Proxy, size: int) -> Queue | None:
-        """Return the queue for a message, None if it need not wait; needs the lock."""
+        """Return the queue for a message, None if it need not wait.
+
+        The caller must hold the lock.
+        """
         credit, queue = proxy.credit, proxy.waiting
         if credit is None or proxy.down is not None or proxy.node not in self._next_hops:
             return None
@@ -284,7 +287,8 @@ class CreditSender:
     def is_owed(self, proxy: Proxy) -> bool:
         """Return whether messages of a proxy were sent before its bounds were known.
 
-        Needs the lock. Such a proxy must be kept: a new one would send the same number again.
+        The caller must hold the lock. Such a proxy must be kept: a new one would send the same
+        number again.
         """
         credit, node = proxy.credit, proxy.node
         if credit is None or credit.is_known or not credit.has_sent or proxy.down is not None:

@@ -398,7 +398,10 @@ class Outgoing:
         self._routes.undeliverable += 1
 
     def _respond(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
-        """Write an answer, or hold it while its path is replaced; needs the lock."""
+        """Write an answer, or hold it while its path is replaced.
+
+        The caller must hold the lock.
+        """
         hop = self._next_hops.get(node)
         wire = None if hop is None else self._wires.get(hop)
         if wire is None:

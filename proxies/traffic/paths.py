@@ -40,10 +40,10 @@ PATH_ENDS: Final = 8
 #: Seconds between two timers that forget cuts; each of them visits all paths.
 CUTS_INTERVAL: Final = 0.25
 
-#: Conclusions for single destinations that a node draws per second from updates of its
-#: neighbors, and those it saves up in a quiet time. The rate is a third of a processor, and a
-#: table of thousands of nodes is handled without delay. An update that is withdrawn before its
-#: conclusion causes no work and is not passed on.
+#: Routes that a node recomputes per second after updates from its neighbors, and the number it
+#: saves up in a quiet time. The rate takes a third of a processor, and a table of thousands of
+#: nodes is handled without delay. An update that is withdrawn before its route is recomputed
+#: causes no work and is not passed on.
 CONCLUSIONS_PER_SECOND: Final = 4_000.0
 CONCLUSIONS_SAVED: Final = 8_192.0
 
@@ -69,7 +69,7 @@ class Paths:
     sought: dict[NodeId, tuple[str, float]] = field(default_factory=dict)
     #: Distances, in hops, of nodes in reach whose name is still unknown.
     _unnamed: dict[NodeId, int] = field(default_factory=dict)
-    #: Budget of conclusions, and whether the next portion is scheduled.
+    #: Budget of recomputed routes, and whether the next portion is scheduled.
     _pace: TokenBucket = field(
         default_factory=lambda: TokenBucket(CONCLUSIONS_PER_SECOND, CONCLUSIONS_SAVED)
     )
@@ -124,7 +124,7 @@ class Paths:
         self._routes_changed(changes, CLOSING)
 
     def take_routes(self, frame: Frame) -> Iterator[object] | None:
-        """Handle a `routing_update` of a neighbor; return the remaining steps, or None.
+        """Handle a `routing_update` from a neighbor; return the remaining steps, or None.
 
         Raises:
             RemoteProtocolError: the frame's payload breaks the layout.
@@ -141,14 +141,14 @@ class Paths:
             yield update
 
     def _take_update(self, peer: NodeId, update: Update) -> None:
-        """Record an update of a neighbor, and draw conclusions if none are scheduled."""
+        """Record an update from a neighbor, and recompute routes unless that is scheduled."""
         with self._routes.lock:
             self._routes.router.take(peer, update)
         if not self._is_planned:
             self._conclude()
 
     def _conclude(self) -> None:
-        """Draw a portion of conclusions, if any are due."""
+        """Recompute a portion of the routes, if any are due."""
         self._is_planned = False
         if self._routes.router.is_behind:
             # A sender must not start to wait for a node that is just found or lost.
@@ -183,7 +183,7 @@ class Paths:
         self._plan(changes.work)
 
     def _plan(self, work: float) -> None:
-        """Schedule the next conclusions for when the budget allows them."""
+        """Schedule the next recomputation for when the budget allows it."""
         debt = self._pace.spend(work, self._runtime.now())
         if not self._is_planned and (debt or self._routes.router.is_behind):
             self._is_planned = True
@@ -233,7 +233,10 @@ class Paths:
         self._runtime.report(PathMoved(node, len(self._routes.router.path(node))))
 
     def _end_epoch(self, node: NodeId, *, is_open: bool) -> None:
-        """Record the number of dispatches in the epoch that ends now; needs the lock."""
+        """Record the number of dispatches in the epoch that ends now.
+
+        The caller must hold the lock.
+        """
         account = self._routes.accounts.accounts.get(node)
         if account is not None and account.sent_in_epoch:
             ends = self._path_ends.setdefault(node, deque(maxlen=PATH_ENDS))
@@ -267,7 +270,7 @@ class Paths:
         return lost
 
     def _tell_path_ends(self, node: NodeId) -> None:
-        """Send the ends of old paths over the new one; needs the lock."""
+        """Send the ends of old paths over the new one; the caller must hold the lock."""
         self._hops[node] = self._routes.router.next_hops[node]
         for frame in self._path_ends.get(node, ()):
             self._routes.send_to(node, frame)

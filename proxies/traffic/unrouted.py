@@ -75,7 +75,10 @@ class Unrouted:
         return {node: count for node, count in counts.items() if count}
 
     def hold(self, node: bytes, send: Callable[[], None]) -> bool:
-        """Keep a callback until a path is found or the node is lost; needs the lock."""
+        """Keep a callback until a path is found or the node is lost.
+
+        The caller must hold the lock.
+        """
         sends = self.held.setdefault(node, []) if node in self._router.active else None
         if sends is None or len(sends) >= HELD_LIMIT:
             return False
@@ -114,14 +117,14 @@ class Unrouted:
             self._runtime.post(self._dial_for, proxy, endpoint)
 
     def begin_to_wait(self, proxy: Proxy) -> Queue:
-        """Return the queue of a proxy, created if need be; needs the lock."""
+        """Return the queue of a proxy, created if need be; the caller must hold the lock."""
         if proxy.waiting is None:
             proxy.waiting = Queue()
             self._waiting.setdefault(proxy.node, {})[proxy] = None
         return proxy.waiting
 
     def end_wait(self, proxy: Proxy) -> Queue:
-        """Remove the queue of a proxy, and return it; needs the lock.
+        """Remove the queue of a proxy, and return it; the caller must hold the lock.
 
         Its `pressure` must be released without the lock.
         """

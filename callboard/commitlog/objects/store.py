@@ -254,7 +254,7 @@ class FileSystemObjects:
         except PermissionError as error:
             msg = (
                 f"{redacted(self.url)}"
-                f" refuses: {_line(error)}; check the key and its rights (environment"
+                f" refuses access: {_line(error)}; check the key and its rights (environment"
                 " AWS_…, or storage_options)"
             )
             raise LogFailed(msg) from error

@@ -58,7 +58,7 @@ class HttpArguments(ModuleArguments):
 
     @field_validator("post", "get")
     @classmethod
-    def _is_http(cls, url: str | None) -> str | None:
+    def _check_http(cls, url: str | None) -> str | None:
         """Refuse URLs of other schemes."""
         if url is not None and not url.startswith(("http://", "https://")):
             msg = f"{redacted(url)!r} is not an HTTP URL"

@@ -249,7 +249,7 @@ class LeaseMachine:
         if self.is_released or self._sent_at is None:
             return []
         if is_written:
-            return self._raised(now, self._version + 1)
+            return self._renewed(now, self._version + 1)
         self._is_unknown = True
         return [ReadLease(self.name)]
 
@@ -265,7 +265,7 @@ class LeaseMachine:
         if value is None and self._version:  # a kill may have been removed with it
             return self._killed("", version)
         if value is not None and value.number == self._number:
-            return self._raised(now, version)
+            return self._renewed(now, version)
         # The raise was not written yet, but may still arrive late. The next raise uses the
         # version that was just read, so only one of them can succeed.
         self._version, self._sent_at = version, None
@@ -277,7 +277,7 @@ class LeaseMachine:
         self._version, self._sent_at = version, None
         return [LeaseKilled(by)]
 
-    def _raised(self, now: float, version: int) -> list[Effect]:
+    def _renewed(self, now: float, version: int) -> list[Effect]:
         """Extend the validity from the send time of the raise."""
         assert self._sent_at is not None, "a raise was in flight"
         self.valid_until = self._sent_at + self.ttl * (1 - self.drift)

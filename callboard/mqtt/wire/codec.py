@@ -154,13 +154,13 @@ def _require(condition: object, label: str, problem: str) -> None:
         raise InvalidPacket(message)
 
 
-def _violates(condition: object, message: str, *reason: ReasonCode) -> None:
+def _refuse_if(condition: object, message: str, *reason: ReasonCode) -> None:
     """Raise ProtocolViolation if a condition holds."""
     if condition:
         raise ProtocolViolation(message, *reason)
 
 
-def _is_malformed(condition: object, message: str) -> None:
+def _refuse_malformed_if(condition: object, message: str) -> None:
     """Raise MalformedPacket if a condition holds."""
     if condition:
         raise MalformedPacket(message)
@@ -203,7 +203,7 @@ def _write_some_properties(properties: Properties | None, version: int, place: P
 def _read_id(reader: Reader) -> int:
     """Read a packet identifier, which is never 0."""
     packet_id = reader.two()
-    _violates(not packet_id, "a packet identifier is 0")
+    _refuse_if(not packet_id, "a packet identifier is 0")
     return packet_id
 
 
@@ -322,12 +322,12 @@ def _read_will(reader: Reader, flags: int, version: int) -> packets.Will | None:
     qos = flags >> 3 & 3
     retain = bool(flags & 0x20)
     is_wrong = qos == 3 or (not flags & 4 and (qos or retain))
-    _is_malformed(is_wrong, f"the will of a CONNECT has the flags {flags:08b}")
+    _refuse_malformed_if(is_wrong, f"the will of a CONNECT has the flags {flags:08b}")
     if not flags & 4:
         return None
     properties = _read_some_properties(reader, version, Place.WILL)
     topic = _read_topic(reader, "will")
-    _violates(not topic, "the topic of a will is empty", ReasonCode.TOPIC_NAME_INVALID)
+    _refuse_if(not topic, "the topic of a will is empty", ReasonCode.TOPIC_NAME_INVALID)
     return packets.Will(topic, reader.binary(), qos, retain, properties)
 
 
@@ -340,9 +340,9 @@ def _write_will(will: packets.Will, version: int) -> bytes:
 
 def _read_connack(reader: Reader, version: int, place: Place) -> packets.ConnAck:
     flags = reader.byte()
-    _is_malformed(flags > 1, f"the reserved flags of a CONNACK are {flags:08b}")
+    _refuse_malformed_if(flags > 1, f"the reserved flags of a CONNACK are {flags:08b}")
     code = _read_code(reader, version, place)
-    _violates(flags and code, f"a CONNACK refuses with 0x{code:02x}, but has a session")
+    _refuse_if(flags and code, f"a CONNACK refuses with 0x{code:02x}, but has a session")
     return packets.ConnAck(bool(flags), code, _read_some_properties(reader, version, place))
 
 
@@ -401,7 +401,7 @@ def _read_auth(reader: Reader, version: int, place: Place) -> packets.Auth:
     code, properties = _read_reason(reader, version, place)
     lacks_method = properties is None or properties.authentication_method is None
     problem = f"an AUTH with 0x{code:02x} lacks the property authentication_method"
-    _violates(code and lacks_method, problem)
+    _refuse_if(code and lacks_method, problem)
     return packets.Auth(code, properties)
 
 
@@ -432,7 +432,7 @@ def _list_form(
         entries = []
         while reader.left:
             entries.append(read_entry(reader, version, place))
-        _violates(not entries, f"the list of a {place.name} is empty")
+        _refuse_if(not entries, f"the list of a {place.name} is empty")
         return packet(packet_id, tuple(entries), properties)
 
     def write(packet: Any, version: int, place: Place) -> bytes:
@@ -453,13 +453,15 @@ def _read_subscription(reader: Reader, version: int, _place: Place) -> packets.S
     options = reader.byte()
     qos = options & 3
     if version < V5:
-        _is_malformed(options > 2, f"a SUBSCRIBE asks for QoS 0x{options:02x}")
+        _refuse_malformed_if(options > 2, f"a SUBSCRIBE asks for QoS 0x{options:02x}")
         return packets.Subscription(topic_filter, qos)
     no_local = bool(options & 4)
     handling = options >> 4 & 3
-    _is_malformed(options & 0xC0, f"the reserved options of a SUBSCRIBE are {options:08b}")
+    _refuse_malformed_if(
+        options & 0xC0, f"the reserved options of a SUBSCRIBE are {options:08b}"
+    )
     problem = f"a SUBSCRIBE asks for QoS {qos} and retain handling {handling}"
-    _violates(3 in {qos, handling}, problem)
+    _refuse_if(3 in {qos, handling}, problem)
     if no_local and topic_filter.startswith(_TURN_QUANTUM):
         message = f"a SUBSCRIBE has no-local for the shared {topic_filter[:80]!r}"
         raise ProtocolViolation(message)

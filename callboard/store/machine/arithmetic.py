@@ -102,7 +102,7 @@ def index_of(value: Stored, index: Any) -> Any:
             if not 0 <= position < len(vector):
                 raise KeyError(index)
             return Data.to_py(vector[position])
-    msg = f"a value of type {data.get_type().name} has no elements"
+    msg = f"a value of type {data.get_type().name} is not a set, table or vector"
     raise TypeClash(msg)
 
 

@@ -145,14 +145,14 @@ class Broker14Neighbor(BrokerNeighbor):
     def _send(self, run: list[tuple[str, bytes]], ttl: int, sender: bytes) -> None:
         """Send values; slow publishers down when too many are queued."""
         messages = [data_message_bytes(*pair, ttl) for pair in self._written(run)]
-        if self._posted + self.session.queued > QUEUE_HIGH and not self._has_room(sender):
+        if self._posted + self.session.queued > QUEUE_HIGH and not self._make_room(sender):
             self.dropped += len(messages)
             return
         self.taken += len(messages)
         self._posted += len(messages)
         self._post(self._emit, messages)
 
-    def _has_room(self, sender: bytes) -> bool:
+    def _make_room(self, sender: bytes) -> bool:
         """Slow publishers down; return False to drop messages for a stalled peer."""
         if self.is_stalled():
             self._check_publishers()

@@ -223,7 +223,7 @@ def test_retention_waits_for_copies_unless_it_is_told_not_to(tmp_path, monkeypat
     [
         (
             PermissionError("Access Denied"),
-            "refuses: Access Denied; check the key and its rights",
+            "refuses access: Access Denied; check the key and its rights",
         ),
         (OSError(16, "Slow Down"), "cannot be used: OSError"),
         (type("NoCredentialsError", (Exception,), {})("none"), "; set AWS_ACCESS_KEY_ID"),

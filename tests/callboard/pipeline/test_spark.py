@@ -155,7 +155,9 @@ def test_an_undecodable_record_is_stored_as_a_dead_letter_once(fill, read, tmp_p
     assert (letter.topic, letter.key) == ("/dead-letters/cpu", "b")
     assert loads(letter.payload) == {"load": "much"}
     assert letter.headers["offset"] == "1"
-    assert letter.headers["reason"] == "field load is 'much', which is not a double"
+    assert (
+        letter.headers["reason"] == "field load is 'much', which does not fit the type double"
+    )
 
 
 def test_streams_that_share_a_log_of_dead_letters_have_each_its_own(

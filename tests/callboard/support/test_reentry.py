@@ -259,7 +259,7 @@ def test_a_call_that_has_to_answer_is_refused_inside_its_own_lock(make):
 
 def test_a_call_that_has_to_answer_waits_for_another_thread_but_not_for_ever(guard):
     over, thread = held_elsewhere(guard)
-    with pytest.raises(WouldDeadlock, match="another thread has been in such a call"):
+    with pytest.raises(WouldDeadlock, match="another thread has held the lock of this call"):
         reentry.enter(guard, "append()", longest=2 * reentry.PATIENCE)
     threading.Timer(2 * reentry.PATIENCE, over.set).start()
     reentry.enter(guard, "append()")

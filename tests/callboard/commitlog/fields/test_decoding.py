@@ -54,7 +54,7 @@ def test_a_record_that_is_bad_in_one_field_is_null_in_all():
     )
 
     assert columns == [[1.0, None], ["a", None]]
-    assert reasons == {1: "field load is 'much', which is not a double"}
+    assert reasons == {1: "field load is 'much', which does not fit the type double"}
 
 
 def test_bytes_that_are_no_cbor_are_told_with_the_reason():
