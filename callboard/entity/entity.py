@@ -128,10 +128,9 @@ class Entity(Actor):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        reserved = sorted(_RESERVED & vars(cls).keys())
+        reserved = ", ".join(sorted(_RESERVED & vars(cls).keys()))
         if reserved:
-            names = ", ".join(reserved)
-            msg = f"{cls.__qualname__} redefines {names}, reserved in entities; use another name"
+            msg = f"{cls.__qualname__} redefines {reserved}, reserved in entities; rename it"
             raise ReservedName(msg)
         _check_options(cls)
         if vars(cls).get("was"):

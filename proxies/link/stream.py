@@ -324,10 +324,8 @@ class Stream(ConnectionOwner, Generic[F, E]):
             else:
                 has_room = self._room.wait_for(self._has_room, WAIT_FOR_ROOM)
         if not has_room:
-            msg = (
-                f"{self.waiting:,} B are waiting to be sent to {self.name}, "
-                "which does not read them; send less"
-            )
+            size = f"{self.waiting:,} B are waiting to be sent to {self.name}"
+            msg = f"{size}, which does not read them; send less"
             raise LinkFull(msg)
 
     def _has_room(self) -> bool:

@@ -184,9 +184,8 @@ def _fitting(
     def refuse(index: int) -> None:
         fitted[index] = None
         value = safe_repr(values[index], _REASON_LIMIT)
-        text = (
-            f"field {name.removeprefix(FIELD)} is {value}, which does not fit the type {kind}"
-        )
+        field = name.removeprefix(FIELD)
+        text = f"field {field} is {value}, which does not fit the type {kind}"
         reasons.setdefault(index, text[:_REASON_LIMIT])
 
     for index, value in enumerate(values):

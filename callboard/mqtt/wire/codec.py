@@ -160,7 +160,7 @@ def _refuse_if(condition: object, message: str, *reason: ReasonCode) -> None:
         raise ProtocolViolation(message, *reason)
 
 
-def _refuse_malformed_if(condition: object, message: str) -> None:
+def _malformed_if(condition: object, message: str) -> None:
     """Raise MalformedPacket if a condition holds."""
     if condition:
         raise MalformedPacket(message)
@@ -322,7 +322,7 @@ def _read_will(reader: Reader, flags: int, version: int) -> packets.Will | None:
     qos = flags >> 3 & 3
     retain = bool(flags & 0x20)
     is_wrong = qos == 3 or (not flags & 4 and (qos or retain))
-    _refuse_malformed_if(is_wrong, f"the will of a CONNECT has the flags {flags:08b}")
+    _malformed_if(is_wrong, f"the will of a CONNECT has the flags {flags:08b}")
     if not flags & 4:
         return None
     properties = _read_some_properties(reader, version, Place.WILL)
@@ -340,7 +340,7 @@ def _write_will(will: packets.Will, version: int) -> bytes:
 
 def _read_connack(reader: Reader, version: int, place: Place) -> packets.ConnAck:
     flags = reader.byte()
-    _refuse_malformed_if(flags > 1, f"the reserved flags of a CONNACK are {flags:08b}")
+    _malformed_if(flags > 1, f"the reserved flags of a CONNACK are {flags:08b}")
     code = _read_code(reader, version, place)
     _refuse_if(flags and code, f"a CONNACK refuses with 0x{code:02x}, but has a session")
     return packets.ConnAck(bool(flags), code, _read_some_properties(reader, version, place))
@@ -453,13 +453,11 @@ def _read_subscription(reader: Reader, version: int, _place: Place) -> packets.S
     options = reader.byte()
     qos = options & 3
     if version < V5:
-        _refuse_malformed_if(options > 2, f"a SUBSCRIBE asks for QoS 0x{options:02x}")
+        _malformed_if(options > 2, f"a SUBSCRIBE asks for QoS 0x{options:02x}")
         return packets.Subscription(topic_filter, qos)
     no_local = bool(options & 4)
     handling = options >> 4 & 3
-    _refuse_malformed_if(
-        options & 0xC0, f"the reserved options of a SUBSCRIBE are {options:08b}"
-    )
+    _malformed_if(options & 0xC0, f"the reserved options of a SUBSCRIBE are {options:08b}")
     problem = f"a SUBSCRIBE asks for QoS {qos} and retain handling {handling}"
     _refuse_if(3 in {qos, handling}, problem)
     if no_local and topic_filter.startswith(_TURN_QUANTUM):
