@@ -63,7 +63,7 @@ LOGS = {
     "a file to read": (lambda at: LogReader(at / "file"), LogError, "cannot be read"),
     "a number to read": (lambda at: LogReader(5), WrongKind, "a str or Path"),
     "an address": (lambda at: LogReader("grpc://nowhere"), InvalidOption, "HOST:PORT/NAME"),
-    "another scheme": (lambda at: LogReader("http://x/y"), InvalidOption, "write grpc://"),
+    "another scheme": (lambda at: LogReader("http://x/y"), InvalidOption, "use grpc://"),
     "a reader's name": (lambda at: CommitLog(at / "c").reader("a/b"), InvalidOption, "letters"),
     "a number as a name": (lambda at: CommitLog(at / "d").reader(5), InvalidOption, "letters"),
     "a reader's begin": (
@@ -80,7 +80,11 @@ FLOWS = {
     "another scheme": (lambda at: Flow.connect("http://h:1"), errors.InvalidAddress, "basp://"),
     "no direction": (lambda at: Flow.connect(NOWHERE, "in"), FlowError, "'inject'"),
     "no credit": (lambda at: Flow.connect(NOWHERE, credit=0), FlowError, "from 1 to"),
-    "credit as text": (lambda at: Flow.connect(NOWHERE, credit="9"), FlowError, "whole number"),
+    "credit as text": (
+        lambda at: Flow.connect(NOWHERE, credit="9"),
+        FlowError,
+        "an integer from",
+    ),
     "time as text": (
         lambda at: Flow.connect(NOWHERE, timeout="5"),
         CallboardError,

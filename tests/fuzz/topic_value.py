@@ -64,7 +64,7 @@ class TopicValue:
         for name, (decode, encode) in _CODECS.items():
             for payload in case.get(name, ()):  # cases kept before there was a codec
                 value = _outcome(decode, payload)
-                if not isinstance(value, EndpointError):
+                if not isinstance(value, EndpointError) and not _is_partly_unreadable(value):
                     again = encode(value)
                     require(encode(decode(again)) == again, f"{name} {payload.hex()}")
         for payload in case["cbor"]:
@@ -73,6 +73,16 @@ class TopicValue:
         for payload in case["broker"]:
             _compare_transcoded(cbor_from_broker, value_from_bytes, data_to_cbor, payload)
         return sum(map(len, case.values()))
+
+
+def _is_partly_unreadable(value: Any) -> bool:
+    """Return whether a value is runs with actions that could not be read: none is sent again."""
+    return isinstance(value, list) and any(
+        action[0] == Command.UNREADABLE
+        for run in value
+        for action in run.actions
+        if isinstance(action, tuple)
+    )
 
 
 def _compare_short_cuts(payload: bytes) -> None:
