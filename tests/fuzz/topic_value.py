@@ -76,7 +76,7 @@ class TopicValue:
 
 
 def _is_partly_unreadable(value: Any) -> bool:
-    """Return whether a value is runs with actions that could not be read: none is sent again."""
+    """Return whether a value is runs of which some actions could not be read."""
     return isinstance(value, list) and any(
         action[0] == Command.UNREADABLE
         for run in value
