@@ -165,7 +165,7 @@ class ActorHost(MailboxHost, Protocol):
         """Return whether this is a thread that runs the node's handlers and callbacks."""
 
     def post(self, callback: Callable[..., object], /, *args: Any) -> None:
-        """Call `callback(*args)` soon on the node's thread; from any thread."""
+        """Call `callback(*args)` soon on the node's thread. Can be called from any thread."""
 
     def warn_once(self, key: object, text: str) -> None:
         """Log a mistake of the program, the first time only."""
@@ -177,7 +177,10 @@ class ActorHost(MailboxHost, Protocol):
     kept: ReplyCache
 
     def schedule(self, runnable: Runnable, /) -> None:
-        """Schedule a turn of a runnable, like one of an actor; from any thread."""
+        """Schedule a turn of a runnable, like one of an actor.
+
+        Can be called from any thread.
+        """
 
     def start_actor(
         self,
@@ -466,7 +469,7 @@ class Cell(MessageSender):
     # --- mail ---
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
-        """Append a message to the mailbox; from any thread, without blocking."""
+        """Append a message to the mailbox. Can be called from any thread; never blocks."""
         mailbox = self._mailbox
         if mailbox is None:
             mailbox = self.open_mailbox()
@@ -481,7 +484,9 @@ class Cell(MessageSender):
                 runner.wake()
 
     def offer(self, message: Any) -> Future[None] | None:
-        """Append a message without a sender if the mailbox has room; from any thread.
+        """Append a message without a sender if the mailbox has room.
+
+        Can be called from any thread.
 
         Otherwise return a future that is done when there is room; nothing was appended.
         """
@@ -1093,7 +1098,7 @@ class Cell(MessageSender):
         return True
 
     def give_up(self, asker: object) -> None:
-        """Cancel a coroutine handler whose asker has given up; from any thread.
+        """Cancel a coroutine handler whose asker has given up. Can be called from any thread.
 
         Args:
             asker: the future of the ask, or the `origin` of a remote asker.

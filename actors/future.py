@@ -137,7 +137,7 @@ class Future(Reply, Generic[T]):
         return isinstance(self._error, asyncio.CancelledError) if self.is_done else False
 
     def cancel(self, msg: object = None) -> bool:
-        """Give up the ask; return False if it was done.
+        """Give up the ask; return False if it was already done.
 
         A waiting message is not handled any longer. A coroutine handler that works on it is
         cancelled at its next await, on other nodes too, unless it is marked with

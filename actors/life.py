@@ -9,7 +9,8 @@
 
 - STARTING: `__init__` runs on the thread that spawns the actor. Messages wait.
 - DOOMED: the same, but the end was requested meanwhile. The actor still has to be opened: its
-  end runs `on_end` and notifies watchers, which must not happen beside user code in `__init__`.
+  end runs `on_end` and notifies watchers, which must not happen while user code runs in
+  `__init__`.
 - LIVE: the actor has turns.
 - ENDING: the end was requested, by a kill, a stop or a failed handler. The actor ends as soon
   as the current handler returns or awaits, and handles no further message. A second request

@@ -289,7 +289,7 @@ class MailboxHost(Home, Protocol):
         """Count a message that no handler will receive."""
 
     def post(self, callback: Callable[..., object], /, *args: Any) -> None:
-        """Call `callback(*args)` soon on the node's thread; from any thread."""
+        """Call `callback(*args)` soon on the node's thread. Can be called from any thread."""
 
 
 class MailboxOwner(Running, Protocol):

@@ -263,7 +263,7 @@ class Target(RetryTarget, Protocol):
     """The target of a ref: the cell of a local actor, or the proxy of a remote one."""
 
     def post(self, message: Any, sender: Sender | None, /) -> None:
-        """Send a message; from any thread, without blocking."""
+        """Send a message. Can be called from any thread; never blocks."""
 
     def post_urgent(self, message: Any, sender: Sender | None, /) -> None:
         """Send a message that is handled before those without priority."""

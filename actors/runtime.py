@@ -147,14 +147,14 @@ class Runtime:
         self.runner.times.on_slow = self._record_slow
         #: Returns the monotonic time in seconds; all code of this node reads the time here.
         self.now = self.runner.now
-        #: Calls `callback(*args)` soon on the node's thread; from any thread.
-        #: Calls `callback(*args)` soon on the node's thread; from any thread.
+        #: Calls `callback(*args)` soon on the node's thread; can be called from any thread.
+        #: Calls `callback(*args)` soon on the node's thread; can be called from any thread.
         self.post = self.runner.post
-        #: Schedules a turn of a runnable, like one of an actor; from any thread.
+        #: Schedules a turn of a runnable, like one of an actor; can be called from any thread.
         self.schedule = self.runner.schedule
-        #: Calls on the node's thread at a time of `now()`; from any thread.
+        #: Calls on the node's thread at a time of `now()`; can be called from any thread.
         self.call_at = self.runner.call_at
-        #: Calls on the node's thread after some seconds; from any thread.
+        #: Calls on the node's thread after some seconds; can be called from any thread.
         self.call_later = self.runner.call_later
         #: Makes sure that deadlines of asks are checked before a time of `now()`.
         self.awake_by = self.runner.awake_by
@@ -473,7 +473,7 @@ class Runtime:
     def listen(self, subscriber: Callable[[object], None]) -> Callable[[], None]:
         """Call `subscriber(event)` for each event; return a function that stops this.
 
-        From any thread.
+        Can be called from any thread.
         """
         self._subscribers = [*self._subscribers, subscriber]
 
@@ -484,7 +484,10 @@ class Runtime:
 
     @contextlib.contextmanager
     def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:
-        """Call `subscriber(event)` for each event during the block; from any thread."""
+        """Call `subscriber(event)` for each event during the block.
+
+        Can be called from any thread.
+        """
         stop = self.listen(subscriber)
         try:
             yield

@@ -169,7 +169,10 @@ class ActorContext(Running, Protocol):
         """The id of the node that the handled message came from; empty for this one."""
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
-        """Append a message to the actor's mailbox, from any thread, without blocking."""
+        """Append a message to the actor's mailbox.
+
+        Can be called from any thread; never blocks.
+        """
 
 
 @dataclass(slots=True, eq=False)
@@ -245,7 +248,10 @@ class SystemActor(Actor):
         return self._cell.runtime.now()
 
     def post_self(self, message: Any) -> None:
-        """Send a message without a sender to this actor, from any thread, without blocking."""
+        """Send a message without a sender to this actor.
+
+        Can be called from any thread; never blocks.
+        """
         self._cell.post(message, None)
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
@@ -265,6 +271,6 @@ class SystemActor(Actor):
     def on_end(self, reason: ExitReason, detail: str) -> None:
         """Clean up before monitors learn that this actor has ended.
 
-        Called once, on the thread of the actor's turn, also when the node shuts down, but not
+        Called once, on the thread of the actor's turn, even when the node shuts down, but not
         if `__init__` raised. An exception is logged, and the actor still ends.
         """

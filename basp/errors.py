@@ -7,7 +7,7 @@
     │   ├── NotSerializable           (TypeError) a value without a wire form
     │   ├── DuplicateMessageType      a name registered for two different classes
     │   └── InvalidNodeId             (ValueError) text or facts that are not a node id
-    └── RemoteProtocolError           bytes of a peer broke a rule: close that link
+    └── RemoteProtocolError           bytes from a peer broke a rule: close that link
         ├── MalformedFrame            header fields that contradict the operation
         ├── PayloadTooLarge           announced length over the limit
         ├── OutOfMemory               (MemoryError) no memory for the peer's data

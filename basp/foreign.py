@@ -49,7 +49,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Effect: pass messages of the peer to the door, in this order."""
+    """Effect: pass messages from the peer to the door, in this order."""
 
     messages: list[Any]
 

@@ -13,7 +13,7 @@ from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
 from callboard.basp.header import HEADER, HEADER_SIZE, OPERATION_COUNT, RESPONSE, Operation
 from callboard.basp.node_id import node_id_text
 
-#: 16 MiB: stores, logs and snapshots are sent in chunks of 256 KiB, so only messages of users
+#: 16 MiB: stores, logs and snapshots are sent in chunks of 256 KiB, so only users' messages
 #: come near it.
 DEFAULT_PAYLOAD_LIMIT: Final = 16 * 1024 * 1024
 

@@ -359,7 +359,7 @@ class Link:
         return opened
 
     def _handle_unconfirmed(self, data: bytes, now: float) -> list[Effect]:
-        """Handle bytes of a peer that may not have established the link yet."""
+        """Handle bytes from a peer that may not have established the link yet."""
         reader, effects, was_sealed = self._reader, [], self._opener is not None
         while self.state is LinkState.INTRODUCING and reader.error is None and data:
             size = reader.wanted  # one frame at a time: later bytes may be sealed
@@ -552,7 +552,7 @@ class Link:
             self._confirm(effects)
 
     def _introduce(self, frame: Frame, now: float, effects: list[Effect]) -> None:
-        """Handle a frame of a peer that is not proven yet."""
+        """Handle a frame from a peer that is not proven yet."""
         answer = b""
         try:
             answer, identity = self._introduction.take(frame)

@@ -73,7 +73,8 @@ class DispatchOptions:
         deadline_ms: milliseconds left; None for no deadline.
         trace_parent: W3C ``traceparent``; "" for none.
         trace_state: W3C ``tracestate`` of ``trace_parent``.
-        idempotency_key: id of the request, 1 to ``KEY_LIMIT`` long; None for none.
+        idempotency_key: id of the request, 1 to ``KEY_LIMIT`` long; None if
+            it has no key.
         others: options unknown to this release, by key.
         chain: the entities that wait for the answer of an ask, as ``TYPE/KEY``.
     """

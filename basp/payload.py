@@ -72,7 +72,7 @@ _CANNOT: Final = (Unserializable, UnicodeEncodeError, AttributeError, LookupErro
 #: Larger payloads are read in pieces by a codec that limits the items of a message.
 _IN_PIECES: Final = 65_536
 
-#: Types that a codec must not decode, for a codec that runs functions of users.
+#: Types that a codec must not decode, for a codec that runs user functions.
 _NO_TYPES: Final[Mapping[bytes, object]] = {}
 
 #: Returned when the general decoder has to read the payload.
@@ -330,7 +330,7 @@ class PayloadCodec:
         )
 
     def without_user_code(self) -> "PayloadCodec":
-        """Return a copy of this codec that runs no functions of users.
+        """Return a copy of this codec that runs no user functions.
 
         It raises `RunsUserCode` for a message whose class has such functions. A node decodes
         the message in the turn of the receiving actor, because they may take any time and
@@ -344,7 +344,7 @@ class PayloadCodec:
         return codec
 
     def with_stand_ins(self) -> "PayloadCodec":
-        """Return a copy of this codec that replaces values whose class runs users' functions.
+        """Return a copy of this codec that replaces values whose class runs user functions.
 
         A `StandIn` replaces each of them, so the rest of a message can be inspected outside
         the turn of an actor.

@@ -42,7 +42,7 @@ SENT_FLAGS: Final = 64
 #: of `getrefcount`.
 _UNUSED: Final = 3
 
-# A dataclass with one of these as a base has content beside its fields.
+# A dataclass with one of these as a base has content in addition to its fields.
 _BUILTIN = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
 #: Types whose instances cannot be sent in any form.
 _NEVER_SENT: Final = frozenset({FunctionType, MethodType, BuiltinMethodType, ModuleType, type})
@@ -72,7 +72,7 @@ class MessageType:
         self.field_names: tuple[str, ...] = ()
         self.shape: tuple[str, ...] = ()
         self.wire_name = encode_text(name)
-        #: Whether reading an instance runs functions of the user, which may take any time.
+        #: Whether reading an instance runs user functions, which may take any time.
         self.runs_code = runs_code_of_users(cls)
 
     def names_of(self, value: object) -> tuple[str, ...]:
@@ -398,9 +398,9 @@ class MessageRegistry:
         self.by_class: dict[type, MessageType] = {}
         #: Flat records, by ``wire_name``, for the short cut in :mod:`callboard.basp.payload`.
         self.flat: dict[bytes, RecordType] = {}
-        #: Flat records that run no functions of users.
+        #: Flat records that run no user functions.
         self.plain_flat: dict[bytes, RecordType] = {}
-        #: All types that run functions of users.
+        #: All types that run user functions.
         self.coded: dict[bytes, MessageType] = {}
 
     def type_of(self, cls: type) -> MessageType | None:
@@ -427,7 +427,7 @@ class MessageRegistry:
 
         Args:
             note_dropped: called with the unknown fields of a message.
-            runs_code: whether the function creates instances that run functions of users.
+            runs_code: whether the function creates instances that run user functions.
                 Otherwise it raises `RunsUserCode` for them.
             stand_in: creates a substitute for such an instance from the name of its type; then
                 nothing is raised.

@@ -137,7 +137,7 @@ def _outside(method: Callable[..., Any], action: str) -> Callable[..., Any]:
 
 
 def _install() -> None:
-    """Replace the factory of locks, and the methods of futures that call code of users."""
+    """Replace the factory of locks, and the methods of futures that call user code."""
     locks.use(CheckedLock)
     from callboard.kernel.reply import Future
 

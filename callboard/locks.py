@@ -7,7 +7,7 @@ call checks the owner to find out whether it runs inside another call of the sam
 
 Three rules are valid for all of them:
 
-1. **Code of users never runs under a lock.** Futures are completed, callbacks and hooks are
+1. **User code never runs under a lock.** Futures are completed, callbacks and hooks are
    called, and the last reference to a user's object is dropped after the lock is released:
    collect, release, then call. Otherwise that code could wait for a second lock, whose owner
    waits for this one.
@@ -81,7 +81,7 @@ def lock(name: str, rank: int, *, reentrant: bool = False, runs_users: bool = Fa
         name: the guarded data, as in `docs/locks.md`.
         rank: position in the order; a thread acquires locks of increasing ranks only.
         reentrant: whether its owner may acquire it again.
-        runs_users: whether code of users may run under it, an exception to the first rule: the
+        runs_users: whether user code may run under it, an exception to the first rule: the
             lock serializes whole operations and guards no data. The page gives the reason.
     """
     guard = _factory(name, rank, reentrant=reentrant, runs_users=runs_users)
@@ -187,7 +187,7 @@ class Turn:
     """A permission that one thread at a time has, and for which no thread waits.
 
     A thread that does not get it leaves its work to the thread that has it. Because no thread
-    waits for it, its owner may call code of users.
+    waits for it, its owner may call user code.
     """
 
     __slots__ = ("_free",)

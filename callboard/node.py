@@ -181,7 +181,8 @@ class Node(node.Node):
         Args:
             entity_class: a subclass of `Entity`.
             args: arguments of its `__init__`, the same for every key.
-            state: the database of events, `sqlite:FILE` or `postgresql://…`; None for none.
+            state: the database of events, `sqlite:FILE` or `postgresql://…`; None to
+                store no events.
             leases: the database that decides which node owns a slot, as for `state`, or
                 `etcd://HOST:PORT`; the database of `state` by default.
             kwargs: keyword arguments of its `__init__`.
@@ -326,7 +327,7 @@ class Node(node.Node):
         return self._all_entities.entity(entity_class, key)
 
     def _entity_named(self, type_name: str, key: str) -> ActorRef[Any]:
-        """Return the ref of an entity that is named in a message of another node."""
+        """Return the ref of an entity that is named in a message from another node."""
         try:
             return self._all_entities.entity(type_name, key)
         except NodeClosed as error:

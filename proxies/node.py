@@ -936,7 +936,7 @@ class Node(Closing):
             pool.join(deadline.left(STEP_SECONDS))
 
     def _shut(self, done: Future[None]) -> None:
-        """Close all links; on the runner."""
+        """Close all links. Must be called on the runner's thread."""
         try:
             self._broker.close()
         finally:

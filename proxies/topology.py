@@ -98,8 +98,8 @@ class Topology:
     def takes_at_once(self, node_id: bytes, limit: int) -> bool:
         """Return whether a message sent to a node now neither waits nor is deferred.
 
-        From any thread. It is also False while a thread sends: that may be a function further
-        up on this thread's stack, interrupted by a signal or a finalizer.
+        Can be called from any thread. It is also False while a thread sends: that may be a
+        function further up on this thread's stack, interrupted by a signal or a finalizer.
 
         Args:
             node_id: the node.

@@ -73,7 +73,7 @@ def follow(lines: IO[str], orders: "SimpleQueue[str]") -> None:
 
 
 class _Voice:
-    """Sends reports to the parent, from any thread."""
+    """Sends reports to the parent. Can be used from any thread."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -119,7 +119,7 @@ def load(key: str, source: Sequence[str], say: _Voice) -> Any:
 
 
 def _restore_path(python_path: str | None) -> None:
-    """Restore the path, which was changed to find our own modules, for processes of users."""
+    """Restore the path, which was changed to find our own modules, for users' processes."""
     if python_path is None:
         os.environ.pop("PYTHONPATH", None)
     else:

@@ -64,7 +64,7 @@ class _Gathered(Future[list[Any]]):
             part.cancel()
 
     def _part_done(self, part: AnyFuture) -> None:
-        """Record that a part is done; from any thread."""
+        """Record that a part is done. Can be called from any thread."""
         error = _error_of(part)
         if error is not None and not self._return_exceptions:
             self.set_exception(error)
@@ -232,7 +232,7 @@ class DoneQueue(Generic[T]):
         self._next: Future[None] | None = None
 
     def put(self, future: T) -> None:
-        """Append a completed item; from any thread."""
+        """Append a completed item. Can be called from any thread."""
         self.done.append(future)
         if self._next is not None:
             self._next.set_result(None)

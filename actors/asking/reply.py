@@ -1,7 +1,7 @@
 """Senders of messages, and replies, which receive the outcome of a message.
 
 Every message has a sender, or None. A sender is a cell, which wants no outcome, or a `Reply`:
-the future of an ask, or a substitute, as for an ask of another node. All senders have the
+the future of an ask, or a substitute, as for an ask from another node. All senders have the
 attributes below, so code that handles messages need not distinguish their classes.
 """
 

@@ -111,7 +111,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """Call in one of the next turns; from any thread."""
+        """Call in one of the next turns. Can be called from any thread."""
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)  # type: ignore[attr-defined]
         self._schedule()
@@ -126,7 +126,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call at a time of `time()`; from any thread."""
+        """Call at a time of `time()`. Can be called from any thread."""
         handle = _LoopTimer(when, callback, args, self, context)
         handle.timer = self._runner.call_at(when, self._fire, handle)
         return handle

@@ -61,7 +61,10 @@ class Sampler:
         self._new: deque[_Place] = deque(maxlen=FOLLOWED)
 
     def follow(self, line: MailLine, now: float, offset: int = 0) -> None:
-        """Follow the last message of a mailbox, or the `offset`-th after it; any thread."""
+        """Follow the last message of a mailbox, or the `offset`-th after it.
+
+        Can be called from any thread.
+        """
         if line.keeps_order:
             self._new.append(_Place(line, line.taken + line.depth + offset, now))
 

@@ -190,7 +190,7 @@ class Supervisor(Actor):
 
     @handler
     def call_back(self, order: CallBack) -> None:
-        """Continue after a pause, or after an answer of another node."""
+        """Continue after a pause, or after an answer from another node."""
         order.function()
 
     def _overdue(self, slot: Slot, ref: ActorRef[Any]) -> None:
@@ -268,11 +268,14 @@ class Supervisor(Actor):
             self.after(LOOK_INTERVAL, CallBack(self._check_lost))
 
     def _lost_is_down(self, ref: ActorRef[Any], down: Down) -> None:
-        """Remember the incarnation again if its node was lost again; from any thread."""
+        """Remember the incarnation again if its node was lost again.
+
+        Can be called from any thread.
+        """
         self._call_soon(partial(self._seek, ref, down.reason))
 
     def _call_soon(self, function: Callable[[], object]) -> None:
-        """Call a function in a turn of this actor; from any thread."""
+        """Call a function in a turn of this actor. Can be called from any thread."""
         self._cell.post(CallBack(function), None)
 
     @handler

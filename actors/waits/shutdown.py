@@ -146,7 +146,7 @@ class Shutdown:
     def guard(self, future: Future[T], until: Phase = Phase.ENDED) -> Future[T]:
         """Fail a pending future with `NodeClosed` when the node reaches a phase.
 
-        Does not keep the future alive. From any thread.
+        Does not keep the future alive. Can be called from any thread.
         """
         if self.phase >= until:
             future.set_exception(self._error(until))
@@ -306,7 +306,7 @@ class Ending:
             raise self._shutdown.closed_error() from error
 
     def _end(self) -> None:
-        """Cancel the task, on the thread of its loop; from any thread."""
+        """Cancel the task, on the thread of its loop. Can be called from any thread."""
         with suppress(RuntimeError):  # the loop has ended, and the task with it
             self._loop.call_soon_threadsafe(self._cancel)
 

@@ -43,7 +43,7 @@ _SENTINEL_BYTES: Final = b"\x1b" + _SENTINEL.to_bytes(8, "big")
 
 
 class RunsUserCode(Exception):  # an instruction to the caller, not an error
-    """The class of a value has functions of the user: decode it where these may take long."""
+    """The class of a value has user functions: decode it where these may take long."""
 
 
 def remote_error(cause: BaseException) -> RemoteProtocolError | RunsUserCode:

@@ -95,7 +95,7 @@ class MetricImporter:
                 self._by_name[message[0]] = (now, message[1])
 
     def metrics(self) -> list[Metric]:
-        """Return recent metrics; from any thread."""
+        """Return recent metrics. Can be called from any thread."""
         oldest = self._now() - STALE_AFTER
         entries = list(self._by_name.items())
         for name, (timestamp, _) in entries:

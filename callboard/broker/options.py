@@ -89,7 +89,7 @@ class BrokerOptions(_Typed):
     """Options of an endpoint.
 
     Attributes:
-        disable_ssl: do not encrypt links. By default they are encrypted, also without
+        disable_ssl: do not encrypt links. By default they are encrypted, even without
             certificates.
         forward: whether messages between other endpoints may pass through this one.
         ttl: links that a message of this endpoint may cross.

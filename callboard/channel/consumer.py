@@ -97,7 +97,7 @@ class Consumer(Generic[P]):
         return self.next_seq > 0 and not self._buffer and self._last < self.next_seq
 
     def handle(self, msg: message.ProducerMessage[P]) -> None:
-        """Handle a message of the producer."""
+        """Handle a message from the producer."""
         match msg:
             case message.Event():
                 self.handle_event(msg.seq, msg.payload)

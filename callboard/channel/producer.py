@@ -160,7 +160,7 @@ class Producer(Generic[H, P]):
         return first
 
     def handle(self, hdl: H, msg: message.ConsumerMessage) -> bool:
-        """Handle a message of a consumer; return False if it is unknown or invalid."""
+        """Handle a message from a consumer; return False if it is unknown or invalid."""
         if isinstance(msg, message.CumulativeAck):
             return self.handle_ack(hdl, msg.seq)
         return self.handle_nack(hdl, msg.seqs)

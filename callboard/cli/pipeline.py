@@ -740,7 +740,7 @@ def _line(progress: Progress) -> str:
 
 
 def _failure(error: Exception) -> Exception:
-    """Return a one-line error for an error of Spark."""
+    """Return a one-line error for an error from Spark."""
     if isinstance(error, PipelineError | LogError):
         return error
     reason = reason_of(error).replace('option("deadLetters", …)', "--dead-letters")

@@ -111,7 +111,7 @@ class TooDeep(ValueError):
 
 
 def parse(text: str, kind: str) -> Any:
-    """Parse a text of TOML or JSON.
+    """Parse TOML or JSON text.
 
     Raises:
         TooDeep: its values, or the parts of a key, are nested deeper than `DEPTH_LIMIT`.

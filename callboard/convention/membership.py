@@ -210,7 +210,7 @@ class Seeker(SystemActor):
 
 
 def _is_join(other: Any) -> bool:
-    """Check a message of another node, whose fields may have any type."""
+    """Check a message from another node, whose fields may have any type."""
     if type(other) is not Join:
         return False
     fields: tuple[Any, Any] = other.admin, other.capabilities

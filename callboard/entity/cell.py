@@ -227,7 +227,7 @@ class EntityCell(Cell):
     # --- mail ---
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
-        """Append a message to the mailbox; from any thread, never blocks."""
+        """Append a message to the mailbox. Can be called from any thread; never blocks."""
         self.post_deferred(message, DeferredReply(self, sender))
 
     def post_deferred(self, message: Any, reply: DeferredReply) -> None:

@@ -254,7 +254,9 @@ class EntityHost:
         is_urgent: bool = False,
         is_held: bool = False,
     ) -> bool:
-        """Post a message to the entity of a key, activated if needed; from any thread.
+        """Post a message to the entity of a key, activated if needed.
+
+        Can be called from any thread.
 
         `is_held`: the caller holds the lock.
 

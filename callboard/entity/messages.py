@@ -99,7 +99,7 @@ class EntityTable:
 
 @frozen_message("callboard.NotOwner")
 class NotOwner:
-    """The answer of a node that does not own a key: nothing was handled.
+    """The answer from a node that does not own a key: nothing was handled.
 
     Holds the newest table that the node knows, if it hosts the type.
     """

@@ -339,7 +339,7 @@ class Entities:
     def route(
         self, type_name: str, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Send a message to an entity; from any thread, never blocks."""
+        """Send a message to an entity. Can be called from any thread; never blocks."""
         is_long = message.__class__ is Envelope and len(message.chain) >= CHAIN_LIMIT
         if is_long and sender is not None and sender.expects:
             sender.set_exception(would_deadlock(message.chain, f"{type_name}/{key}"))
@@ -430,7 +430,7 @@ class Entities:
     # --- inspection ---
 
     def stats(self) -> list[EntityStats]:
-        """Return the figures of the hosted types; from any thread."""
+        """Return the figures of the hosted types. Can be called from any thread."""
         return [self._stats(name, host) for name, host in sorted(self._hosts.items())]
 
     def _stats(self, name: str, host: EntityHost) -> EntityStats:

@@ -341,7 +341,10 @@ class Ownership:
         self._step(MoveAsked(dict.fromkeys(slots, writers[-1] if node else "")))
 
     def _wrote(self, kind: tuple[str, int]) -> None:
-        """Record a kind of events before this node writes the first one; from any thread."""
+        """Record a kind of events before this node writes the first one.
+
+        Can be called from any thread.
+        """
         if kind not in self._kinds:
             self._kinds.add(kind)
             self._runtime.post(self._step, KindsSeen(frozenset({kind})))

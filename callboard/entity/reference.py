@@ -34,7 +34,7 @@ class EntityRouter(Protocol):
         *,
         is_urgent: bool,
     ) -> None:
-        """Send a message to an entity; from any thread, never blocks."""
+        """Send a message to an entity. Can be called from any thread; never blocks."""
 
     def error_of_unsent(
         self, type_name: str, key: str, asker: Asker, /
@@ -58,7 +58,7 @@ class EntityTarget(NoActor):
         self.type_name, self.key = type_name, key
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
-        """Send a message; from any thread, never blocks."""
+        """Send a message. Can be called from any thread; never blocks."""
         self.router.route(self.type_name, self.key, message, sender, is_urgent=False)
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:

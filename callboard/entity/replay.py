@@ -132,7 +132,7 @@ def replay(
 
     Raises:
         StateVersion: the class cannot read an event.
-        Exception: an error of the class.
+        Exception: an error from the class.
     """
     cell: Any = _Past(kind, key)
     actor = kind.cls.attach(cell, (), {})

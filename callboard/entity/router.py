@@ -268,7 +268,7 @@ class TypeRouter:
         is_urgent: bool,
         is_handed: bool = False,
     ) -> None:
-        """Send a message, or queue it for its owner; from any thread.
+        """Send a message, or queue it for its owner. Can be called from any thread.
 
         `is_handed`: the call was handed over by a call inside this one, and its turn has come.
         """
@@ -341,7 +341,7 @@ class TypeRouter:
     def hold(
         self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> bool:
-        """Hold a message of another node until this node serves its slot.
+        """Hold a message from another node until this node serves its slot.
 
         Returns:
             False if this node will not own the slot, or the limit is reached.
@@ -825,7 +825,7 @@ class TypeRouter:
             ref.target.post(AskEntityTable(self.type_name), future)
 
     def _table_answered(self, node: bytes, future: Future[Any]) -> None:
-        """Handle the answer of a node to a request for the table."""
+        """Handle the answer from a node to a request for the table."""
         error = future.exception()
         table = None if error is not None else future.result()
         if isinstance(error, ActorDown) or (error is None and table is None):

@@ -67,7 +67,7 @@ class RemoteSender(MessageSender):
 
 
 class ArrivedMessage(NamedTuple):
-    """A message of another node for an entity."""
+    """A message from another node for an entity."""
 
     type_name: str
     key: str
@@ -116,7 +116,7 @@ class Inbound:
         return host is not None and isinstance(key, str) and key in host.cells
 
     def deliver(self, arrived: "ArrivedMessage", node: bytes, attempt: int) -> NotOwner | None:
-        """Post a message of another node to its entity, or return a refusal."""
+        """Post a message from another node to its entity, or return a refusal."""
         name, key, message, sender, is_urgent = arrived
         host = self._hosts.get(name)
         if (
@@ -219,7 +219,7 @@ class Inbound:
         return router.hold(key, slot, message, sender, is_urgent=is_urgent)
 
     def send_back(self, name: str, sender: Any) -> bool:
-        """Answer an ask of another node with `NotOwner`; return False for other messages."""
+        """Answer an ask from another node with `NotOwner`; return False for other messages."""
         is_asked = sender is not None and sender.expects
         if not is_asked or not sender.node or not sender.wants_reply:
             return False

@@ -149,7 +149,7 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
 
     @handler
     def receive_run(self, run: tuple[bytes, ...]) -> None:
-        """Forward several messages of a peer; send one run to each destination."""
+        """Forward several messages from a peer; send one run to each destination."""
         self._outputs = {}
         try:
             for data in run:

@@ -416,7 +416,7 @@ class Flow:
     # --- calls of the link ---
 
     def received(self, data: bytes) -> None:
-        """Handle a message of the other side; called by the link."""
+        """Handle a message from the other side; called by the link."""
         with self._lock:
             try:
                 event = self._machine.receive(data)

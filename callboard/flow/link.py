@@ -46,7 +46,7 @@ class FlowLink(Protocol):
 
 
 class FlowPort(SystemActor):
-    """The endpoint of one side of a flow, which receives the messages of its broker."""
+    """The endpoint of one side of a flow, which receives the messages from its broker."""
 
     def __init__(self, broker: ActorRef[Any], taker: FlowTaker) -> None:
         self._broker = broker
@@ -55,13 +55,13 @@ class FlowPort(SystemActor):
 
     @handler
     def receive(self, data: bytes) -> None:
-        """Receive a message of the broker; ignore other senders."""
+        """Receive a message from the broker; ignore other senders."""
         if self.sender == self._broker:
             self._taker.received(data)
 
     @handler
     def receive_run(self, run: tuple[bytes, ...]) -> None:
-        """Receive several messages of the broker; ignore other senders."""
+        """Receive several messages from the broker; ignore other senders."""
         if self.sender == self._broker:
             for data in run:
                 self._taker.received(data)

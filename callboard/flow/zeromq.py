@@ -103,7 +103,10 @@ class _Loop:
             self._wake_writer.send(b"x")
 
     def close(self) -> None:
-        """Close the socket after all posted calls, and end the thread; from any thread."""
+        """Close the socket after all posted calls, and end the thread.
+
+        Can be called from any thread.
+        """
         if after_fork.is_copy(self):
             return
         self.post(self._is_closing.set)
@@ -180,7 +183,7 @@ class ZmqLink(_Loop):
         self.thread.start()
 
     def send(self, data: bytes) -> None:
-        """Send a message; from any thread."""
+        """Send a message. Can be called from any thread."""
         self.post(lambda: self._send(data))
 
     def _send(self, data: bytes) -> None:

@@ -2,7 +2,7 @@
 
 CallboardError
 └── GatewayError
-    ├── MalformedMessage     the bytes are not a message of a gateway          (ValueError)
+    ├── MalformedMessage     the bytes are not a gateway message               (ValueError)
     ├── MalformedControl     the bytes are not a control message               (ValueError)
     ├── BrokerClosed         the module broker has ended
     ├── UnknownModule        not a module of this broker or gateway            (LookupError)
@@ -29,7 +29,7 @@ class GatewayError(CallboardError):
 
 
 class MalformedMessage(GatewayError, ValueError):
-    """The bytes are not a message of a gateway."""
+    """The bytes are not a gateway message."""
 
 
 class MalformedControl(GatewayError, ValueError):

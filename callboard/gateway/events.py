@@ -120,7 +120,7 @@ class EventDispatcher:
         return kind != "dead_letter" or self._events.qsize() < DEAD_LETTER_LIMIT
 
     def emit(self, event: GatewayEvent) -> None:
-        """Queue an event for its callbacks; from any thread, never waits."""
+        """Queue an event for its callbacks. Can be called from any thread; never waits."""
         if self._callbacks[event.kind]:
             self._events.put(event)
 

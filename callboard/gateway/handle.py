@@ -206,7 +206,7 @@ class ModuleHandle:
 
     @property
     def is_open(self) -> bool:
-        """Return False if the module is being removed, or has ended for good."""
+        """Whether the module accepts messages: it is not being removed, and has not ended."""
         return self.inbox.is_open
 
     @property

@@ -85,7 +85,7 @@ class Module:
         return self._actor.node
 
     def publish(self, content: Any, properties: Mapping[str, str] | None = None) -> None:
-        """Publish a message, from any thread.
+        """Publish a message. Can be called from any thread.
 
         In `receive` it never blocks; a thread that the module has started waits for room.
 

@@ -78,7 +78,7 @@ class ProcessHost(ModuleActor):
 
     @handler
     def receive(self, data: bytes) -> None:
-        """Pass a message of the gateway to the module."""
+        """Pass a message from the gateway to the module."""
         try:
             message = Message.decode(data)
         except MalformedMessage as error:

@@ -198,7 +198,7 @@ class ModuleAgent(ModuleActor):
 
     @handler
     def stop_agent(self, _: StopAgent | Down) -> None:
-        """Destroy the module, also if the gateway is lost."""
+        """Destroy the module, even if the gateway is lost."""
         self.stop_self()
         self.module.destroy()
 

@@ -183,7 +183,10 @@ class LeaseDriver:
         return self._machine.is_valid(self._place.now())
 
     def risen(self) -> set[str]:
-        """Return the writers whose counter rose within the last TTL; from any thread."""
+        """Return the writers whose counter rose within the last TTL.
+
+        Can be called from any thread.
+        """
         since = self._place.now() - self._machine.ttl
         return {writer for writer, rose_at in self._risen.items() if rose_at >= since}
 

@@ -119,7 +119,7 @@ def check_safety(connection: "psycopg.Connection[Any]") -> None:
 
 
 def storage_error(error: "psycopg.Error", url: str) -> StorageError:
-    """Convert an error of psycopg, without the secrets in the address."""
+    """Convert an error from psycopg, without the secrets in the address."""
     state = error.sqlstate or ""
     text = " ".join(redacted_error(error, url).split())
     if state in {"55P03", "57014", "40P01", "40001"}:

@@ -129,7 +129,7 @@ def file_system_of(path: Path) -> str:
 
 
 def storage_error(error: sqlite3.Error, path: Path) -> StorageError:
-    """Convert an error of SQLite; the text names the file and a remedy."""
+    """Convert an error from SQLite; the text names the file and a remedy."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:

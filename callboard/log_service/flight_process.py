@@ -2,7 +2,7 @@
 
 The threads of Flight would compete with the node's runner for the interpreter lock. The child
 receives its configuration as one JSON line on its standard input: folders, access rights and
-paths of certificates. It exits when that input is closed, which happens also when the node is
+paths of certificates. It exits when that input is closed, which happens even if the node is
 killed. If the child exits unexpectedly, the node restarts it on the same port. The child reads
 the certificate files itself, and again after a renewal.
 """

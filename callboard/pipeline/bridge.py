@@ -228,7 +228,7 @@ class Bridge(Closing):
                     self._lost_before += 1
 
     def _hand_on(self, records: list[Record]) -> bool:
-        """Pass records on; return False if they stay for the next bridge."""
+        """Publish records; return False if they are left to the next bridge."""
         messages = list(self._messages(records))
         while True:
             try:

@@ -153,7 +153,7 @@ def _called(
 
 
 def _raised(error: BaseException, path: str) -> str:
-    """Return an error of user code with the line of the file that raised it."""
+    """Return an error from user code with the line of the file that raised it."""
     own = Path(path).absolute()
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).absolute() == own]

@@ -67,7 +67,10 @@ class Replay:
         return not run or self._publish(run)
 
     def _wait(self, due: float, run: list[_Due]) -> bool:
-        """Wait until a record is due, and publish the earlier ones; return False to stop."""
+        """Publish the earlier records, then wait until a record is due.
+
+        Return False if the replay must stop.
+        """
         if run and (self._ahead(due) > 0 or len(run) >= _RUN) and not self._publish(run):
             return False
         ahead = self._ahead(due)
@@ -101,7 +104,7 @@ class Replay:
             yield self.pace.due(timestamp), record, payload
 
     def _publish(self, run: list[_Due]) -> bool:
-        """Publish due records and clear the list; return False if they must stay."""
+        """Publish due records and clear the list; return False if they could not be sent."""
         if self._begun is not None:
             self.late = max(self.late, -self._ahead(run[0][0]))
         messages = [(record.topic, payload) for _, record, payload in run]

@@ -141,7 +141,7 @@ def requeue(
 ) -> list[Requeued]:
     """Append the records of dead letters to their own logs, or to another one.
 
-    Each record is appended to a log once, also if an earlier call was interrupted.
+    Each record is appended to a log once, even if an earlier call was interrupted.
 
     Args:
         folder: The log of dead letters, a directory or `s3://…`.

@@ -153,7 +153,10 @@ class Outlet:
         self._leaves = threading.Event()
 
     def leave(self) -> None:
-        """Stop waiting: messages without a subscriber or room stay; from any thread."""
+        """Stop waiting: messages without a subscriber or room stay.
+
+        Can be called from any thread.
+        """
         self._leaves.set()
 
     def leave_on(self, stop: threading.Event) -> None:
@@ -162,7 +165,10 @@ class Outlet:
         self.leave()
 
     def hurry(self) -> None:
-        """Stop waiting for room, except as publishing itself does; from any thread."""
+        """Stop waiting for room, except as publishing itself does.
+
+        Can be called from any thread.
+        """
         self._hurries.set()
 
     def publish(self, messages: Sequence[tuple[str, Any]]) -> bool:

@@ -3,7 +3,7 @@
     threads ──write──> inputs ──> machine ──> stores of other nodes, a backend
     stores of other nodes ──────> machine ──> entries, answers, watchers
 
-Frontends run on the threads of users. Their writes wait in `inputs` until the actor's turn, and
+Frontends run on users' threads. Their writes wait in `inputs` until the actor's turn, and
 are executed as one run. Reads use the entries directly; that is correct whenever no write of
 this node still waits. Neither takes a lock. Commands of other nodes arrive from the hub in
 runs. Both become steps of the machine, whose effects are executed in order. Effects after a
@@ -200,7 +200,7 @@ class StoreActor(SystemActor, RunReceiver):
     def __repr__(self) -> str:
         return f"<store {self.name!r}>"
 
-    # --- for threads of users ---
+    # --- for users' threads ---
 
     def write(self, action: command.Action) -> None:
         """Queue a command for the next turn; waits for room if too many commands wait.

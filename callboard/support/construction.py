@@ -61,7 +61,7 @@ def _is_written(cls: type, name: str) -> bool:
 
 
 def runs_code_of_users(cls: type) -> bool:
-    """Return whether reading instances of a class runs functions of the user.
+    """Return whether reading instances of a class runs user functions.
 
     Such a function may take any time, so a node calls it in the turn of the receiving actor.
     Besides the code for new instances, these functions are `__hash__` and `__eq__` of keys and

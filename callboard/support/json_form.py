@@ -1,7 +1,7 @@
 """Encoder of any value as JSON: numbers that JSON lacks become texts.
 
 `json.dumps` writes NaN and infinity as words that are not JSON, so browsers, `jq` and databases
-refuse the whole document. All code that writes values of users as JSON uses this module
+refuse the whole document. All code that writes users' values as JSON uses this module
 instead. Such a number becomes the text `"nan"`, `"inf"` or `"-inf"`, as in Python and Broker.
 """
 

@@ -1,7 +1,7 @@
 """Safe texts for untrusted objects: users' exceptions and values, and external names.
 
 Every package may import this module. `__str__` of an exception and `__repr__` of a message are
-code of the user, which may raise any exception, even `SystemExit`, or return megabytes. The
+user code, which may raise any exception, even `SystemExit`, or return megabytes. The
 functions here return a short text in all these cases.
 """
 
@@ -31,7 +31,7 @@ def error_text(error: BaseException, limit: int = TEXT_LIMIT) -> str:
 
 
 def class_name(value: object) -> str:
-    """Return the qualified name of a value's class, without running code of the user."""
+    """Return the qualified name of a value's class, without running user code."""
     return str.__str__(_qualname(type(value)))
 
 
@@ -86,7 +86,7 @@ def sendable(text: str) -> str:
 
 
 def logged(log: logging.Logger, text: str, *args: object, error: BaseException) -> None:
-    """Log an error of user code with its traceback; never raise, even if a log handler does.
+    """Log an error from user code with its traceback; never raise, even if a log handler does.
 
     A traceback with lone surrogates is escaped and logged as a part of the message: a handler
     with a UTF-8 file could not write it otherwise.

@@ -136,7 +136,10 @@ class ActorSubscription(Closing, RunReceiver):
         return len(self._queue)
 
     def close(self) -> None:
-        """End the subscription; waiting messages are dropped. From any thread; never blocks."""
+        """End the subscription; waiting messages are dropped.
+
+        Can be called from any thread; never blocks.
+        """
         if not self.is_closed:
             self.is_closed = True
             self._leave()

@@ -131,7 +131,10 @@ class DoorClaim:
         hub.call_soon(self._begin)
 
     def release(self) -> None:
-        """Withdraw the claim, and close the door. From any thread. Idempotent."""
+        """Withdraw the claim, and close the door.
+
+        Can be called from any thread; further calls do nothing.
+        """
         if self.state is not DoorState.RELEASED:
             self.state = DoorState.RELEASED
             with self._hub.lock:

@@ -143,7 +143,8 @@ class Hub(SystemActor):
         #: Open subscribers and publishers of this node, for metrics.
         self.subscribers: WeakSet[Any] = WeakSet()
         self.publishers: WeakSet[Any] = WeakSet()
-        #: Sources of metrics of other parts of this node, such as stores; from any thread.
+        #: Sources of metrics of other parts of this node, such as stores; called from
+        #: any thread.
         self.meters: list[Callable[[], list[Metric]]] = []
         #: Sources of metrics of other nodes, shown together with our own.
         self.metric_sources: list[Callable[[], list[Metric]]] = []
@@ -264,7 +265,7 @@ class Hub(SystemActor):
         self.overlay.pause_reading(sender, seconds)
 
     def relax(self, receiver: object) -> None:
-        """Stop to slow down publishers for a receiver. From any thread."""
+        """Stop to slow down publishers for a receiver. Can be called from any thread."""
         self.call_soon(self.inputs.set_congested, False, receiver)  # noqa: FBT003
 
     def watch_interest(self, origin: object, on_change: InterestListener) -> Callable[[], None]:

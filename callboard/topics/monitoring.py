@@ -109,7 +109,7 @@ def all_metrics(hub: Hub) -> list[figures.Metric]:
 
 
 def status_of(hub: Hub) -> dict[str, Any]:
-    """Return the status with Broker's keys (`/v1/status/json`); from any thread.
+    """Return the status with Broker's keys (`/v1/status/json`). Can be called from any thread.
 
     | key | meaning |
     |---|---|

@@ -43,7 +43,7 @@ class Peerings:
         self._removed: set[bytes] = set()
 
     def peer(self, address: Address, retry: float) -> Future[bool]:
-        """Peer with the node that listens at an address; from any thread.
+        """Peer with the node that listens at an address. Can be called from any thread.
 
         The future gets True when both endpoints have the filter of the other one. It gets False
         when the only attempt failed (`retry` is 0), or when the peering was removed.
@@ -56,7 +56,7 @@ class Peerings:
         return self._waits.begin(self._dial, address, retry)
 
     def unpeer(self, address: Address) -> Future[bool]:
-        """Stop to dial an address and end its link; from any thread.
+        """Stop to dial an address and end its link. Can be called from any thread.
 
         The future completes after the events of the end were reported.
         """

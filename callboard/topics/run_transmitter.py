@@ -53,7 +53,7 @@ class RunTransmitter:
 
     @property
     def waiting(self) -> int:
-        """Number of messages that wait for slow peers; from any thread."""
+        """Number of messages that wait for slow peers. Can be read from any thread."""
         return sum(buffer.waiting for buffer in list(self._buffers.values()))
 
     def runs_for(self, peer: bytes) -> int:

@@ -355,7 +355,7 @@ class PeeringSession:
         self._limit = frame_limit
         self._frames = FrameBuffer()
         self._heard_at = self._pinged_at = self._checked_at = self._now = now
-        #: Deadline for a reply of a peer that has connected again; None if it has not.
+        #: Deadline for a reply from a peer that has connected again; None if it has not.
         self._reply_deadline: float | None = None
         #: Deadline for the reply to our `BYE`; 0 until the next tick sets it.
         self._bye_deadline = 0.0

@@ -264,11 +264,11 @@ class ZeroMqNode:
         return [topic.encode(), self._id, self._form, self._write(content)]
 
     def is_wanted(self, topic: str) -> bool:
-        """Return whether another node subscribes to a topic; from any thread."""
+        """Return whether another node subscribes to a topic. Can be called from any thread."""
         return bool(self._elsewhere.match(topic))
 
     def peer_topics(self) -> tuple[str, ...]:
-        """Return the prefixes that other nodes subscribe to; from any thread."""
+        """Return the prefixes that other nodes subscribe to. Can be called from any thread."""
         return self._elsewhere.prefixes("others")
 
     # --- own subscriptions ---

@@ -160,7 +160,7 @@ class Grants:
         return any(guest.is_hungry for guest in self._guests.values())
 
     def arrived(self, node: bytes) -> None:
-        """Count a message of a sender."""
+        """Count a message from a sender."""
         guest = self._guests[node]
         guest.arrived += 1
         left = guest.up_to - guest.arrived

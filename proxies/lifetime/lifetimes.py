@@ -272,7 +272,10 @@ class Lifetimes:
         self._go_through(_in_steps(work))
 
     def actor_ended(self, cell: ActorContext, down: Down) -> None:
-        """Report the end of an actor to the nodes with a proxy of it; from any thread."""
+        """Report the end of an actor to the nodes with a proxy of it.
+
+        Can be called from any thread.
+        """
         self._runtime.post(self._announce_end, cell.number, down)
 
     def _announce_end(self, number: int, down: Down) -> None:

@@ -94,10 +94,10 @@ class ForeignSource(Protocol):
     """An adapter that manages its sockets itself, such as ZeroMQ's."""
 
     def peers(self) -> list[ForeignPeer]:
-        """Return its peers; from any thread."""
+        """Return its peers. Can be called from any thread."""
 
     def end(self, reason: str) -> None:
-        """Close it as the node closes. On the runner."""
+        """Close it as the node closes. Must be called on the runner's thread."""
 
 
 class ForeignDoor(Protocol):
@@ -116,7 +116,7 @@ class ForeignDoor(Protocol):
         """Handle the end of a link whose peer was admitted."""
 
     def deliver(self, link: "ForeignLink", messages: list[Any]) -> None:
-        """Handle messages of a peer, in order; also before its admission."""
+        """Handle messages from a peer, in order; also before its admission."""
 
     def not_linked(self, remote: Endpoint, reason: str) -> None:
         """Handle a failed attempt to connect, or a failed handshake."""
@@ -348,7 +348,7 @@ class ForeignWires:
         self._runner.post(self._close_port, port, reason)
 
     def _close_port(self, port: ForeignPort, reason: str) -> None:
-        """Close a port, on the runner."""
+        """Close a port. Must be called on the runner's thread."""
         port.acceptor.close()
         if port in self.ports:
             self.ports.remove(port)
@@ -399,7 +399,7 @@ class ForeignWires:
         self._runner.post(self._stop, dial, reason)
 
     def _stop(self, dial: ForeignDial, reason: str) -> None:
-        """Stop a dial, on the runner."""
+        """Stop a dial. Must be called on the runner's thread."""
         dial.is_stopped = True
         if dial in self.dials:
             self.dials.remove(dial)

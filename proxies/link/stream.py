@@ -272,7 +272,10 @@ class Stream(ConnectionOwner, Generic[F, E]):
                 self._flush()
 
     def write_run(self, frames: list[bytes]) -> None:
-        """Send forwarded frames after all others, as `write` does; on the runner."""
+        """Send forwarded frames after all others, as `write` does.
+
+        Must be called on the runner's thread.
+        """
         if self._is_inside():
             for frame in frames:
                 self._write_later(frame)

@@ -102,7 +102,7 @@ class TlsSocket:
 
         The proof is a verified certificate, or the shared secret as the key of TLS. Both sides
         have the same bytes, while a relay between them has different ones on each side: the
-        `Finished` message of the client, which covers the whole handshake and its keys.
+        `Finished` message from the client, which covers the whole handshake and its keys.
         """
         is_proven = (
             # True with a pre-shared key only, as tickets are never issued.

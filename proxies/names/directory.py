@@ -56,7 +56,7 @@ class Names:
         return next(iter(self.state(name)[1]), None)
 
     def names_of(self, ref: ActorRef[Any]) -> tuple[str, ...]:
-        """Return the names that an actor has; from any thread, never blocks."""
+        """Return the names that an actor has. Can be called from any thread; never blocks."""
         return self._names_of.get(ref, ())
 
     def state(self, name: str) -> tuple[int, tuple[ActorRef[Any], ...]]:

@@ -86,7 +86,10 @@ class GateHost(Protocol):
     inspections: tuple[type, ...]
 
     def names_of(self, number: int) -> Collection[str]:
-        """Return the names of an actor of this node; from any thread. Empty if it ended."""
+        """Return the names of an actor of this node.
+
+        Can be called from any thread. Empty if it ended.
+        """
 
     def offered_as(self, request: messages.Spawn) -> str:
         """Return the name under which the class of a spawn request is offered."""
@@ -420,7 +423,10 @@ class LeafGate:
         return True
 
     def _turn_away(self, fields: Fields) -> None:
-        """Refuse a node on behalf of the leaf, which cannot answer it; on the runner."""
+        """Refuse a node on behalf of the leaf, which cannot answer it.
+
+        Must be called on the runner's thread.
+        """
         operation, _, data, node, _, actor, number = fields
         accounts, leaf, name = self._turned_away, self._leaf, self._host.name_of(node)
         text = self.text_of(Refusal("reach", name, name))

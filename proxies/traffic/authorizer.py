@@ -27,7 +27,10 @@ TOLD_WITHIN: Final = 1024 * 1024
 
 
 class PeerAuthorizer:
-    """State shared by the gates of one node. On the runner, except methods for gates."""
+    """State shared by the gates of one node.
+
+    Must be used on the runner, except the methods for gates.
+    """
 
     #: Grants a leaf credit for an actor that it may send to but not monitor.
     lend: Callable[[bytes, int], object]

@@ -431,7 +431,7 @@ class TurnBatches:
             self._grown.clear()
 
     def stay_awake(self) -> None:
-        """Ensure that the batches are sent, also when a handler has lost the runner's role.
+        """Ensure that the batches are sent, even when a handler has lost the runner's role.
 
         The thread that has the role by now may be about to sleep; a posted call wakes it.
         """

@@ -1,10 +1,10 @@
 """Credit at the receiver: how much each node may send to the bounded mailboxes here.
 
-A node that announces a proxy, and knows of credit, learns whether the actor has bounds. For an
+A node that announces a proxy, and supports credit, learns whether the actor has bounds. For an
 actor with bounds it may send the amount granted (`callboard.proxies.ledger.credit`). More is
 granted when half of the mailbox is free, which is also when local senders continue. Each grant
-is sent at once, and again with the next delivery report. On the runner, with its role, except
-`room`.
+is sent at once, and again with the next delivery report. Must be used on the
+runner, with its role, except `room`.
 """
 
 from collections.abc import Iterable
@@ -52,7 +52,7 @@ class Hosting:
         pressure.make_room(self._mailbox.load[0])
 
     def _room(self) -> None:
-        """Schedule `_serve` when there is room; from any thread."""
+        """Schedule `_serve` when there is room. Can be called from any thread."""
         self._credit_issuer.post(self._serve)
 
     def _serve(self) -> None:
@@ -107,7 +107,7 @@ class CreditIssuer:
         self.tell(node, (number, *host.grants.welcome(node)))
 
     def meet(self, node: bytes, number: int, grants: Grants) -> bool:
-        """Register a node whose message has arrived; return False if it knows no credit."""
+        """Register a node whose message arrived; return False if it does not support credit."""
         abilities = self._routes.abilities.get(node)
         if abilities is not None and "credit" not in abilities:
             return False

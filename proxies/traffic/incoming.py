@@ -125,7 +125,7 @@ class RemoteTeller(Reply):
 
 
 class RemoteAsker(Reply):
-    """Reply to an ask of another node."""
+    """Reply to an ask from another node."""
 
     __slots__ = (
         "_arrivals",
@@ -374,7 +374,7 @@ class ApartReader:
     _waiting: deque[tuple[bytes, Callable[[Read], object]]] = field(default_factory=deque)
 
     def decode(self, payload: bytes, take: Callable[[Read], object]) -> None:
-        """Decode a payload soon; `take` is called with the message, on the runner."""
+        """Decode a payload soon; `take` is called with the message on the runner's thread."""
         self._waiting.append((payload, take))
         if len(self._waiting) == 1:
             self._runtime.schedule(self)
@@ -390,7 +390,10 @@ class ApartReader:
         self._runtime.post(self._take, take, read)
 
     def _take(self, take: Callable[[Read], object], read: Read) -> None:
-        """Deliver a decoded message, and schedule the next one; on the runner."""
+        """Deliver a decoded message, and schedule the next one.
+
+        Must be called on the runner's thread.
+        """
         self._waiting.popleft()
         if self._waiting:
             self._runtime.schedule(self)
@@ -815,7 +818,7 @@ class Incoming:
             self._post(later_wire, [later])
 
     def _apart_of(self, source: bytes) -> ApartReader:
-        """Return the decoder for messages of a node that run user code."""
+        """Return the decoder for messages from a node that run user code."""
         reader = self._apart.get(source)
         if reader is None:
             reader = self._apart[source] = ApartReader(

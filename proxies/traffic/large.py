@@ -28,7 +28,7 @@ SLICE: Final = 0.002
 #: Bytes of memory that may wait for a large message before its link is no longer read.
 WAITING_BYTES: Final = 1 << 20
 
-# Memory of a frame beside its payload.
+# Memory of a frame in addition to its payload.
 _FRAME_SIZE: Final = 300
 
 _PAYLOAD: Final = 7

@@ -1,6 +1,6 @@
 """Links and paths of one node: reachable nodes, and the effects of changed paths.
 
-On the runner, with its role.
+Must be used on the runner, with its role.
 """
 
 from collections import deque

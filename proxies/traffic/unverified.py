@@ -42,7 +42,7 @@ DOUBTED_LIMIT: Final = 4 * 1024 * 1024
 #: soon explain them, and the frame that a copy duplicates, or forges, may still be under way.
 LOOK_INTERVAL: Final = 0.25
 
-# Memory of a frame beside its payload, including a queue and a timer of its source.
+# Memory of a frame in addition to its payload, including a queue and a timer of its source.
 _FRAME_SIZE: Final = 1024
 
 _log = logging.getLogger("callboard.broker")
@@ -94,7 +94,7 @@ class UnverifiedFrames:
                 self._believe(wire, source)
 
     def believe(self, source: bytes) -> None:
-        """Deliver the held frames of a node, except copies from other nodes.
+        """Deliver the held frames from a node, except copies from other nodes.
 
         The copies are reviewed later, when the originals have had time to arrive.
         """

@@ -86,11 +86,12 @@ def examine(
     """Run all checks.
 
     Args:
-        listen: `HOST:PORT` that must be free; None for none.
+        listen: `HOST:PORT` that must be free; None to skip this check.
         peers: addresses of nodes and log servers to contact.
         access: credentials for them.
-        permissions: a file with rights to read logs; None for none.
-        certificates: a folder with a server's certificate; None for none.
+        permissions: a file with rights to read logs; None to skip this check.
+        certificates: a folder with a server's certificate; None to skip this
+            check.
     """
     if listen is not None:
         parse_listen(listen)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Seconds between updates of a running query's status.
 _LOOK: Final = 1.0
 
-#: Longest wait for a message of another node, in seconds.
+#: Longest wait for a message from another node, in seconds.
 _HEAR: Final = 0.1
 
 

@@ -31,7 +31,7 @@ def route(file: Path | None, listen: str, options: JsonOptions) -> None:
     """Run a router until a signal.
 
     Args:
-        file: its configuration; None for none.
+        file: the configuration file; None for the default configuration.
         listen: address for clients, without a file.
         options: the options of the command.
 

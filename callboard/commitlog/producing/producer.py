@@ -1,4 +1,4 @@
-"""Producers append durable records exactly once, also when an append is retried."""
+"""Producers append durable records exactly once, even when an append is retried."""
 
 import re
 from collections.abc import Sequence

@@ -464,5 +464,5 @@ def _call(address: LogAddress, call: Callable[[Any, Any], T]) -> T:
 
 
 def _text_of(error: Exception) -> str:
-    """Return the text of an error of Flight without the details that Flight adds."""
+    """Return the text of an error from Flight without the details that Flight adds."""
     return re.split(r"\. (?:Detail: |gRPC )", str(error))[0]

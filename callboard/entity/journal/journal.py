@@ -349,7 +349,7 @@ class Journal(Closing):
     # --- the end ---
 
     def close(self) -> None:
-        """End the iteration; from any thread. Idempotent."""
+        """End the iteration. Can be called from any thread; further calls do nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._home.runtime.post(self._end)

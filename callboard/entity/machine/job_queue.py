@@ -128,7 +128,7 @@ class _Refusals:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """A request to read jobs after these places; None for no read."""
+    """A request to read jobs after these places; None if nothing must be read."""
 
     ready_after: int | None
     delayed_after: tuple[int, int] | None
@@ -180,7 +180,7 @@ class JobQueue:
             self.add_taker(taker)
 
     def wants(self, now_ms: float) -> ReadRequest | None:
-        """Return which jobs must be read; None for none."""
+        """Return which jobs must be read; None if no job must be read."""
         ready = self._ready_after if len(self._ready) < HELD_LIMIT // 4 else None
         if self._aside and self.refused >= ASIDE_LIMIT:
             ready = None

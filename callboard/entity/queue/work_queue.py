@@ -595,7 +595,7 @@ class _Taking:
         self._runtime.post(self._send_withdrawal)
 
     def _give_back(self, _: QueueJob) -> None:
-        """Return a job that its taker has not seen; from any thread."""
+        """Return a job that its taker has not seen. Can be called from any thread."""
         if not self._runtime.is_closed:
             self._runtime.post(self._send_withdrawal)
 

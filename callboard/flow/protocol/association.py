@@ -7,7 +7,7 @@ The flow-initiation protocol, with one entry for each flow:
     BOT-loc with the cid    open: it goes to the client without the cid, and back to the handler
                             with the direction reversed
     DAT, PAY                forwarded to the partner, unchanged
-    first EOT               forwarded to the partner; messages of its sender are then dropped
+    first EOT               forwarded to the partner; messages from its sender are then dropped
     second EOT              (an echo, or sent at the same time) forwarded; the entry is removed
 
 If the first EOT removed the entry, its echo would come from an unknown peer and be dropped, and
@@ -147,7 +147,7 @@ class AssociationTable:
     # --- routing ---
 
     def receive(self, rid: int, data: bytes, now: float) -> list[Effect]:
-        """Handle a message of the peer with a routing id."""
+        """Handle a message from the peer with a routing id."""
         try:
             attributes, seqno, _ = message.read_head(data)
             kind = machine.kind_of(attributes)

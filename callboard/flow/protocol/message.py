@@ -51,7 +51,7 @@ class Message:
         payload: frames.
         origin: number of the sender.
         granule: a time, or another number of the sender.
-        seqno: increases with each message of a sender.
+        seqno: increases with each message from a sender.
         level: 0 undefined, 1 trace, 2 verbose, 3 debug, 4 info, 5 summary, 6 warning,
             7 error, 8 fatal.
     """

@@ -144,6 +144,6 @@ class MqttModule(Module):
             self._ready.set()
 
     def _arrived(self, _client: Any, _data: Any, message: Any) -> None:
-        """Publish a message of the server."""
+        """Publish a message from the server."""
         with suppress(MailboxFull):  # the loss is counted by the sink
             self.publish(message.payload, {"topic": message.topic})

@@ -120,7 +120,7 @@ class Authentication:
             self._step(data or b"")
 
     def receive(self, chunk: bytes) -> None:
-        """Handle data of a client that is not admitted yet.
+        """Handle data from a client that is not admitted yet.
 
         Raises:
             RemoteMqttError: the packet is neither an AUTH nor a DISCONNECT (MQTT 5, 3.1.2-30).

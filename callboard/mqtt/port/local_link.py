@@ -261,7 +261,10 @@ class LocalLink(Closing):
                 _end(self.connected, Refused(reason_text(code), code))
 
     def node_ended(self, name: str) -> None:
-        """Close the link, because the node of its router has ended; from any thread."""
+        """Close the link, because the node of its router has ended.
+
+        Can be called from any thread.
+        """
         self._finish(f"the node {name} was closed")
 
     def _finish(self, reason: str) -> None:

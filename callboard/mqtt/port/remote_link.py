@@ -124,7 +124,7 @@ _PUBLISH: Final = int(PacketType.PUBLISH)
 #: With one of these pauses the client is silent because we do not read; it must not time out.
 _OURS: Final = _Pause.TURN | _Pause.RATE | _Pause.READERS | _Pause.HELD
 
-#: States in which packets of the client are processed.
+#: States in which packets from the client are processed.
 _READS: Final = frozenset((_ADMITTING, _OPEN))
 
 

@@ -310,7 +310,7 @@ class Delivery:
     def pass_through(
         self, publisher: Connection, log: FilterLog, topic: bytes, packets: bytes, count: int
     ) -> bool:
-        """Send plain QoS 0 packets on to the only reader.
+        """Forward plain QoS 0 packets to the only reader.
 
         Return False if that is not possible.
         """

@@ -149,7 +149,7 @@ class Ingress:
         return ending
 
     def _take_on(self, connection: Connection, *, is_over: bool = False) -> LinkEnding | None:
-        """Process queued packets of a client, until it is held again."""
+        """Process queued packets from a client, until it is held again."""
         chunks = connection.let_go()
         for index, chunk in enumerate(chunks):
             ending = self.take_chunks(connection, [chunk])

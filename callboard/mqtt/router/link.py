@@ -137,7 +137,7 @@ class DisconnectRequested(LinkEvent):
 
 
 class RouterMailbox:
-    """The events of all links for the router, in order; from any thread.
+    """The events of all links for the router, in order. Can be used from any thread.
 
     Attributes:
         events: the events of links in the order of arrival; the router removes them.
@@ -188,8 +188,8 @@ class RouterLink:
             among clients with names; None if no client has to authenticate.
         listed: the name in the router's table of users; empty if it is not there.
         ending: how the connection ends, after `disconnect`.
-        authenticate: handles AUTH packets of a client whose CONNECT named a method.
-        catch_up: pushes data of the client that has arrived and was not read yet.
+        authenticate: handles AUTH packets from a client whose CONNECT named a method.
+        catch_up: pushes data from the client that has arrived and was not read yet.
         is_full: set by the router while it holds the client and has queued enough of its
             packets; the router calls `wake` when it accepts more.
     """
@@ -220,7 +220,7 @@ class RouterLink:
         self._mailbox.post(ConnectRequested(self))
 
     def push(self, chunk: bytes) -> None:
-        """Put whole packets of the client into the incoming buffer, and wake the router."""
+        """Put whole packets from the client into the incoming buffer, and wake the router."""
         self.incoming.append(chunk)
         event = self._device_data
         if event is None:  # made on first use, because many clients never send anything

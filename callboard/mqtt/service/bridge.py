@@ -1,6 +1,6 @@
 """A bridge: carries messages between a router and a remote broker, as a client of each.
 
-A message of the remote broker is acknowledged there when the local router has it. Messages to
+A message from the remote broker is acknowledged there when the local router has it. Messages to
 the broker wait in the router, in the session of the bridge's local link, while the broker is
 unreachable. Unacknowledged messages are sent again, so they arrive at least once as long as
 this process lives.
@@ -289,7 +289,7 @@ class BridgeConnection:
             self._say(packets.Subscribe(self._client.next_id(), subscriptions))
 
     async def _read(self, reader: asyncio.StreamReader, network: Deframer) -> None:
-        """Process packets of the remote broker."""
+        """Process packets from the remote broker."""
         while True:
             for packet in decode_all(await _chunk(reader, network), self._client.version):
                 self._take(packet)
@@ -370,7 +370,7 @@ class BridgeConnection:
     # --- from the remote broker ---
 
     def _take(self, packet: Packet) -> None:
-        """Process a packet of the remote broker."""
+        """Process a packet from the remote broker."""
         match self._client.take(packet):
             case Publish() as publish:
                 self._bring(publish)
@@ -381,7 +381,7 @@ class BridgeConnection:
         self._say()
 
     def _bring(self, packet: Publish) -> None:
-        """Publish a message of the remote broker locally, then acknowledge it to the broker."""
+        """Publish a message from the remote broker locally, then acknowledge it there."""
         matching = (e for e in self._inward if matches(packet.topic, e.topic_filter))
         if (topics := next(matching, None)) is None:
             self._client.acknowledge(packet)

@@ -129,7 +129,7 @@ class ConsoleActions(Mapping[str, Callable[[str], Page]]):
         return lambda _: self._trace(unquote(client), number)
 
     def _trace(self, client_id: str, since: int) -> Page:
-        """Return the packets of a client after a number; the first request starts the trace."""
+        """Return the packets from a client after a number; the first request starts a trace."""
 
         def look() -> Any:
             links = self.state.door.links

@@ -105,7 +105,7 @@ class ClientProtocol(Generic[T]):
         return taken[::-1]
 
     def take(self, packet: Packet) -> Packet | Settled[T] | None:
-        """Process a packet of the other side.
+        """Process a packet from the other side.
 
         Returns:
             The packet if the owner must handle it: a PUBLISH that is not a duplicate, or a

@@ -6,7 +6,7 @@ CallboardError
     ├── JournalFailed             the directory of a router cannot be used         (OSError)
     ├── RouterClosed              the router is not running                   (RuntimeError)
     ├── LinkClosed                a client of this package is disconnected (ConnectionError)
-    ├── Refused                   a router refused a packet of a client of this package
+    ├── Refused                   a router refused a packet from a client of this package
     ├── InvalidPacket             this side made a packet that must not be sent (ValueError)
     └── RemoteMqttError           the other side broke the protocol; see `reason_code`
         ├── MalformedPacket       its bytes cannot be parsed                    (ValueError)

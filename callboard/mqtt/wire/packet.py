@@ -50,7 +50,7 @@ class Will:
 
 @dataclass(slots=True)
 class Connect:
-    """The first packet of a client; `keep_alive` is in seconds, 0 is none.
+    """The first packet from a client; `keep_alive` is in seconds, 0 is none.
 
     Not frozen, because a router makes one for each connection, and that takes half the time.
     """

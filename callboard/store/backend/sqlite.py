@@ -424,7 +424,7 @@ class SqliteBackend:
             raise self._failure(cause, "cannot be replaced") from cause
 
     def _close_connection(self) -> None:
-        """Close the file; an error of SQLite is ignored, as a damaged file may raise one."""
+        """Close the file; an error from SQLite is ignored, as a damaged file may raise one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):

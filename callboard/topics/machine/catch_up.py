@@ -37,7 +37,7 @@ KEEP_SECONDS: Final = 10.0
 #: Maximum number of messages that are kept, and of their bytes.
 KEEP_MESSAGES: Final = 32_768
 KEEP_BYTES: Final = 4 * 1024 * 1024
-#: Seconds to wait for the answer of a node.
+#: Seconds to wait for the answer from a node.
 ANSWER_SECONDS: Final = 3.0
 #: Seconds after which a node that has sent no filter is assumed to have no endpoint.
 ENDPOINT_SECONDS: Final = 0.5
@@ -242,7 +242,7 @@ class CatchUp:
         return questions
 
     def take_answers(self, node: bytes, items: list[Item], now: float) -> list[Pending]:
-        """Apply the answers of a node; returns the receivers that need no further answer."""
+        """Apply the answers from a node; returns the receivers that need no further answer."""
         changed: dict[bytes, Pending] = {}
         for topic, content in items:
             match content:

@@ -169,7 +169,7 @@ class Core:
     # --- inspection ---
 
     def subscriptions(self) -> dict[str, int]:
-        """Return the number of local receivers by topic; from any thread."""
+        """Return the number of local receivers by topic. Can be called from any thread."""
         return dict(self._subscribed)
 
     def interest(self, origin: object) -> tuple[str, ...]:
@@ -265,7 +265,7 @@ class Core:
     def ingest(
         self, run: Sequence[Pair], origin: object, ttl: int | None = None
     ) -> list[CoreEffect]:
-        """Process data messages from an adapter like messages of another node.
+        """Process data messages from an adapter like messages from another node.
 
         The origin does not get them, even if it subscribes to them, and neither does another
         receiver of the same foreign peer.
@@ -825,7 +825,7 @@ class Core:
         ]
 
     def _take_answers(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
-        """Apply the answers of a node to a ping."""
+        """Apply the answers from a node to a ping."""
         effects: list[CoreEffect] = []
         if self.catch_up.pending:
             for pending in self.catch_up.take_answers(node, items, now):

@@ -125,7 +125,7 @@ class Egress(Protocol):
         """Return whether messages with this topic leave here."""
 
     def peer_topics(self) -> tuple[str, ...]:
-        """Return the known subscriptions of the peer; from any thread."""
+        """Return the known subscriptions of the peer. Can be called from any thread."""
 
     def take_own(self, run: Sequence[Pair], /) -> None:
         """Receive an encoded run. It must be quick, and must not block or raise."""

@@ -65,7 +65,7 @@ class FilterUpdate(NamedTuple):
 
 
 def read_update(plain: Any) -> FilterUpdate:
-    """Return the update in a decoded message of a peer.
+    """Return the update in a decoded message from a peer.
 
     Raises:
         MalformedMessage: the message is not a filter update.

@@ -253,7 +253,7 @@ def _is_model(values: Iterable[Any]) -> bool:
 
 
 def _is_data(payload: bytes) -> bool:
-    """Return whether a run holds values of users.
+    """Return whether a run holds users' values.
 
     Only these have tags; the bytes of a tag in another run are part of a byte string.
     """

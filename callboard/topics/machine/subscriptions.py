@@ -105,7 +105,7 @@ class SubscriptionTable(Generic[S]):
                 yield prefix
 
     def taken_by(self, kind: type) -> set[str]:
-        """Return the prefixes of all subscribers of a type; from any thread."""
+        """Return the prefixes of all subscribers of a type. Can be called from any thread."""
         subscriptions = list(self._prefixes.items())
         return {
             prefix

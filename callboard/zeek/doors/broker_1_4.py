@@ -223,7 +223,7 @@ class Broker14Neighbor(BrokerNeighbor):
     # --- receiving, in the runner's role ---
 
     def bring(self, arrivals: list[Any]) -> None:
-        """Handle messages of the peer, in order."""
+        """Handle messages from the peer, in order."""
         for arrival in arrivals:
             if isinstance(arrival, DataRun):
                 self._publish(arrival)
@@ -290,7 +290,7 @@ class Broker14Peering(BrokerPeering):
         return False
 
     def neighbors(self) -> list[Broker14Neighbor]:
-        """Return the connected peers; from any thread."""
+        """Return the connected peers. Can be called from any thread."""
         return [
             neighbor for neighbor in list(self._neighbors.values()) if neighbor.session.is_open
         ]
@@ -338,7 +338,7 @@ class Broker14Peering(BrokerPeering):
         self._redial("", but=link.dial)
 
     def deliver(self, link: ForeignLink, messages: list[Any]) -> None:
-        """Handle messages of a peer."""
+        """Handle messages from a peer."""
         if isinstance(messages[0], PeerKnown):
             self._on_peer_known(link, messages[0].node)
         elif link in self._neighbors:

@@ -74,7 +74,7 @@ class PlanStep(NamedTuple):
 
     Attributes:
         stop: connections to close.
-        renew: the connection to reconnect with a larger filter; None for none.
+        renew: the connection to reconnect with a larger filter; None if none has to reconnect.
         opens: whether to open another connection.
     """
 

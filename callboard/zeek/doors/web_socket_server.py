@@ -217,7 +217,7 @@ class WebSocketServer(Closing):
         return number
 
     def clients(self) -> list[WebSocketClient]:
-        """Return the connected clients; from any thread."""
+        """Return the connected clients. Can be called from any thread."""
         return list(self._clients.values())
 
     def close(self) -> None:
@@ -263,7 +263,7 @@ class WebSocketServer(Closing):
                 self._hub.remove_receiver(client)
 
     def deliver(self, link: ForeignLink, messages: list[Any]) -> None:
-        """Publish messages of a client."""
+        """Publish messages from a client."""
         client = self._clients[link]
         rights = self._rights(client)
         permitted: list[tuple[str, bytes]] = []

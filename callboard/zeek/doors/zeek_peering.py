@@ -188,7 +188,7 @@ class ZeekNeighbor(BrokerNeighbor):
     # --- from the peer; on the node's thread ---
 
     def bring(self, messages: list[PeerMessage | PeerFilter]) -> None:
-        """Publish messages of the peer, in order."""
+        """Publish messages from the peer, in order."""
         run: list[tuple[str, bytes]] = []
         place: tuple[bytes, int] | None = None
         for message in messages:
@@ -292,7 +292,7 @@ class ZeekPeering(BrokerPeering):
             link.end("the user removed it")
 
     def _link_of(self, dial: ForeignDial) -> ForeignLink | None:
-        """Return the connection with a dialed peer, also if the peer opened it."""
+        """Return the connection with a dialed peer, even if the peer opened it."""
         if dial.link in self._neighbors:
             return dial.link
         if not dial.linked.done() or dial.linked.exception() is not None:
@@ -320,7 +320,7 @@ class ZeekPeering(BrokerPeering):
         return False
 
     def neighbors(self) -> list[ZeekNeighbor]:
-        """Return the connected peers; from any thread."""
+        """Return the connected peers. Can be called from any thread."""
         return list(self._neighbors.values())
 
     def close(self) -> None:
@@ -378,7 +378,7 @@ class ZeekPeering(BrokerPeering):
         self._redial("its other connection ended")
 
     def deliver(self, link: ForeignLink, messages: list[Any]) -> None:
-        """Publish messages of a peer."""
+        """Publish messages from a peer."""
         neighbor = self._neighbors.get(link)
         if neighbor is not None:
             neighbor.bring(messages)

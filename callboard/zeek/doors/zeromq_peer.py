@@ -515,7 +515,7 @@ class ZeroMq(Closing):
         return self._sub.address.removeprefix("tcp://")
 
     def peers(self) -> list[ForeignPeer]:
-        """Return the manager and the other members; from any thread."""
+        """Return the manager and the other members. Can be called from any thread."""
         waiting, linked = self._outgoing.bytes, self._is_linked
         manager = ForeignPeer(
             self.kind, self._address, self._name, is_dialed=True, is_linked=linked,
@@ -547,7 +547,10 @@ class ZeroMq(Closing):
     # --- the end ---
 
     def end(self, reason: str) -> None:
-        """Leave the cluster; on the runner. Idempotent."""
+        """Leave the cluster.
+
+        Must be called on the runner's thread; further calls do nothing.
+        """
         if self._is_closed:
             return
         self._flush()

@@ -248,7 +248,7 @@ class LoopSocket:
         self._runner.post(self._begin)
 
     def _begin(self) -> None:
-        """Start watching the socket; on the runner."""
+        """Start watching the socket. Must be called on the runner's thread."""
         if self._is_closed or self._runner.closed:
             return
         self._is_watched = True
@@ -388,7 +388,7 @@ class LoopSocket:
     # --- the end ---
 
     def close(self, linger: int) -> None:
-        """Close the socket; on the runner. Idempotent."""
+        """Close the socket. Must be called on the runner's thread; further calls do nothing."""
         if self._is_closed:
             return
         if self._reconnect_timer is not None:
@@ -406,7 +406,7 @@ class ZeroMqSockets:
     """The sockets of one adapter, with common keys and their own context."""
 
     def __init__(self, runner: Runner, curve: Curve | CurveServer | None = None) -> None:
-        """Create the context; from any thread.
+        """Create the context. Can be called from any thread.
 
         Args:
             runner: the runner of the node.
@@ -561,7 +561,7 @@ class ZeroMqSockets:
             self._zap.send_multipart(reply, _DONTWAIT)
 
     def close(self, linger: int = LINGER_MS) -> None:
-        """Close all sockets; on the runner.
+        """Close all sockets. Must be called on the runner's thread.
 
         Messages already sent have `linger` milliseconds to leave. A thread waits for that; it
         is not a daemon, so the interpreter waits for it at exit.
