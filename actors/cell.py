@@ -342,7 +342,7 @@ class Cell(MessageSender):
     #: The asker of the current message if its answer was promised.
     promised: Sender | None = None
     _end: tuple[ExitReason, str] | None = None
-    #: The reason of the end; None while the actor lives.
+    #: The reason of the end; None while the actor is active.
     reason: ExitReason | None = None
     detail: str = ""
     #: Rarely used state.

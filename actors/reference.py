@@ -670,7 +670,7 @@ class ActorRef(Callee[A_co], ActorAddress):
 
     @property
     def is_local(self) -> bool:
-        """Whether the actor lives, or lived, on the node of this ref."""
+        """Whether the actor runs, or ran, on the node of this ref."""
         return self._key[0] == self.home.node_id
 
     @property

@@ -185,7 +185,7 @@ class Runtime:
         self.spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None = None
         #: The successors of actors that supervisors restart.
         self.succession = Succession()
-        #: Creates actors of plain Thespian classes; see `actors.thespian`, also for the next.
+        #: Creates actors of plain Thespian classes; see `actors.thespian`, as for the next.
         self.plain: Any = None
         self.thespian: Any = None
         #: Called with each actor that ended, on the runner's thread.
@@ -371,7 +371,7 @@ class Runtime:
         return self.ended_ref(0)
 
     def ended_ref(self, number: int | None = None) -> ActorRef[Any]:
-        """Return the ref of an actor that has ended or never lived."""
+        """Return the ref of an actor that has ended or never existed."""
         if number is None:
             with self._lock:
                 number = self._next_number()
@@ -522,7 +522,7 @@ class Runtime:
             cell.kill(ExitReason.SHUTDOWN)
 
     def await_ends(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:
-        """Wait until no actor lives; return whether none does. A handler does not wait."""
+        """Wait until all actors have ended; return whether they have. Handlers do not wait."""
         if self.is_runner_thread():
             return not self.contexts
         wait = waiting.get()

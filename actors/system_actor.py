@@ -229,7 +229,7 @@ class SystemActor(Actor):
 
     @property
     def runtime(self) -> NodeContext:
-        """The node that this actor lives on, from inside."""
+        """The internal view of the node that this actor runs on."""
         host: Any = self._cell.runtime
         context: NodeContext = host
         return context

@@ -132,7 +132,7 @@ class BrokenSeal(RemoteProtocolError):
 
 
 class AlreadyLinked(RemoteProtocolError):
-    """A connection is redundant: another one with the same peer stands, or is being made."""
+    """A connection is redundant: another one with the same peer exists or is being made."""
 
 
 class LinkLost(RemoteProtocolError, ConnectionError):

@@ -80,7 +80,7 @@ class FrameReader:
     later bytes are ignored, because the start of the next frame is unknown.
 
     If memory runs out during a read, `feed` raises `MemoryError`, and the reader stays failed:
-    after lost bytes, part of a payload would be taken for a header. The exception is a payload
+    after lost bytes, part of a payload would be read as a header. The exception is a payload
     whose pieces could not be joined. Then no byte is missing, and `drop_payload` continues
     after that frame.
     """

@@ -86,7 +86,7 @@ _AWAITED: Final[Mapping[LinkState, Operation]] = {
     LinkState.AWAIT_ACK: Operation.ORIGINATOR_ACK,
 }
 #: States without heartbeats. In INTRODUCING the peer is unknown. In AWAIT_ACK the originator
-#: would take a heartbeat as proof that we have its ack.
+#: would accept a heartbeat as proof that we have its ack.
 _SILENT: Final = frozenset({LinkState.INTRODUCING, LinkState.AWAIT_ACK})
 
 #: Operations that are delivered to the node.

@@ -1,7 +1,7 @@
 """The public `Node`: a node of `callboard.proxies` with the methods of higher layers.
 
 The facade, the simulation, the command line and all other packages use this class, so every
-node has these methods, also in worker processes.
+node has these methods, including those in worker processes.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ class Node(node.Node):
             dashboard: open the dashboard at a free port of 127.0.0.1, or at a `HOST:PORT`;
                 needs the extra `dashboard`.
             actions: let the dashboard stop actors and send messages to them.
-            options: see `callboard.proxies.node.Node`, also for further errors.
+            options: see `callboard.proxies.node.Node`, which also lists further errors.
 
         Raises:
             DashboardError: the dashboard cannot be opened.

@@ -26,7 +26,7 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class NodeUp:
-    """A node came into reach; `hops` is the number of links to it."""
+    """A node became reachable; `hops` is the number of links to it."""
 
     node_id: bytes
     name: str

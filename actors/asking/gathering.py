@@ -325,7 +325,7 @@ class Answers(Generic[R]):
             self._cancel()
 
     def _fill(self) -> bool:
-        """Send asks up to the limit; return whether answers are to come."""
+        """Send asks up to the limit; return whether answers are outstanding."""
         arrived = self._arrivals.done
         while arrived:
             arrived.popleft()

@@ -97,7 +97,7 @@ class CachedReply(Reply):
     def _settle(self, value: Any, error: BaseException | None) -> bool:
         """Store the outcome and send it; return False if there was one already."""
         outcome = value if error is None else error
-        # May run user code, so it comes before the lock is acquired.
+        # May run user code, so it is done before the lock is acquired.
         size = KEPT_OVERHEAD + size_of(value)
         is_handled = not getattr(outcome, "nothing_happened", False)
         with self._keeper.lock:

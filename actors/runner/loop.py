@@ -70,7 +70,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
                     break
                 if not handle._cancelled:
                     # A thread that is stuck in a step may have left its task as the current
-                    # one. A task refuses to run beside it, and would never be resumed.
+                    # one. A task refuses to run at the same time, and would never be resumed.
                     current_task_cleared(self, None)
                     handle._run()
         finally:  # even if a callback calls sys.exit()

@@ -35,7 +35,7 @@ class MailLine(Protocol):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether the oldest message is always taken next."""
+        """Whether the oldest message is always handled next."""
 
     @property
     def alive(self) -> bool:

@@ -34,7 +34,7 @@ ATTEMPTS: Final = 2
 class FailedChild(NoActor):
     """Stands for a child that could not be created.
 
-    `createActor` returns its address immediately, as for children that live. Messages of the
+    `createActor` returns its address immediately, as for running children. Messages of the
     parent come back as `PoisonMessage` until the parent is notified. After that it behaves like
     any actor that has ended.
     """

@@ -37,7 +37,7 @@ class OwnedFuture(Future[T]):
         Args:
             asked: the ref that the value comes from.
             give_back: called with a value that the waiter does not receive. It is called from
-                any thread, also from a finalizer, so it must be quick and must not block.
+                any thread, even from a finalizer, so it must be quick and must not block.
         """
         super().__init__(asked)
         self._give_back = give_back

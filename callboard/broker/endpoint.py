@@ -431,7 +431,7 @@ class Endpoint(Closing):
         An event of the entity with the key `u-17` is published on `TOPIC/u-17`, as a dict of
         `position`, `key`, `number`, `time`, `epoch`, `kind`, `version` and `fields`. If the
         journal has a reader, its position is stored after the delivery: each event is published
-        at least once, also after a crash.
+        at least once, even after a crash.
 
         Args:
             journal: `node.journal(Cart, follow=True, reader="topics")`; closing it, from

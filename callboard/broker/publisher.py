@@ -139,11 +139,11 @@ class Publisher(Closing):
         after_fork.drop(*(self._pipe or ()))
 
     def _drop_waiting(self) -> None:
-        """Remove messages that the core has not taken yet."""
+        """Remove messages that the core has not accepted yet."""
         inputs = self._hub.inputs.entries
         for item in list(inputs):
             if isinstance(item, tuple) and item[0] == self.topic:  # not a command to send
-                with suppress(ValueError, IndexError):  # the core has just taken it
+                with suppress(ValueError, IndexError):  # the core has just accepted it
                     inputs.remove(item)
 
     def _room_changed(self, has_room: bool) -> None:  # noqa: FBT001

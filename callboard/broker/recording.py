@@ -181,7 +181,7 @@ class Recording(Closing, RunReceiver):
 
     @property
     def waiting(self) -> int:
-        """Messages that came and are not written yet."""
+        """Messages that have arrived and are not written yet."""
         return self._taken - self._done
 
     # --- waiting ---

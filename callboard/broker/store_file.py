@@ -1,4 +1,4 @@
-"""Import of store files of Zeek Broker masters.
+"""Import of store files from Zeek Broker masters.
 
 Format, measured with files of Broker 1.4.0: a SQLite database with the tables
 `store(key blob, value blob, expiry integer)`, keys and values in Broker's value encoding

@@ -111,7 +111,7 @@ class Consumer(Generic[P]):
     def handle_handshake(self, first: int, heartbeat_interval: int) -> bool:
         """Start with event `first`; False when it had started, or `first` is none.
 
-        A handshake that comes again is acknowledged again: the acknowledgement was lost.
+        A repeated handshake is acknowledged again: the acknowledgement was lost.
         """
         if self.is_closed or first < 1:
             return False
@@ -169,7 +169,7 @@ class Consumer(Generic[P]):
             self.handle_event(seq, payload)
 
     def handle_retransmit_failed(self, seq: int) -> None:
-        """Record that an event is lost; `consume_nil` is called when its turn comes."""
+        """Record that an event is lost; `consume_nil` is called at its position."""
         self.handle_event(seq, _LOST)
 
     def handle_heartbeat(self, seq: int) -> None:

@@ -46,7 +46,7 @@ _NUMBER: Final = struct.Struct("<I")
 HEADER_SIZE: Final = _HEADER.size
 #: Limit of a body in bytes; a header with a larger length is treated as damaged.
 MAX_BODY: Final = 64 << 20
-#: Limit of a payload in bytes; names and columns must fit into the batch beside it.
+#: Limit of a payload in bytes; names and columns must fit into the same batch.
 MAX_RECORD: Final = MAX_BODY // 4
 #: Records in one batch; the limit bounds the memory of readers.
 MAX_BATCH_RECORDS: Final = 8192

@@ -1,4 +1,4 @@
-"""Scans a segment file for intact batches, also after damage."""
+"""Scans a segment file for intact batches, even after damage."""
 
 from typing import Final
 from zlib import crc32

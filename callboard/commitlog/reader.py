@@ -1,4 +1,4 @@
-"""Reads and follows a log from any process, also while another process writes it.
+"""Reads and follows a log from any process, even while another process writes it.
 
 The writer and the readers of a folder in one process share a `Growth`, which wakes followers
 immediately. A reader of another process's log polls it: first every millisecond, then less and
@@ -41,7 +41,7 @@ BASP: Final = ("basp://", "basp+unix:")
 
 
 class LogReader:
-    """Reads the log in a folder. There may be any number of readers beside one `CommitLog`.
+    """Reads the log in a folder. There may be any number of readers and one `CommitLog`.
 
     A reader need not be closed. Methods may be called from any thread, but a `Follower` or an
     iterator must be used by one thread at a time.

@@ -75,7 +75,7 @@ def sealed_segments(folder: str | Path, *, disk: Disk | None = None) -> list[Sea
 def write_columns(folder: str | Path, *, disk: Disk | None = None) -> list[SealedSegment]:
     """Write the missing column files of sealed segments; return these segments.
 
-    Any process may call this, also while another one writes the log. Damaged segments are
+    Any process may call this, even while another one writes the log. Damaged segments are
     skipped.
 
     Raises:

@@ -334,7 +334,7 @@ class Membership:
     ) -> ActorRef[Any] | None:
         """Create an actor on a system that its class accepts; None if there is none.
 
-        It blocks for the reply, also in a handler; other actors continue.
+        It blocks for the reply, even in a handler; other actors continue.
 
         Raises:
             NotSpawnable: the suitable systems refused.

@@ -144,7 +144,7 @@ class CloneKeeping(Keeping):
         """Return the written and acknowledged counts, and the contents of the clone."""
         self._ask()
         for event in self._changes.poll():
-            if event.key.startswith("/"):  # a result of Spark, under its topic
+            if event.key.startswith("/"):  # a result from Spark, under its topic
                 self._results[event.key] = event.value.get("p50")
             elif not event.key.endswith(COUNTER):
                 self._shown[event.key] = event.value

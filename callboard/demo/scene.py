@@ -274,7 +274,7 @@ class Scene:
         return self._log(at_ns, f"{name} ended by itself (status {status})", "bad")
 
     def awaits(self, kinds: str, limit: float, at_ns: int) -> SceneEvent:
-        """Record that the story is over except for results of Spark."""
+        """Record that the story is over except for results from Spark."""
         text = f"spark is late on this machine: up to {limit:g} s more for its {kinds}"
         return self._log(at_ns, text, "plain")
 

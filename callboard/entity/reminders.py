@@ -15,7 +15,7 @@ after a pause that grows. The entity checks the ticket again before it handles t
 reminder that was forgotten or replaced while it waited in the mailbox is not handled.
 
 A handler may crash its process, then the process of the next host, and so on. A reminder that
-was already due when its slot came to this node is a **suspect**: it may have crashed the former
+was already due when its slot moved here is a **suspect**: it may have crashed the former
 owner. Before a suspect is delivered, the attempt is counted durably in its row. A suspect with
 an earlier attempt is delivered while no other suspect is, so that only the count of the culprit
 rises. A reminder with `PARKED_FROM` attempts is **parked**: no host delivers it until it is
@@ -60,7 +60,7 @@ ARMED_LIMIT: Final = 10_000
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 60.0
 
-#: Seconds until a delivery is repeated that came while the entity ended or its slot moved.
+#: Seconds until a delivery is repeated that arrived while the entity ended or its slot moved.
 _BUSY_SECONDS: Final = 0.05
 
 #: Seconds after which the next suspect is delivered even if the handler of the last one runs.
@@ -132,7 +132,7 @@ class ReminderTicket(Reply):
 
     def __init__(self, reminders: "Reminders", armed: _Armed) -> None:
         self.expects = True
-        #: As for an ask: a ticket past its deadline is dropped, and the reminder comes again.
+        #: As for an ask: a ticket past its deadline is dropped, and the reminder is sent again.
         self.deadline: float | None = None
         self._reminders, self._armed = reminders, armed
 

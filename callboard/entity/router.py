@@ -162,7 +162,7 @@ class PendingMessage(Reply):
         return True
 
     def mark_handled(self) -> None:
-        """Do nothing: the answer comes later."""
+        """Do nothing: the answer is sent later."""
 
     def reference(self, runtime: Home) -> ActorRef[Any]:
         """Return a one-shot ref that answers this message."""
@@ -193,7 +193,7 @@ class TypeRouter:
         nodes: Callable[[], Iterable[bytes]],
         is_host: Callable[[], bool],
     ) -> None:
-        """Create a router that knows no table.
+        """Create a router without a table.
 
         Args:
             runtime: the runtime of the node.

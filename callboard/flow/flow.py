@@ -66,7 +66,7 @@ class Flow:
 
     A client opens a flow with `Flow.connect`; a handler receives one from `FlowHandler`. The
     end of a `with` block sends EOT and waits for its echo: if a giver's block ends without an
-    error, the other side has taken every DAT. With `timeout=None` waits have no limit.
+    error, the other side has received every DAT. With `timeout=None` waits have no limit.
     """
 
     def __init__(self, machine: FlowMachine, timeout: float | None = DEFAULT_TIMEOUT) -> None:

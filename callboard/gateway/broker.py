@@ -2,9 +2,9 @@
 
     publish ──> one frame (topic + serialized message) ──> inbox of each sink ──> its actor
 
-All methods may be called from any thread at any time, also by a module in its `receive`. One
+All methods may be called from any thread at any time, even by a module in its `receive`. One
 lock guards modules and links; it is never held while a caller waits or a module's code runs.
-`publish` does not take it: each source has a tuple of its sinks, rebuilt when links change.
+`publish` does not acquire it: each source has a tuple of its sinks, rebuilt when links change.
 
 A link leads from a source to a sink, or from every other module (`ANY`) to a sink: not from the
 sink to itself, but also from modules that are added later. Links are counted: one that was
@@ -483,7 +483,7 @@ class ModuleBroker:
             if inbox.bounds.on_full == "wait" and not inbox.has_room():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(timeout):
-                        while not inbox.has_room():  # another waiter may have taken it
+                        while not inbox.has_room():  # another waiter may have used it
                             await inbox.when_room()
         self.publish(source, message, timeout)
 

@@ -1,6 +1,6 @@
 """The actor of a module: it makes the module and calls it, one call at a time.
 
-It takes frames from the module's inbox and calls `receive` with each, one after the other. When
+It calls `receive` with each frame from the module's inbox, one after the other. When
 the actor ends, for whatever reason, it destroys the module in its own turn. Its supervisor then
 decides whether another one is created; frames wait until then.
 """

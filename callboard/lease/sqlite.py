@@ -305,7 +305,7 @@ class SharedFile:
         """Start a write transaction as soon as the lock is free.
 
         SQLite retries after 1, 2, 5, 10 and up to 100 ms. Between two attempts, processes that
-        write without pause would take the lock again and again, and everything that waits for
+        write without pause would get the lock each time, and everything that waits for
         a commit of this process would be delayed. Therefore this retries every `_RETRY`.
         """
         execute, deadline = self.connection.execute, time.monotonic() + BUSY_TIMEOUT
@@ -363,7 +363,7 @@ class Lives:
         return self._descriptor
 
     def check(self) -> None:
-        """Check that the file is in place; else other processes would take this one for dead.
+        """Check that the file is in place; else other processes would treat this one as dead.
 
         Raises:
             StateReplaced: the file was removed or replaced.

@@ -2,7 +2,7 @@
 
 Each peer has a queue of reads. Every round serves one read of each peer, but none of a peer
 whose link has `TAKEN_WITHIN` bytes to send or more. Such reads wait, and are refused after
-`HELD_SECONDS`. The bytes are read from the disk only when the link can take them, so a reader
+`HELD_SECONDS`. The bytes are read from the disk only when the link can accept them, so a reader
 that stops receiving occupies only the memory of its requests.
 
 A request to wait for growth is answered when the newest segment of the log differs in name or

@@ -1,4 +1,4 @@
-"""Return dead letters to logs: each record once per log, also after a crash.
+"""Return dead letters to logs: each record once per log, even after a crash.
 
 Progress is recorded in another log, `requeued` in the folder of the letters:
 

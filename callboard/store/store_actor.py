@@ -5,7 +5,7 @@
 
 Frontends run on users' threads. Their writes wait in `inputs` until the actor's turn, and
 are executed as one run. Reads use the entries directly; that is correct whenever no write of
-this node still waits. Neither takes a lock. Commands of other nodes arrive from the hub in
+this node still waits. Neither acquires a lock. Commands of other nodes arrive from the hub in
 runs. Both become steps of the machine, whose effects are executed in order. Effects after a
 `Persist` wait until the backend reports it durable. Later steps run in the meantime, and their
 changes share the next transaction.

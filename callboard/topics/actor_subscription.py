@@ -115,7 +115,7 @@ class ActorSubscription(Closing, RunReceiver):
         self._unconfirmed = 0
         #: Number of dropped messages since the last event.
         self._unreported = 0
-        #: Number of incarnations announced by `_succeeded` whose turn has not come.
+        #: Number of incarnations announced by `_succeeded` that have not had their turn yet.
         self._successors = 0
         #: Whether the actor has no room; whether it has ended and a successor is expected.
         self._is_full = self._is_orphan = False

@@ -1,6 +1,6 @@
 """A node on Zeek's ZeroMQ cluster backend, as a pure machine.
 
-A manager connects two sockets: publications of the nodes come in at one and leave by the other.
+A manager connects two sockets: publications of the nodes arrive at one and leave by the other.
 Subscriptions go the opposite way, so every node sees the subscriptions of all nodes.
 
 | part of a publication | |
@@ -197,7 +197,7 @@ class ZeroMqNode:
         self._own_once: set[str] = set()
         self._mark = 0
         self._returned_mark = 0
-        #: For each prefix, how often it came since it last had no subscriber.
+        #: For each prefix, how often it arrived since it last had no subscriber.
         self._seen: dict[str, int] = {}
         self._room = PREFIX_ROOM
         self._elsewhere: SubscriptionTable[str] = SubscriptionTable()
@@ -307,7 +307,7 @@ class ZeroMqNode:
         return frames
 
     def lost(self) -> None:
-        """Handle a lost connection: all subscriptions may come again."""
+        """Handle a lost connection: all subscriptions may arrive again."""
         self.linked = False
         uncertain, self._own_once = self._own_once, set()
         for prefix in uncertain:

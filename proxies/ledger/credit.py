@@ -22,7 +22,7 @@ from typing import Final
 
 from callboard.support.dataclass import dataclass
 
-#: Sightings of this size and above mark a node that knows of credit. An earlier release treats
+#: Sightings of this size and above mark a node that supports credit. An earlier release treats
 #: them as plain numbers: all numbers of one node have the mark, or none.
 KNOWS_CREDIT: Final = 1 << 63
 

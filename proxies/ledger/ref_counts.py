@@ -32,7 +32,7 @@ class RefCount:
     __slots__ = ("down", "sightings", "unwatched", "watchers")
 
     def __init__(self, sightings: int) -> None:
-        """Start with an actor that is assumed to live, without watchers."""
+        """Start with an actor that is assumed to be running, without watchers."""
         self.sightings = sightings
         self.down: tuple[ExitReason, str] | None = None
         self.watchers: dict[object, Watcher] = {}

@@ -116,7 +116,7 @@ class ForeignDoor(Protocol):
         """Handle the end of a link whose peer was admitted."""
 
     def deliver(self, link: "ForeignLink", messages: list[Any]) -> None:
-        """Handle messages from a peer, in order; also before its admission."""
+        """Handle messages from a peer, in order, even before its admission."""
 
     def not_linked(self, remote: Endpoint, reason: str) -> None:
         """Handle a failed attempt to connect, or a failed handshake."""

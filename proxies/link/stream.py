@@ -247,7 +247,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._dirty.append(self)
         finally:
             lock.release()
-        if self._runner.sleeping:  # also when a handler lost the runner's role while it blocked
+        if self._runner.sleeping:  # even if a handler lost the runner's role while it blocked
             self._runner.wake()
 
     def _write_later(self, frame: bytes) -> None:

@@ -77,7 +77,7 @@ class NameWatcher(SystemActor):
 
     @handler
     def node_found(self, event: NodeUp) -> None:
-        """Ask the directory of a node that came into reach."""
+        """Ask the directory of a node that became reachable."""
         self._versions.pop(event.node_id, None)
         self._ask(event.node_id)
 

@@ -98,7 +98,7 @@ class CreditIssuer:
             self.lend(node, number)
 
     def lend(self, node: bytes, number: int) -> None:
-        """Send a node that knows of credit the credit of an actor, if it has bounds or not."""
+        """Send a node that supports credit the credit of an actor, with or without bounds."""
         host = self.guests_of(number)
         if host is None:
             self.tell(node, (number, NO_BOUND, 0))

@@ -212,7 +212,7 @@ class RemoteAsker(Reply):
         return self.node, self.message_id
 
     def mark_handled(self) -> None:
-        """Count the message as handled; its answer may come later."""
+        """Count the message as handled; its answer may be sent later."""
         if not self._counted:
             self._counted = True
             self._arrivals.delivered += 1

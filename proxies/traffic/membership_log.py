@@ -1,4 +1,4 @@
-"""Log lines for links and nodes that come and go, with the reason.
+"""Log lines for links and nodes that appear and are lost, with the reason.
 
 An unwanted loss is a warning, everything else is information; about a closed node all lines are
 information. The rate of lines is limited, so that unstable peers cannot fill a log; the number
@@ -40,7 +40,7 @@ class MembershipLog:
         self._write(text, name, reason, is_quiet=is_quiet, is_wanted=is_wanted)
 
     def node_up(self, name: str, hops: int, *, is_quiet: bool) -> None:
-        """Log a node that came into reach."""
+        """Log a node that became reachable."""
         distance = "linked with this one" if hops == 1 else f"{hops} links away"
         self._write("node %s is in reach, %s", name, distance, is_quiet=is_quiet)
 

@@ -305,7 +305,7 @@ class Paths:
         self._tell_node_up(node)
 
     def _tell_node_up(self, node: NodeId) -> None:
-        """Report a node that came into reach, once."""
+        """Report a node that became reachable, once."""
         hops = self._unnamed.pop(node, None)
         if hops is not None:
             name, is_tool = self._routes.names.get(node, ""), node in self._routes.tools

@@ -70,7 +70,7 @@ class LogReplayOptions(JoinOptions):
         return 0
 
     def _tell(self, topic: str, count: int) -> None:
-        """Report that it waits for a subscriber, or that none came."""
+        """Report that it waits for a subscriber, or that none subscribed in time."""
         if count > 0:
             say(f"no node subscribes to {topic}; waiting for {self.wait:g} s", err=True)
         else:

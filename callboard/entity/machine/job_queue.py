@@ -593,7 +593,7 @@ class JobQueue:
                 self._make_ready(entry, reason=reason, is_tried=True)
 
     def due(self, now_ms: float) -> None:
-        """Make delayed jobs ready whose time has come; their rows do not change."""
+        """Make delayed jobs ready that are due; their rows do not change."""
         while self._delayed and self._delayed[0][0] <= now_ms:
             _, number = heapq.heappop(self._delayed)
             entry = self._jobs[number]

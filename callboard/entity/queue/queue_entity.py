@@ -68,7 +68,7 @@ _EPOCH_BITS: Final = 40
 
 
 class QueueTick:
-    """To a queue's entity: a time has come."""
+    """To a queue's entity: something is due."""
 
 
 _TICK: Final = QueueTick()

@@ -71,7 +71,7 @@ class NetworkFigures:
         held: pauses of publishers for slow readers.
         refusals: connections that were refused, by reason.
         ends: connections that the router ended, by reason.
-        certificates_replaced: reloads of TLS files, also by bridges.
+        certificates_replaced: reloads of TLS files, including those by bridges.
         certificates_refused: reloads of TLS files that failed.
     """
 

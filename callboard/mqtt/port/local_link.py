@@ -59,7 +59,7 @@ class LocalLink(Closing):
             mailbox: the mailbox of the router.
             client_id: the client id of the session; if it is empty, the router generates one.
             clean_start: whether to discard an existing session.
-            session_expiry: seconds that the session lives after `close`.
+            session_expiry: seconds that the session remains after `close`.
             access: the permissions; None is all.
         """
         #: Unlimited, because the router stops sending when QUEUE_LIMIT is exceeded.

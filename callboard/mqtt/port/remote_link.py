@@ -172,7 +172,7 @@ class ClientConnections:
         writes: writes of the connections that were flushed in this turn. The driver of the
             router empties it, so that one turn decides for all clients before it writes to any.
         emptied: called when the last connection has closed.
-        report: takes events.
+        report: receives events.
         is_unguarded: whether every client may do everything, without a setting that allows it.
     """
 
@@ -534,7 +534,7 @@ class RemoteLink:
         if connect.password is not None or (
             properties is not None and properties.user_properties
         ):
-            # The connection lives long, and nothing reads these two after the admission.
+            # The connection may last long, and nothing reads these two after the admission.
             properties = properties and replace(properties, user_properties=())
             connect = replace(connect, password=None, properties=properties)
         self.link = link = RouterLink(

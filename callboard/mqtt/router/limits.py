@@ -80,7 +80,7 @@ class Limits:
         receive_maximum: unacknowledged messages with QoS 1 and 2 from an MQTT 5 client.
         topic_alias_maximum: aliases that a client may define.
         packet_size: bytes of a packet; reported to MQTT 5 clients, enforced for all.
-        session_expiry: the longest time in seconds that a session lives without its client.
+        session_expiry: the longest time in seconds that a session remains without its client.
         keep_alive: seconds; clients that ask for more, or for none, get this. 0 is unlimited.
         subscriptions: filters of one client; more are refused with *quota exceeded*.
         subscription_bytes: bytes of memory for the filters, the will and the names of one

@@ -1,4 +1,4 @@
-"""A client's two buffers with the router: whole packets go in, notifications come out.
+"""A client's two buffers with the router: one for whole packets, one for notifications.
 
 Payloads are only ever in the two buffers of a `RouterLink`. The other side gets a wake-up,
 however much is in a buffer, and then reads all of it.

@@ -20,7 +20,7 @@ from callboard.mqtt.wire.properties import NO_PROPERTIES, Place, Properties, wri
 PACKET_IDS: Final = tuple(number.to_bytes(2, "big") for number in range(1 << 16))
 
 #: Forms of a run that are cached in addition to the publisher's. Forms with the retain flag are
-#: not cached, because they would live as long as the retained message.
+#: not cached, because they would be kept as long as the retained message.
 MOST_FORMS: Final = 8
 
 RUN_BYTES: Final = 400

@@ -693,7 +693,7 @@ class Adopted(JournalRecord, kind="adopted"):
 
 
 class HandedOver(JournalRecord, kind="handed"):
-    """A session went to the router that took an offer; "" when that router confirmed it.
+    """A session went to the router that accepted an offer; "" when that router confirmed it.
 
     Attributes:
         stamp: the stamp of the session.

@@ -21,7 +21,7 @@ LOOK_INTERVAL: Final = 1.0
 #: Estimated bytes of memory for the head of one topic.
 HEAD_BYTES: Final = 500
 
-#: Nanoseconds for which removals are remembered: as long as sessions live.
+#: Nanoseconds for which removals are remembered: as long as sessions remain.
 GRAVE: Final = 7 * 86_400 * 10**9
 
 #: The most removals that are remembered, the latest ones: about 10 MB.
@@ -181,7 +181,7 @@ class RetainedMessages:
     def replace(self, run: MessageRun) -> None:
         """Replace the message of a topic with the last one of a run; an empty one removes it.
 
-        A message that does not fit also removes it. Otherwise subscribers would take the old
+        A message that does not fit also removes it. Otherwise subscribers would accept the old
         message for the last one.
         """
         topic = run.topic.decode()

@@ -125,7 +125,7 @@ class Cause(Enum):
 
     Attributes:
         wakes: the statuses that it turns into ready.
-        gives_room: whether the session can take messages of idle groups after it.
+        gives_room: whether the session can accept messages of idle groups after it.
     """
 
     INIT = "Init", (ConnectionStatus.BUSY,), True
@@ -206,7 +206,7 @@ class Session:
 
     Attributes:
         connection: the client while it is connected.
-        expiry: seconds that the session lives without its client; 0 ends it at once.
+        expiry: seconds that the session remains without its client; 0 ends it at once.
         subscriptions: the subscriptions by the filter as the client wrote it.
         requests: their data requests, by filter; a shared one belongs to its group.
         has_overlaps: whether several filters might match one topic.

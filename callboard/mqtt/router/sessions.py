@@ -272,7 +272,7 @@ class Sessions:
         return encode(ConnAck(is_present, 0, properties), V5)
 
     def set_expiry(self, session: Session, expiry: float) -> None:
-        """Set how long a session lives without its client, within the limit."""
+        """Set how long a session remains without its client, within the limit."""
         session.expiry = min(expiry, self._effects.limits.session_expiry)
         was_durable = session.is_durable
         session.is_durable = self._effects.is_durable and session.expiry > 0
@@ -467,7 +467,7 @@ class Sessions:
         return bool(client_ids)
 
     def forget_handed(self, client_id: str) -> None:
-        """Forget a session that another router has taken and confirmed."""
+        """Forget a session that another router has accepted and confirmed."""
         del self.handed[client_id]
         if self._effects.is_durable:
             self._effects.records.append(record.HandedOver(client_id, ""))
@@ -554,7 +554,7 @@ def opened(session: Session) -> record.SessionOpened:
 
 
 def _wanted_expiry(packet: ConnectPacket) -> float:
-    """Return the seconds for which a client asks its session to live without it."""
+    """Return the seconds for which a client asks its session to remain without it."""
     if packet.version < V5:
         return 0.0 if packet.clean_start else float(NEVER)
     return float((packet.properties or NO_PROPERTIES).session_expiry_interval or 0)

@@ -1,1 +1,1 @@
-"""The router as a service: its configuration, its actor, and what runs beside it."""
+"""The router as a service: its configuration, its actor, and the services that run with it."""

@@ -3,7 +3,7 @@
 A message from the remote broker is acknowledged there when the local router has it. Messages to
 the broker wait in the router, in the session of the bridge's local link, while the broker is
 unreachable. Unacknowledged messages are sent again, so they arrive at least once as long as
-this process lives.
+this process runs.
 
 To avoid loops, the bridge subscribes on both sides without its own messages (*no local*). MQTT
 3.1.1 lacks that option, so with it a topic may be carried in one direction only.

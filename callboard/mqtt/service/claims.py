@@ -14,7 +14,7 @@ session never exists twice and is never lost, whichever message is lost or route
     SettleSession         ------------------>  forgets that it had the session
 
 An offer is void as soon as the client reconnects to the router that made it. A copy must not be
-used until its confirmation is answered: its router asks again, also after a restart, and
+used until its confirmation is answered: its router asks again, even after a restart, and
 answers its client *server busy*. Routers that have left the cluster are not asked.
 
 Stamps order connects in the whole cluster; see `Stamps`. A claim that is older than the last

@@ -378,7 +378,7 @@ def _message(run: MessageRun) -> Message:
 def tune_collector() -> None:
     """Tune the garbage collector for a process that only runs a router.
 
-    A connection consists of about thirty objects without cycles, which live as long as it does.
+    A connection consists of about thirty objects without cycles, which exist as long as it.
     Python's default scans all of them again after every growth by 25 %, which would take a
     sixth of the time at a thousand connects per second.
     """

@@ -8,7 +8,7 @@ message published below `/mqtt/` on a node linked with this one goes to MQTT. So
 one API for both: it subscribes and publishes topics of its endpoint.
 
 No message loops: the local link subscribes without its own messages, and the hub does not
-return to the door what came through it.
+return a message to the door through which it arrived.
 
 Payloads become text, parsed JSON, or bytes, as the map defines; so does its treatment of
 payloads that are not valid text or JSON. Values become payloads: bytes and text unchanged,
@@ -89,7 +89,7 @@ class MqttDoor(RunReceiver, Closing):
 
     Attributes:
         brought: messages from MQTT to the hub.
-        taken: messages from the hub to MQTT.
+        taken: the number of messages from the hub to MQTT.
         unmapped: messages from the hub whose topic or value MQTT cannot represent.
         malformed: messages from MQTT that were not the text or JSON that their map requires.
         refused: malformed messages that were not carried, as their map says.

@@ -1,6 +1,6 @@
 """Facts about Spark's cluster for its worker processes: the master, and the number of tasks.
 
-Sources plan and sinks publish in processes beside the driver, without a session. So the session
+Sources plan and sinks publish outside the driver process, without a session. So the session
 puts these facts into environment variables, which Spark passes to its Python processes.
 """
 

@@ -243,7 +243,7 @@ def bury(
 
         journal.append(choose)
         return [letter for letter in letters if letter.offset in added]
-    buried.catch_up(_reader(folder))  # reads most letters before taking the lock
+    buried.catch_up(_reader(folder))  # reads most letters before acquiring the lock
     with _open(folder, retain) as log:
         buried.catch_up(_reader(folder))
         add(log)

@@ -106,7 +106,7 @@ class ReportRefused:
 
 @dataclass(slots=True)
 class Resign:
-    """End this master: after a partition it has met another master, which stays."""
+    """End this master: after a partition it has found another master, which stays."""
 
     rival: EntityId
 

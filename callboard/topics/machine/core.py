@@ -610,13 +610,13 @@ class Core:
     # --- other endpoints: paths, filters, peers ---
 
     def endpoint_found(self, node: bytes, now: float) -> list[CoreEffect]:
-        """Handle a node with an endpoint that came into reach: send it our filter."""
+        """Handle a node with an endpoint that became reachable: send it our filter."""
         self._places.setdefault(node, PeerPlace()).is_known = True
         self._receivers.clear()
         return self._send_updates(self.filters.greet(node, now)) + self._introduce(node)
 
     def node_reached(self, node: bytes, now: float) -> None:
-        """Handle a node that came into reach, with or without an endpoint."""
+        """Handle a node that became reachable, with or without an endpoint."""
         self._reached.setdefault(node, now)
 
     def node_lost(self, node: bytes) -> None:

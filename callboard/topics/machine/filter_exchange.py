@@ -174,7 +174,7 @@ class FilterExchange:
         return updates
 
     def greet(self, node: bytes, now: float) -> list[tuple[bytes, FilterUpdate]]:
-        """Send our whole filter to an endpoint that came into reach."""
+        """Send our whole filter to an endpoint that became reachable."""
         remote = self.remotes.setdefault(node, RemoteFilter())
         if remote.told_at:
             return []

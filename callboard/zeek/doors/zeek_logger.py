@@ -285,7 +285,7 @@ class ZeekLogger:
     # --- on the thread of the logger ---
 
     def _changed(self, change: SocketChange) -> None:
-        """Log a connection that came up or ended."""
+        """Log a connection that was established or ended."""
         text = "a node connected" if change.is_up else f"a connection failed: {change.reason}"
         _log.info("%s; %d at %s", text, change.connections, self.folder)
 

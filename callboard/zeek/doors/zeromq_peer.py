@@ -3,7 +3,7 @@
     manager's XPUB ──> XSUB ──> ZeroMqNode ──> Hub.ingest_encoded
     Hub (local publications) ──> ZeroMqNode ──> XPUB ──> manager's XSUB
 
-Both sockets live on the node's thread (`zeromq_socket`); `callboard.zeek.zeromq` encodes and
+Both sockets run on the node's thread (`zeromq_socket`); `callboard.zeek.zeromq` encodes and
 decodes the traffic. Zeek's manager does not drop messages, so a node that does not read slows
 down the whole cluster. Hence this class always reads. Messages for which the hub has no room
 wait in a queue, and a full queue drops new messages, as Zeek's does. The other direction works
@@ -342,7 +342,7 @@ class ZeroMq(Closing):
             self._update()
 
     def _changed(self, change: SocketChange) -> None:
-        """Handle a connection that came up or ended."""
+        """Handle a connection that was established or ended."""
         if self._is_closed:
             return
         if not change.is_up:

@@ -7,7 +7,7 @@ is also checked after each send, because a send can consume the signal of an arr
 which would then stay unread.
 
 ZeroMQ reconnects without telling the caller; only a monitor learns of it. Each socket has a
-monitor, which counts its connections and reports when one came up, ended or was refused, and
+monitor, which counts its connections and reports when one opened, ended or was refused, and
 why.
 
 Sockets are opened from any thread and then used on the node's thread only.
@@ -198,7 +198,7 @@ class SocketChange(NamedTuple):
     """An event of a socket's monitor.
 
     Attributes:
-        is_up: true when a connection came up; false when one ended or an attempt failed.
+        is_up: true when a connection opened; false when one ended or an attempt failed.
         connections: open connections now.
         reason: why the connection ended or was refused.
     """
