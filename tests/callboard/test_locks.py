@@ -67,7 +67,7 @@ def declared(tree):
             kind = {"condition": "condition", "collecting_lock": "collecting"}.get(
                 function.attr
             )
-            shown = {"runs_users": "runs code of users"}
+            shown = {"runs_users": "runs user code"}
             kinds = [kind] if kind else []
             kinds += [shown.get(option, option) for option in options]
             yield name.value, rank.value, ", ".join(kinds)
