@@ -61,7 +61,7 @@ def test_a_follower_sees_what_is_appended_while_its_server_is_away(log, figure):
 
 @pytest.mark.timeout(120)
 def test_a_frozen_server_is_told_and_read_on_when_it_thaws(log, monkeypatch, figure):
-    monkeypatch.setattr(disk, "_PATIENCE", 2.0)
+    monkeypatch.setattr(disk, "_RETRY_SECONDS", 2.0)
     with ServedLog(log.folder) as server:
         follower = LogReader(server.address).follow(0)
         seen = [each.offset for each in follower.read(1000)]
