@@ -1087,9 +1087,7 @@ class Cell(MessageSender):
 
     def drop_expired(self, message: Any, sender: Asker) -> None:
         """Drop a message whose ask has expired in the mailbox."""
-        sender.set_exception(
-            errors.AskTimeout(f"its time was over before {self.ref} came to it")
-        )
+        sender.set_exception(errors.AskTimeout(f"it expired before {self.ref} handled it"))
         self.runtime.counters.expired += 1
         self.runtime.report(Expired(self.ref, message))
 

@@ -139,7 +139,7 @@ class Future(Reply, Generic[T]):
     def cancel(self, msg: object = None) -> bool:
         """Give up the ask; return False if it was already done.
 
-        A waiting message is not handled any longer. A coroutine handler that works on it is
+        A waiting message is no longer handled. A coroutine handler that works on it is
         cancelled at its next await, on other nodes too, unless it is marked with
         `@handler(cancellable=False)`. A waiter receives `CancelledError`: asyncio's from an
         await, that of `concurrent.futures` on a thread.

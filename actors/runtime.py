@@ -81,7 +81,7 @@ class LocalOnly:
 
     def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
         """Raise `InvalidAddress`: this runtime is alone."""
-        msg = f"actor {number} lives on {node.hex()}; this system has no other nodes"
+        msg = f"actor {number} is on {node.hex()}; this system has no other nodes"
         raise InvalidAddress(msg)
 
     def guests_of(self, _number: int) -> None:

@@ -41,7 +41,7 @@ class Frame(NamedTuple):
 _NO_FIELDS: Final = (0, 0, 0, b"", b"", 0, 0)
 
 _DISPATCH: Final = int(Operation.DISPATCH_MESSAGE)
-_NO_MEMORY: Final = "there is no memory left for what it sends"
+_NO_MEMORY: Final = "there is no memory left for its bytes"
 
 _join = b"".join
 _pack_header = HEADER.pack

@@ -139,7 +139,7 @@ class Node(node.Node):
             self._dashboard.close()
 
     def _close_entities(self, deadline: Deadline) -> None:
-        """Commit pending work of entities, and hand their slots to other members."""
+        """Commit pending work of entities, and move their slots to other members."""
         if self._entities is not None:
             seconds = deadline.left(STEP_SECONDS, CLOSE_ENTITIES)
             part = Deadline.after(self.runtime.now, seconds)

@@ -86,7 +86,7 @@ class WebServer(ThreadingHTTPServer):
         return int(self.server_address[1])
 
     def start(self, name: str) -> None:
-        """Start to answer, on a thread of the given name."""
+        """Start answering, on a thread of the given name."""
         serve = partial(self.serve_forever, 0.1)
         self._thread = threading.Thread(target=serve, name=name, daemon=True)
         self._thread.start()

@@ -37,7 +37,7 @@ class MessageVersion(CallboardError, TypeError):
 
 
 class UnknownMessageType(CallboardError, TypeError):
-    """The receiver has not registered the type of a message; import its module there."""
+    """The receiver has not registered the type of a message; import its module on that node."""
 
 
 class MessageTooLarge(CallboardError, ValueError):

@@ -161,7 +161,7 @@ class EventHistory:
     _names_of: Callable[[ActorRef[Any]], Collection[str]]
 
     def __post_init__(self) -> None:
-        """Start to record."""
+        """Start recording."""
         runtime = self._runtime
         # Reentrant, as a finalizer may lose a message at any point.
         self._lock = locks.lock("recent events of a node", 990, reentrant=True)

@@ -36,7 +36,7 @@ class NodeUp:
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """No path leads to a node any longer; `lost` messages to it are lost or unconfirmed."""
+    """A node is no longer reachable; `lost` messages to it are lost or unconfirmed."""
 
     node_id: bytes
     name: str

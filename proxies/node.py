@@ -719,7 +719,7 @@ class Node(Closing):
             return await self._reach.actor_at(address, checked(timeout))
 
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
-        """Return a future that is done when no path leads to a node any longer."""
+        """Return a future that is done when a node is no longer reachable."""
         self._refuse_closed()
         check_node_id(node_id, "monitor_node()")
         future: Future[NodeDown] = Future()
@@ -1007,7 +1007,7 @@ class Node(Closing):
     def _spawn_elsewhere(
         self, actor_class: type[A], args: tuple[Any, ...], kwargs: dict[str, Any], on: Any
     ) -> Future[ActorRef[A]]:
-        """Start to spawn a supervisor's child on another node."""
+        """Start spawning a supervisor's child on another node."""
         return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
 
 

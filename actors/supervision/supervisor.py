@@ -167,7 +167,7 @@ class Supervisor(Actor):
 
     @handler
     def child_ended(self, down: ChildDown | Exit) -> None:
-        """Restart a child, here or on another node, if the rules say so."""
+        """Restart a child, here or on another node, if the rules allow it."""
         slot = self._slots.pop(down.ref, None)
         if slot is not None:  # the current incarnation
             if down.reason == ExitReason.UNREACHABLE:

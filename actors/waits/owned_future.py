@@ -105,7 +105,7 @@ class OwnedFuture(Future[T]):
     def __del__(self) -> None:
         """Return an unfetched value to its source.
 
-        Without the lock: no other thread has this future any longer, and the collector may run
+        Without the lock: no other thread has this future now, and the collector may run
         this while the thread holds a lock of a higher rank.
         """
         if self._holds:

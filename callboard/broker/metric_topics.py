@@ -33,7 +33,7 @@ class MetricExporter:
     """Publishes the metrics of a hub periodically."""
 
     def __init__(self, hub: Hub, options: BrokerOptions) -> None:
-        """Start to publish.
+        """Start publishing.
 
         Args:
             hub: the hub.

@@ -90,9 +90,7 @@ def rows_of(column: Any, count: int) -> Sequence[Any]:
     if column is None or isinstance(column, _SINGLE):
         return [column]
     if not hasattr(column, "__len__") or not hasattr(column, "__getitem__"):
-        what = (
-            f"{safe_repr(column):.80} is no topic, key, headers or sender, nor a list of them"
-        )
+        what = f"{safe_repr(column):.80} is not a topic, key, headers, sender or list of them"
         raise InvalidRecord(what)
     _check_length(column, count)
     return column  # type: ignore[no-any-return]

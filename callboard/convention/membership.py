@@ -85,7 +85,7 @@ class Administrator(SystemActor):
 
     @handler
     def seek(self, order: Seek) -> None:
-        """Start to dial a system."""
+        """Start dialing a system."""
         if order.endpoint not in self._seekers:
             seeker = self.spawn(Seeker, self._membership)
             self._seekers[order.endpoint] = seeker
@@ -162,7 +162,7 @@ class Administrator(SystemActor):
 
     @handler
     def dismiss(self, order: Dismiss) -> None:
-        """Stop to seek a system, and leave it."""
+        """Stop looking for a system, and leave it."""
         system, admins = order.system, self._membership.admins
         if isinstance(system, ActorRef):
             admin: ActorRef[Any] | None = system

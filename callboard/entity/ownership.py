@@ -232,7 +232,7 @@ class Ownership:
             self.host.state.submit(self._kinds_done, EntityState.kinds, self._name)
 
     def start_leaving(self) -> Future[None]:
-        """Start to leave: this node's slots go to the other members.
+        """Start leaving: this node's slots go to the other members.
 
         The future fails with `StorageError` if the register cannot be used; the other members
         then detect the end of this node's lease.
@@ -243,7 +243,7 @@ class Ownership:
         return leaving
 
     def start_drain(self) -> Future[None]:
-        """Start to give away all slots that another member can serve, one portion at a time.
+        """Start giving away all slots that another member can serve, one portion at a time.
 
         The future completes when the other members own them.
         """

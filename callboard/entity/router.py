@@ -782,7 +782,7 @@ class TypeRouter:
             self._runtime.call_later(MARKER_SECONDS, again, marker, node, arrived, waited)
 
     def _schedule_lookup(self, pause: float = 0.0) -> None:
-        """Start to look for owners, after a pause, until no message waits.
+        """Start looking for owners, after a pause, until no message waits.
 
         The caller must hold the lock.
         """

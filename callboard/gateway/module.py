@@ -59,7 +59,7 @@ class Module:
         """
 
     def start(self) -> None:
-        """Start to work: all links exist. Optional."""
+        """Start working: all links exist. Optional."""
 
     def receive(self, message: Message) -> Any:
         """Handle a message of a module that is linked to this one."""

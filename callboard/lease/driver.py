@@ -175,7 +175,7 @@ class LeaseDriver:
         self._risen: Mapping[str, float] = {}
 
     def start(self) -> None:
-        """Start to acquire and renew the lease; `LeaseHeld` reports that it is valid."""
+        """Start acquiring and renewing the lease; `LeaseHeld` reports that it is valid."""
         self._place.post(self._wake, self._timer)
 
     def is_valid(self) -> bool:

@@ -115,7 +115,7 @@ class _Intake(LogCaller):
 
 
 class LogWriter(NumberedWriter):
-    """Appends to a log of another node; returns offsets when the records are durable there.
+    """Appends to a log of another node; returns offsets when its records are durable.
 
     Records carry the numbers of a producer, as with `CommitLog.producer`, so a repeated append
     is not a duplicate. Methods may be called from any thread. Appends of several threads are

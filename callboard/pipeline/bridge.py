@@ -83,7 +83,7 @@ class Bridge(Closing):
         wait: float = 0.0,
         on_silence: OnSilence = lambda _, __: None,
     ) -> None:
-        """Start to follow the log.
+        """Start following the log.
 
         Args:
             folder: The directory of the log, or `s3://…`; it need not exist yet.

@@ -158,7 +158,7 @@ class Job:
             return 0
 
     def start_stream(self, spark: "SparkSession") -> "StreamingQuery":
-        """Start to follow the log, from the checkpoint if there is one."""
+        """Start following the log, from the checkpoint if there is one."""
         from callboard.pipeline.spark.checkpoint import local_path
 
         sync = "batch" if local_path(self.checkpoint) is None else "checkpoint"

@@ -2,7 +2,7 @@
 
 At the start, all messages of a run must have a subscriber, because subscribers arrive one by
 one. Later it is enough that some have one: a program that subscribes to a part must not stop
-the rest. If no message has a subscriber any longer, it waits again. After that wait, messages
+the rest. If the messages no longer have subscribers, it waits again. After that wait, messages
 without a subscriber count as unheard.
 
 A handed message is under way until all nodes with a subscriber have confirmed it. A node

@@ -265,7 +265,7 @@ class Hub(SystemActor):
         self.overlay.pause_reading(sender, seconds)
 
     def relax(self, receiver: object) -> None:
-        """Stop to slow down publishers for a receiver. Can be called from any thread."""
+        """Stop slowing down publishers for a receiver. Can be called from any thread."""
         self.call_soon(self.inputs.set_congested, False, receiver)  # noqa: FBT003
 
     def watch_interest(self, origin: object, on_change: InterestListener) -> Callable[[], None]:
@@ -387,7 +387,7 @@ class Hub(SystemActor):
         self._listeners.append(listener)
 
     def off_peer_event(self, listener: Callable[[PeerEvent], object]) -> None:
-        """Stop to call a listener."""
+        """Stop calling a listener."""
         with suppress(ValueError):
             self._listeners.remove(listener)
 

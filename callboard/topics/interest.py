@@ -40,7 +40,7 @@ class Interest:
         self._notify()
 
     def end(self, origin: object) -> None:
-        """Stop to notify an adapter."""
+        """Stop notifying an adapter."""
         self._watches = [watch for watch in self._watches if watch.origin is not origin]
         self._core.reports_interest = bool(self._watches)
 

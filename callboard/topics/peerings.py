@@ -56,7 +56,7 @@ class Peerings:
         return self._waits.begin(self._dial, address, retry)
 
     def unpeer(self, address: Address) -> Future[bool]:
-        """Stop to dial an address and end its link. Can be called from any thread.
+        """Stop dialing an address and end its link. Can be called from any thread.
 
         The future completes after the events of the end were reported.
         """
@@ -94,7 +94,7 @@ class Peerings:
             self._waits.add(lambda core: core.is_introduced(peer), INTRODUCTION_LIMIT, done)
 
     def _unlink(self, address: Address, done: Future[bool]) -> None:
-        """Stop to dial an address, and end its link."""
+        """Stop dialing an address, and end its link."""
         try:
             peer = self._overlay.unlink(address)
         except LookupError:

@@ -96,7 +96,7 @@ class RunTransmitter:
             buffer = self._buffers[peer] = self._make_buffer()
         dropped = buffer.dropped
         if not buffer.offer(run, now):
-            self._overlay.cut(peer, "too much waits for it, and it does not read")
+            self._overlay.cut(peer, "too many messages wait for it because it does not read")
         self._report_dropped(peer, buffer.dropped - dropped, buffer.policy)
         if not buffer.is_stuck(now):
             self._set_congested(True)  # noqa: FBT003

@@ -440,7 +440,7 @@ class Broker14Session:
             msg = 'a second "peer", or one before the handshake'
             raise MalformedHandshake(msg)
         if actor is None or actor.node != self.peer:
-            msg = f'"peer" names {actor}, which is not of the peer\'s node'
+            msg = f'"peer" names {actor}, which is not on the peer\'s node'
             raise MalformedHandshake(msg)
         self._streams = StreamPair(self._core, actor)
         effects.append(Transmit(self._monitor()))
@@ -568,7 +568,7 @@ class Broker14Session:
             text = f"nothing was received for {SILENCE_LIMIT:g} s"
             return self._end(text, PeerSilent(text))
         if self._is_congested and now >= self.credited + STUCK_LIMIT:
-            text = f"{self.queued:,} messages wait, and no credit came for {STUCK_LIMIT:g} s"
+            text = f"{self.queued:,} messages wait, and no credit arrived for {STUCK_LIMIT:g} s"
             return self._end(text, PeerSilent(text))
         if now < max(self._heard_at, self._queried_at) + PING_INTERVAL or self.peer is None:
             return []

@@ -186,7 +186,7 @@ class Connector:
         )
 
     def start(self, user: LinkUser) -> None:
-        """Start to serve a user of links."""
+        """Start serving a user of links."""
         self._user = user
         self._wiring = Wiring(self.turns, user.deliver, self._carry_out, self.options.limits)
         if isinstance(self.options.tls, Certificates):

@@ -74,7 +74,7 @@ class Discovery:
     _use_counts: Counter[Endpoint] = field(default_factory=Counter)
 
     def add(self, source: NodeSource, first: Future[bytes]) -> KnownSource:
-        """Start to follow a source."""
+        """Start following a source."""
         watched = KnownSource(source, first)
         self._sources.append(watched)
         self._look(watched)

@@ -334,7 +334,7 @@ class ForeignWires:
     def _open_port(
         self, port: ForeignPort, sock: Any, door: ForeignDoor, tls: Certificates | None
     ) -> None:
-        """Start to accept connections, unless the node has closed."""
+        """Start accepting connections, unless the node has closed."""
         if self._closed:
             sock.close()
             return

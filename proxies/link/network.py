@@ -29,7 +29,7 @@ class Network(Protocol):
         """Return the addresses of a host; None if that needs a look-up."""
 
     def connect(self, address_info: Any) -> tuple[Any, int]:
-        """Start to connect to one address; return the socket and an error number, or 0."""
+        """Start connecting to one address; return the socket and an error number, or 0."""
 
 
 class MachineNetwork:
@@ -58,7 +58,7 @@ class MachineNetwork:
             raise
 
     def connect(self, address_info: Any) -> tuple[socket.socket, int]:
-        """Start to connect; return the socket and an error number, 0 while in progress."""
+        """Start connecting; return the socket and an error number, 0 while in progress."""
         family, kind, protocol, _, address = address_info
         sock = own_socket(socket.socket(family, kind, protocol))
         sock.setblocking(False)  # noqa: FBT003  # its signature

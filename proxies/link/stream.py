@@ -339,7 +339,9 @@ class Stream(ConnectionOwner, Generic[F, E]):
         frames, self._frames = self._frames, []
         self.waiting -= sum(map(len, frames))
         if self.is_open:
-            self._runner.post(self._lost, f"{self.waiting:,} B wait as the peer does not read")
+            self._runner.post(
+                self._lost, f"{self.waiting:,} B wait, and the peer does not read"
+            )
 
     def flush(self) -> None:
         """Write the output collected in this turn."""

@@ -164,7 +164,7 @@ def _load(context: ssl.SSLContext, path: FilePath, label: str, contents: str) ->
     try:
         context.load_verify_locations(path)
     except OSError as error:
-        msg = f"{path} holds no {contents} in PEM format ({plain_reason(error)})"
+        msg = f"{path} contains no {contents} in PEM format ({plain_reason(error)})"
         raise TlsError(msg) from None
 
 

@@ -48,7 +48,7 @@ class Members:
     """The members of a group, as known to one node; all its `Group` objects share them."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
-        """Start to watch the group on all nodes in reach."""
+        """Start watching the group on all nodes in reach."""
         self._shutdown = runtime.shutdown
         self.refs: tuple[ActorRef[Any], ...] = ()
         #: Outstanding asks of this node, by member.

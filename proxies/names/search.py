@@ -109,7 +109,7 @@ class Reach:
         return [_settled(directory.ask(Lookup(name), timeout)) for directory in directories]
 
     def dial(self, endpoint: Endpoint, *, keep: bool) -> Future[Dial]:
-        """Start to make a link. Can be called from any thread."""
+        """Start making a link. Can be called from any thread."""
         waiter: Future[Dial] = Future()
         self._runtime.post(partial(self._dialer.dial, endpoint, waiter, keep=keep))
         return waiter

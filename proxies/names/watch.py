@@ -58,7 +58,7 @@ class NameWatcher(SystemActor):
     def __init__(
         self, name: str, *, is_group: bool, on_change: Callable[[NameChange], object]
     ) -> None:
-        """Start to watch."""
+        """Start watching."""
         self._name = name
         self._is_group = is_group
         self._on_change = on_change

@@ -68,7 +68,7 @@ class PeerAuthorizer:
             is_taken = routes.has_path(peer) or (not leaf.reach and peer in routes.departed)
         else:
             is_taken = identity != standing.identity
-        text = f"{standing.identity!r} comes with the id of another node, {node_id_text(peer)}"
+        text = f"{standing.identity!r} has the id of another node, {node_id_text(peer)}"
         return text if is_taken else ""
 
     def begin(self, wire: Wire, standing: Principal) -> bool:

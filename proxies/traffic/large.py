@@ -102,7 +102,7 @@ class LargeMessages:
         return self._octets[wire]
 
     def read(self, wire: Wire, order: PathOrder, frame: RawFrame) -> Reading:
-        """Start to decode a message; later frames of its source wait."""
+        """Start decoding a message; later frames of its source wait."""
         pieces = self._codec.decode_in_pieces(frame[_PAYLOAD])
         return self._begin(Reading(wire, order, frame[3], frame, pieces), [frame])
 

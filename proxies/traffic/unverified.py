@@ -145,7 +145,7 @@ class UnverifiedFrames:
     def _settle(self, wire: Wire | None, entry: _HeldFrame) -> bool:
         """Send a copy of a dispatch for another node, or deliver a copy that is owed.
 
-        Returns whether the frame is settled and need not be held any longer.
+        Returns whether the frame is settled and need no longer be held.
         """
         frame = entry.frame
         if wire is not None:

@@ -69,7 +69,7 @@ class QueryWatch:
         handed: Callable[[], DeliveryStats | None],
         hub: "Hub | None" = None,
     ) -> None:
-        """Start to update.
+        """Start updating.
 
         Args:
             status: The status of the query.

@@ -229,11 +229,11 @@ def find_run(claim: Claim, runs: Iterator[ProducerEntry]) -> int:
         WrongNumber: the numbers belong to other records, or their offset is no longer known.
     """
     name, _, number, count, checksum = claim
-    reason = "was taken long ago; its offset is no longer known"
+    reason = "was appended long ago; its offset is no longer known"
     for run in runs:
         first = run.number - run.records + 1
         if run.previous < 0:
-            reason = f"comes before the first that the log knows, {first}"
+            reason = f"precedes the first that the log has, {first}"
         if first > number:
             continue
         if (first, run.records, run.checksum) == (number, count, checksum):

@@ -548,7 +548,7 @@ class OwnershipMachine:
         self.kinds |= event.kinds
 
     def _serve(self, epochs: Mapping[int, int], effects: Effects) -> None:
-        """Start to serve slots."""
+        """Start serving slots."""
         if epochs:
             self.served = {**self.served, **epochs}
             effects.append(ServeSlots(epochs))

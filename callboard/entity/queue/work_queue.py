@@ -588,7 +588,7 @@ class _Taking:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Stop to wait; a job that arrives afterwards goes to the next taker."""
+        """Stop waiting; a job that arrives afterwards goes to the next taker."""
         if self._is_over or self._runtime.is_closed:
             return
         self._is_over = True
@@ -605,7 +605,7 @@ class _Taking:
         _Request(self._queue, message, _ignore, _ignore, is_repeated=True).send()
 
     def _expire(self, limit: float) -> None:
-        """Stop to wait: the taker's timeout is over."""
+        """Stop waiting: the taker's timeout is over."""
         future = self._future()
         if future is not None:
             text = f"no job of {self._queue.name!r} arrived within {limit:g} s"

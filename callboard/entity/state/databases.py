@@ -110,7 +110,7 @@ class Databases:
         return leases
 
     def _hold_lease(self, url: str, place: LeasePlace) -> None:
-        """Start to hold this node's lease in a register."""
+        """Start holding this node's lease in a register."""
 
         def notify(news: LeaseNews) -> None:
             self._runtime.post(self._handle_news, url, news)

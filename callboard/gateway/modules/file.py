@@ -61,7 +61,7 @@ class FileModule(Module):
             write_all(self._file, b"\n")
 
     def start(self) -> None:
-        """Start to read, on a thread, because full sinks block it."""
+        """Start reading, on a thread, because full sinks block it."""
         if self._args.mode != "write":
             self._reader = threading.Thread(
                 target=self._read, name=f"callboard-file-{self.name}", daemon=True

@@ -39,7 +39,7 @@ class RecordModule(Module):
 
         Raises:
             LogFailed: the disk reports an error; the next message is tried again.
-            LogReplaced: the log was removed or replaced: messages are not accepted any longer.
+            LogReplaced: the log was removed or replaced: messages are no longer accepted.
         """
         is_json = self._args.payload == "json"
         payload = parse_json(message.content) if is_json else message.content

@@ -38,7 +38,7 @@ class TimerModule(Module):
         self._ticks: Reminder | None = None
 
     def start(self) -> None:
-        """Start to publish."""
+        """Start publishing."""
         self._ticks = self.every(self._args.period, self._tick)
 
     def destroy(self) -> None:

@@ -282,7 +282,7 @@ class AuthGate:
         return self._access(user, connect.client_id, connect, peer)
 
     def _is_gone(self, user: str, peer: Peer, proof: Authentication | None = None) -> bool:
-        """Return whether no rule admits the client any longer."""
+        """Return whether the rules no longer admit the client."""
         security = self.security
         if proof is not None:
             is_ours = proof.method == SCRAM and SCRAM not in self.methods

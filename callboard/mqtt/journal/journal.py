@@ -174,7 +174,7 @@ class RouterJournal:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the disk has failed, so that nothing can be written any longer."""
+        """Whether the disk has failed, so that nothing can be written."""
         return self._log.has_failed
 
     def write(self, records: list[facts.JournalRecord], machine: RouterMachine) -> None:

@@ -82,7 +82,7 @@ class RouterNetwork:
             raise ListenError(message)
 
     def _guards(self) -> tuple[object, ...]:
-        """Return the settings that say which clients are admitted; true ones are set."""
+        """Return the settings that define which clients are admitted; true ones are set."""
         gate = self.gate
         return gate.authenticator, gate.is_guarded, gate.security.anonymous
 

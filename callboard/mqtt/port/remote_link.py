@@ -246,7 +246,7 @@ class ClientConnections:
         self._count += 1
 
     def know(self, connection: object) -> None:
-        """Record that a connection has sent its CONNECT, so is not a stranger any longer."""
+        """Record that a connection has sent its CONNECT, so it is no longer a stranger."""
         source = self._strangers.pop(connection, None)
         if source is not None:
             source.strangers -= 1

@@ -48,7 +48,7 @@ class TransportStream(asyncio.Protocol):
     # --- calls of asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start to wait for a CONNECT."""
+        """Start waiting for a CONNECT."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
         if self._entrance.has_tenants and not _is_tenant(self._peer().tenant):

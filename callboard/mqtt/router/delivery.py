@@ -393,7 +393,7 @@ class Delivery:
             requests.append(requests.pop(0))
 
     def _pause(self, connection: Connection, outcome: ConnectionStatus) -> None:
-        """Take a connection out of the ready queue, and hand its shared requests on."""
+        """Remove a connection from the ready queue, and pass its shared requests to others."""
         session = connection.session
         session.status = outcome
         if outcome is ConnectionStatus.BUSY:

@@ -698,7 +698,7 @@ class HandedOver(JournalRecord, kind="handed"):
     Attributes:
         stamp: the stamp of the session.
         records: written records of messages that arrived after the offer.
-        expires_at: when the other router will not ask for them any longer.
+        expires_at: when the other router will no longer ask for them.
     """
 
     client_id: str

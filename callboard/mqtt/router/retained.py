@@ -116,7 +116,7 @@ class Heads:
             (self._refused if head.topic is None else self._graves)[key] = None
 
     def bury(self, topic: bytes) -> None:
-        """Record that the message of a topic has expired and is not stored here any longer."""
+        """Record that the message of a topic has expired and is no longer stored here."""
         key = key_of(topic)
         head = self._heads.get(key)
         if head is not None and head.topic:

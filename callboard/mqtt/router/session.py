@@ -104,7 +104,7 @@ class SessionAccount(Protocol):
 
 
 class ConnectionStatus(Enum):
-    """The state of a connection: READY is in the ready queue, the others say why not."""
+    """The state of a connection: READY is in the ready queue; the others are not."""
 
     READY = "ConnectionReady"
     BUSY = "ConnectionBusy"

@@ -158,7 +158,7 @@ class _Tree(Generic[T]):
         branch.value = value
 
     def remove(self, way: str) -> bool:
-        """Remove a name or filter; return whether it was there."""
+        """Remove a name or filter; return whether it existed."""
         if self.values.pop(way, None) is None:
             return False
         self.weight -= getsizeof(way)

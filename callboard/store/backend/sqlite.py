@@ -396,7 +396,7 @@ class SqliteBackend:
         raise sqlite3.DatabaseError(msg)
 
     def _read_rows(self, connection: sqlite3.Connection) -> Contents:
-        """Read keys, values and deadlines; leave out rows that cannot be read."""
+        """Read keys, values and deadlines; skip rows that cannot be read."""
         offset = self._wall_offset
         contents, reason = Contents(), ""
         for key, value, expiry in connection.execute("SELECT key, value, expiry FROM entries"):

@@ -40,7 +40,7 @@ Between our own nodes a *run* of commands is one CBOR array:
     [sender, receiver, number, command, command …]
 
 Sender and receiver are null or `[16 bytes, integer]`. Actions have consecutive numbers, the
-first is `number`; a control stands alone and has the number 0. A chunk of a snapshot contains
+first is `number`; a control must be alone and has the number 0. A chunk of a snapshot contains
 offset, interval, index of the chunk, whether it is the last, and then key, value, key,
 value …
 """
@@ -283,7 +283,7 @@ def read_run(content: Any) -> CommandRun:
     if first:
         return CommandRun(sender, receiver, first, _actions(content[_HEAD:]))
     if len(content) != _HEAD + 1:
-        _refuse("a control command stands alone")
+        _refuse("a control command must be alone in its run")
     return CommandRun(sender, receiver, control=_control(content[_HEAD]))
 
 

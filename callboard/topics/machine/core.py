@@ -192,7 +192,7 @@ class Core:
         return sum(topic in remote.topics for remote in list(self.filters.remotes.values()))
 
     def count_topics(self, counts: Counter[str] | None) -> None:
-        """Start to count published messages by topic; None stops it.
+        """Start counting published messages by topic; None stops it.
 
         For this time, a method of the object replaces the one of the class and counts. At other
         times publishing has no additional cost.

@@ -84,7 +84,7 @@ def read_update(plain: Any) -> FilterUpdate:
         ] if len(endpoint) == _ID_LENGTH and min(version, base, seen, part) >= 0:
             for topic in (*added, *removed):
                 if type(topic) is not str or len(topic) > TOPIC_LIMIT:
-                    msg = f"a filter holds {str(topic)[:40]!r}, which is not a topic"
+                    msg = f"a filter contains {str(topic)[:40]!r}, which is not a topic"
                     raise MalformedMessage(msg)
             return FilterUpdate(
                 *(endpoint, forwards, version, base, seen),

@@ -87,7 +87,7 @@ class Broker14Neighbor(BrokerNeighbor):
     # --- life cycle, in turns of the hub ---
 
     def _begin(self) -> None:
-        """Start to carry the peer's messages: this node has the claim."""
+        """Start carrying the peer's messages: this node has the claim."""
         if self._is_over or self._is_active:
             return
         core, nodes = self._hub.core, self._hub.overlay.nodes()

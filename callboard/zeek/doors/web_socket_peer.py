@@ -225,7 +225,7 @@ class WebSocketPeer(RunReceiver, Closing):
         retry: float = RETRY,
         message_limit: int = MESSAGE_LIMIT,
     ) -> None:
-        """Start to connect; the arguments are as for `Endpoint.connect_web_socket`."""
+        """Start connecting; the arguments are as for `Endpoint.connect_web_socket`."""
         self.url = url
         self.endpoint = self.version = self.reason = ""
         self.brought = self.taken = self.unreadable = self.dropped = 0

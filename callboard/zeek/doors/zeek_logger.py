@@ -436,7 +436,7 @@ class ZeekLogger:
             raise LogError("; ".join(troubles))
 
     def _begin_drain(self) -> None:
-        """Start to drain."""
+        """Start draining."""
         if not self._ending:
             self._ending = True
             self._drain(self._runner.now() + DRAIN_LIMIT, -1)

@@ -111,7 +111,7 @@ class ZeekNeighbor(BrokerNeighbor):
         self._hub.inputs.set_congested(is_congested=False, cause=self)
 
     def _activate(self) -> None:
-        """Start to carry the peer's messages: this node has the claim."""
+        """Start carrying the peer's messages: this node has the claim."""
         if not self.is_active and self.link is not None:
             self.is_active = True
             self._give()

@@ -124,7 +124,7 @@ class ZeroMq(Closing):
         queue: int = QUEUE_LIMIT,
         high_water: int = HIGH_WATER,
     ) -> None:
-        """Start to connect; `await_subscribed` waits for the result.
+        """Start connecting; `await_subscribed` waits for the result.
 
         Args:
             endpoint: whose topics are connected; it closes this link when it is closed.

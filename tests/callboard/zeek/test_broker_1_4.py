@@ -196,7 +196,7 @@ def test_a_peer_that_takes_nothing_is_given_up(wire):
 
     *_, closed = dialing.tick(now)
     assert isinstance(closed.error, errors.PeerSilent)
-    assert "no credit came" in closed.reason
+    assert "no credit arrived" in closed.reason
 
 
 @pytest.mark.parametrize("name", ["topics-c2s", "topics-s2c", "store-c2s", "store-s2c"])
