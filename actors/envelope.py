@@ -203,7 +203,7 @@ def traced(parent: str | None, state: str = "") -> Iterator[None]:
 
     Args:
         parent: a W3C `traceparent`.
-        state: its `tracestate`.
+        state: the `tracestate` of the parent.
 
     Raises:
         ValueError: a part of the trace context does not have the form that W3C prescribes.

@@ -416,7 +416,7 @@ class PayloadCodec:
         """Return the message of a payload of any size; this may take long.
 
         Raises:
-            RemoteProtocolError: as :meth:`decode`.
+            RemoteProtocolError: as for :meth:`decode`.
         """
         try:
             return self.decode_message(payload)
@@ -452,7 +452,7 @@ class PayloadCodec:
         """Return the result of `decode_message`; yield after each piece.
 
         Raises:
-            RemoteProtocolError: as :meth:`decode`.
+            RemoteProtocolError: as for :meth:`decode`.
             PayloadTooHeavy: the message holds too many items.
         """
         if len(payload) > self._weighed_from:
@@ -471,7 +471,7 @@ class PayloadCodec:
         """Return the message; options are checked, and passed to `with_options` or dropped.
 
         Raises:
-            RemoteProtocolError: as :meth:`decode`.
+            RemoteProtocolError: as for :meth:`decode`.
             LargePayload: use `decode_in_pieces`.
         """
         if payload.startswith(_RECORD_PREFIX):  # checked first: nearly all messages are records

@@ -80,7 +80,7 @@ class Statement:
 
     Attributes:
         node: the node that makes the statement.
-        stamp: its sequence number.
+        stamp: the sequence number of the statement.
         neighbors: all its neighbors at this time.
         seeking: destinations whose last path it lost, and for which it is active.
         missing: other destinations without a path that other nodes seek.
@@ -174,7 +174,7 @@ def read_parts(peer: NodeId, payload: bytes) -> Generator[Update | None, None, N
     """Yield an update in parts, in order; None while a large update is being decoded.
 
     Raises:
-        RemoteProtocolError: as :func:`read_update`, when the malformed part is reached.
+        RemoteProtocolError: as for :func:`read_update`, when the malformed part is reached.
     """
     if len(payload) <= LARGE_UPDATE:
         yield _read_entries(peer, _lists_of(peer, read_plain(payload)))

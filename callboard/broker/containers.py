@@ -52,7 +52,7 @@ class Vector(abc.MutableSequence[AnyData]):
         """Remove the first item with this value.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no item has this value.
         """
         self._items.remove(AnyData(value))
 

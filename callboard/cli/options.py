@@ -43,8 +43,8 @@ def option(default: Any, help: str, *names: str, **more: Any) -> Any:  # noqa: A
     """Return a field that becomes an option of the command.
 
     Args:
-        default: its default value; `...` for a required option.
-        help: its help text.
+        default: the default value; `...` for a required option.
+        help: the help text.
         names: names of the option; by default `--` and the name of the field.
         more: further arguments of `typer.Option`.
     """

@@ -161,7 +161,7 @@ class SceneEvent(NamedTuple):
         at_ns: time, on the monotonic clock.
         since_ms: milliseconds since the last blow; None before the first one.
         text: description.
-        tone: its color.
+        tone: the color of the event.
     """
 
     at_ns: int

@@ -310,7 +310,7 @@ class EntityType:
         """Return the function that applies an event.
 
         Raises:
-            NotPersistable: there is none for its type.
+            NotPersistable: the class has no `@event` method for the type.
         """
         applier = self.appliers.get(type(event))
         if applier is not None:

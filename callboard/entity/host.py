@@ -303,8 +303,8 @@ class EntityHost:
 
         Args:
             key: the key of the entity.
-            message: one of the batch.
-            sender: its reply.
+            message: a message of the batch.
+            sender: the reply to the message.
             refused: slots whose messages were refused to that node.
 
         Returns:

@@ -258,7 +258,7 @@ def read_configuration(
 
     Args:
         values: the values in the file.
-        source: its name in errors: the file's path.
+        source: the name of the file in errors: its path.
         folder: the start of relative paths; by default the working directory.
         known: names of existing modules, which links may refer to.
         links: existing links, which must not be repeated.

@@ -87,7 +87,7 @@ class ModuleOptions:
     """The options of a module.
 
     Attributes:
-        queue: its bounds, and the policy for messages that do not fit.
+        queue: the bounds of the queue, and the policy for messages that do not fit.
         restart: when its actor is restarted after it ended: `permanent` always, `transient`
             unless it ended normally, `temporary` never.
         on_error: the effect of an exception in `receive`: `continue` logs and counts it,

@@ -60,7 +60,7 @@ class Inbox:
 
     Attributes:
         name: the name of the module, for errors.
-        bounds: its size, and the policy for frames that do not fit.
+        bounds: the size of the inbox, and the policy for frames that do not fit.
         on_lost: called with each lost frame, the reason and details, on the thread that lost
             it.
     """

@@ -265,7 +265,7 @@ def python_to_cbor(value: Any) -> bytes:
     """Return the bytes of `data_to_cbor(Data(value))`.
 
     Raises:
-        EndpointError: as `Data` does.
+        EndpointError: as for `Data`.
     """
     kind = type(value)
     try:

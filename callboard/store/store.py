@@ -123,7 +123,7 @@ class Store(Closing):
 
         Raises:
             TypeClash: the value is not a set, table or vector.
-            EndpointError: as `get`.
+            EndpointError: as for `get`.
         """
         return _element(self._entries(), key, index)
 
@@ -233,7 +233,7 @@ class Store(Closing):
 
         Raises:
             RequestTimeout: the master did not answer; it may have put the value or not.
-            EndpointError: as `put`.
+            EndpointError: as for `put`.
         """
         request, future = self._ask_unique(key, value, expiry)
         try:

@@ -39,7 +39,7 @@ class SlotFenced:
 
     Attributes:
         type_name: the type name of the entities.
-        slot: its number.
+        slot: the number of the slot.
         epoch: the epoch of the other node's claim.
         writer: names the other node's life; "" after a failover of the database.
     """

@@ -56,7 +56,7 @@ class Dat:
     """The contents of one DAT.
 
     Attributes:
-        payload: its frames.
+        payload: the frames of the payload.
         attributes: attributes of the flow object, without `flow`.
         seqno: number of the message at its sender.
     """

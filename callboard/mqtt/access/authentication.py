@@ -94,7 +94,7 @@ class Authentication:
 
     Attributes:
         candidate: the connection.
-        method: its name, the same for the whole connection.
+        method: the name of the method, the same for the whole connection.
         begin: makes an exchange.
         run: runs an async step.
         failed: called for each exchange that refuses.

@@ -17,7 +17,7 @@ class NetworkLimits:
 
     Attributes:
         packet_size: the largest size of one packet.
-        packets_per_read: given to the router at once.
+        packets_per_read: the number of packets given to the router at once.
         connect_timeout: the longest time from the connection to its CONNECT.
         linger: the time in which the last bytes are sent and the client closes; 0 means one
             second, the shortest.

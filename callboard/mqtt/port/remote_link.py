@@ -308,7 +308,7 @@ class RemoteLink:
     """One client that is connected over a network.
 
     Attributes:
-        peer: its address and certificate.
+        peer: the address and certificate of the client.
         state: changed by the link alone.
         link: its link with the router, once it is admitted.
         proof: the authentication of the client; None if its CONNECT names no method.

@@ -26,7 +26,7 @@ def limit(default: T, key: str = "", **bounds: float) -> T:
 
     Args:
         default: the value if the file has none.
-        key: its name in the file; "" for the name of the field.
+        key: the name of the limit in the file; "" for the name of the field.
         bounds: the bounds of values in a file: `ge`, `gt`, `le`.
     """
     value: Any = field(default=default, metadata={"key": key, "bounds": bounds})

@@ -587,7 +587,7 @@ class SteppedCluster(Cluster):
         """Check for cycles of actors that wait for each other, when only time could advance.
 
         Raises:
-            Deadlock: there is one.
+            Deadlock: a cycle was found.
         """
         cells = self._cells()
         cells_by_ref = {cell.ref: cell for cell in cells}

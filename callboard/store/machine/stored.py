@@ -73,7 +73,7 @@ def token_of(key: Any) -> Token:
     """Return the token of a key.
 
     Raises:
-        EndpointError: as `stored_of`.
+        EndpointError: as for `stored_of`.
     """
     if type(key) is str and key.isascii() and len(key) <= SIZE_LIMIT:
         return key
