@@ -389,7 +389,8 @@ class Endpoint(Closing):
         """
         if len(args) == 2:
             name, value = args
-            self.hub.publish(name if type(name) is str else topic_text(name), value)
+            publish = self.hub.publish  # read first: an attribute that is called is slower
+            publish(name if type(name) is str else topic_text(name), value)
             return
         if data is not ABSENT:
             args = (*args, data) if topic is None else (*args, topic, data)

@@ -70,11 +70,12 @@ class TopicPublishing:
             topic = checked_topic(topic)
         pair = (topic, encode_pair(topic, value))
         inputs = self._inputs
-        if inputs.is_congested or len(inputs.entries) >= INPUT_LIMIT:
+        entries = inputs.entries
+        if inputs.is_congested or len(entries) >= INPUT_LIMIT:
             inputs.wait_for_room()
         if not inputs.wake_pending and self._sent_at_once((pair,)):
             return
-        inputs.entries.append(pair)
+        entries.append(pair)
         if not inputs.wake_pending:
             inputs.wake()
 
