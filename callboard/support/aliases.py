@@ -1,7 +1,9 @@
-"""Aliases of parameters: keywords of Zeek Broker's package in addition to our own names."""
+"""Aliases: keywords of Zeek Broker's package for parameters, and former names of methods."""
 
 import functools
 import inspect
+import operator
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -35,3 +37,22 @@ def alias(**aliases: str) -> Callable[[F], F]:
         return wrapper  # type: ignore[no-any-return]
 
     return decorate
+
+
+def former_method(former: str, name: str) -> Callable[..., Any]:
+    """Return a method for the former name of another; calls of it give a `DeprecationWarning`.
+
+    It works for one release, then it is removed.
+
+    Args:
+        former: the former name.
+        name: the name of the method, or a path to it, as in `publishing.ingest_encoded`.
+    """
+    find = operator.attrgetter(name)
+
+    def call(self: object, *args: Any, **keywords: Any) -> Any:
+        message = f"{type(self).__name__}.{former} is deprecated and ends with 0.3; use {name}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return find(self)(*args, **keywords)
+
+    return call

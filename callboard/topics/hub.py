@@ -55,6 +55,7 @@ from callboard.kernel.reply import Future
 from callboard.kernel.topology import CORE_ACTOR
 from callboard.model.errors import MalformedMessage
 from callboard.node import Node
+from callboard.support.aliases import former_method
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers
 from callboard.topics.core_waits import CoreWaits
@@ -281,6 +282,10 @@ class Hub(SystemActor):
         """
         self.call_soon(self._interest.begin, origin, on_change)
         return partial(self.call_soon, self._interest.end, origin)
+
+    bring_in = former_method("bring_in", "ingest")
+    bring_in_encoded = former_method("bring_in_encoded", "publishing.ingest_encoded")
+    watch_wishes = former_method("watch_wishes", "watch_interest")
 
     def wants(self, topic: str) -> bool:
         """Return whether a local receiver is subscribed to a topic; on the node's thread."""

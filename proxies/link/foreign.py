@@ -36,6 +36,7 @@ from callboard.proxies.link.network import Network
 from callboard.proxies.link.ports import bind, refuse_unguarded
 from callboard.proxies.link.stream import READ_SIZE, WAITING_LIMIT, Machine, Stream
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, TlsSocket
+from callboard.support.aliases import former_method
 from callboard.support.dataclass import dataclass
 
 _log = logging.getLogger("callboard.links")
@@ -182,6 +183,8 @@ class ForeignLink(Stream[Any, Any]):
             self.end(f"{self.waiting:,} B wait because the peer does not read")
         else:
             self.write(data)
+
+    put_off = former_method("put_off", "pause_reading")
 
     def _arrived(self, messages: list[Any]) -> None:
         """Pass messages that arrived without other effects to the adapter."""

@@ -302,6 +302,22 @@ def test_what_a_door_brings_encoded_reaches_all_but_doors_to_the_same_peer(hubs)
     assert door.items == same.items == []
 
 
+def test_former_names_of_methods_work_and_warn(hubs):
+    here, _, queue = hubs
+    door = Door()
+
+    with pytest.warns(DeprecationWarning, match=r"Hub\.watch_wishes .*; use watch_interest"):
+        here.watch_wishes(door, door.wishes.append)
+    with pytest.warns(DeprecationWarning, match=r"; use publishing\.ingest_encoded") as warned:
+        here.bring_in_encoded([("/t", data_to_cbor(Data(1)))], door, ttl=1)
+    with pytest.warns(DeprecationWarning, match=r"Hub\.bring_in .*; use ingest"):
+        here.bring_in([("/t", 2)], door)
+
+    assert warned[0].filename == __file__
+    assert eventually(lambda: door.wishes == [("/t",)])
+    assert [queue.get(5.0), queue.get(5.0)] == [("/t", 1), ("/t", 2)]
+
+
 def test_a_ttl_of_a_foreign_wire_travels_on(hubs):
     here, _, queue = hubs
     door = Door()

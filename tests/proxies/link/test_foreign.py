@@ -118,6 +118,16 @@ def test_two_ends_of_a_foreign_wire_speak_until_the_dial_is_stopped(two):
     eventually(lambda: not ours.links and not theirs.links and not theirs.dials)
 
 
+def test_the_former_name_of_pausing_works_and_warns(two):
+    ours, theirs, a, b = two
+    port = ours.listen(a, "127.0.0.1")
+    theirs.dial(b, ("127.0.0.1", port.port)).linked.result(10)
+    eventually(lambda: a.links)
+
+    with pytest.warns(DeprecationWarning, match=r"put_off .*; use pause_reading"):
+        a.links[0].put_off(-1.0)
+
+
 def test_a_dial_goes_on_until_somebody_is_there_and_again_when_the_link_is_lost(two):
     ours, theirs, a, b = two
     with socket.create_server(("127.0.0.1", 0)) as free:
