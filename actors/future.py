@@ -1,7 +1,9 @@
 """The future of an ask.
 
-A future stores one result or error. It needs no lock until a thread waits for it. A handler or
-any asyncio loop can await it, and a thread can wait with `.result(timeout)`.
+A future stores one result or error. It needs no lock until a thread waits for it: its
+completion first sets `is_done` and then reads the callbacks, a waiter first adds its callback
+and then reads `is_done`, and the interpreter's global lock keeps this order for all threads. A
+handler or any asyncio loop can await it, and a thread can wait with `.result(timeout)`.
 
 States: pending → done, once. The first outcome is stored, and every later one is dropped.
 Completion stores the outcome before it reads the waiters, and a waiter registers before it

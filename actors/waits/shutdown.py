@@ -22,7 +22,8 @@ node, and fails for a method that is not in its table.
 
 No lock is held while futures are completed or callbacks run. Registration needs no lock: a part
 first registers and then reads the phase; the node first sets the phase and then reads the
-entries. So at least one of them sees the other, and whichever removes an entry calls it.
+entries. So at least one of them sees the other, and whichever removes an entry calls it. This
+order, and one owner of an entry that is removed, come from the interpreter's global lock.
 """
 
 import asyncio

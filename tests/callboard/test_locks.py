@@ -1,127 +1,82 @@
 """The locks: their rules, their page, and that none is made elsewhere."""
 
 import ast
-import functools
-import re
 import threading
-from pathlib import Path
 
 import pytest
 
 from callboard import checked_locks, locks
 from callboard.actors.future import Future
-from tests.sources import mentioning
+from scripts import locks_page
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("actors", "basp", "callboard", "proxies")
-
-#: Locks that guard no data, by file: signals between two threads, a window, the role of a
+#: Locks and semaphores that guard no data: signals between two threads, a window, the role of a
 #: runner. This list only shrinks.
 SIGNALS = {
-    "actors/future.py": 1,
-    "actors/runner/runner.py": 2,
-    "callboard/broker/store_file.py": 1,
-    "callboard/topics/message_queue.py": 1,
-    "callboard/log_service/log_writer.py": 1,
+    ("callboard/actors/future.py", "Future._wait.woken"),
+    ("callboard/actors/runner/runner.py", "Runner._role"),
+    ("callboard/actors/runner/runner.py", "Runner._wait_as_spare.needed"),
+    ("callboard/broker/store_file.py", "write_store_file.done"),
+    ("callboard/log_service/log_writer.py", "LogWriter._room"),
+    ("callboard/topics/message_queue.py", "_Sleeper._woken"),
 }
-
-#: Links to packages that stand beside callboard.
-LINKED = ("callboard/actors/", "callboard/basp/", "callboard/proxies/")
-
-MAKERS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "allocate_lock"}
-
-
-def made_elsewhere(tree):
-    """Return the lines where a lock of the interpreter is made, or given as a factory."""
-    lines = []
-    for node in ast.walk(tree):
-        values = []
-        if isinstance(node, ast.Call):
-            values = [node.func, *(keyword.value for keyword in node.keywords)]
-        for value in values:
-            is_attribute = isinstance(value, ast.Attribute) and isinstance(
-                value.value, ast.Name
-            )
-            is_maker = is_attribute and value.attr in MAKERS
-            if is_maker and value.value.id in ("threading", "_thread"):
-                lines.append(node.lineno)
-        if isinstance(node, ast.ImportFrom) and node.module in ("threading", "_thread"):
-            lines += [node.lineno for alias in node.names if alias.name in MAKERS]
-    return lines
-
-
-def declared(tree):
-    """Yield name and rank of each lock of a file."""
-    for node in ast.walk(tree):
-        function = node.func if isinstance(node, ast.Call) else None
-        if (
-            isinstance(function, ast.Attribute)
-            and isinstance(function.value, ast.Name)
-            and function.value.id == "locks"
-            and function.attr in ("lock", "condition", "collecting_lock")
-        ):
-            name, rank = node.args
-            options = [keyword.arg for keyword in node.keywords if keyword.value.value]
-            kind = {"condition": "condition", "collecting_lock": "collecting"}.get(
-                function.attr
-            )
-            shown = {"runs_users": "runs user code"}
-            kinds = [kind] if kind else []
-            kinds += [shown.get(option, option) for option in options]
-            yield name.value, rank.value, ", ".join(kinds)
-
-
-@functools.cache
-def sources():
-    """Return what each file makes elsewhere, and the locks that it declares."""
-    return {
-        name: (made_elsewhere(tree), list(declared(tree)))
-        for package in PACKAGES
-        for path, tree in mentioning(ROOT / package, "locks", "thread")
-        if not (name := str(path.relative_to(ROOT))).startswith(LINKED)
-        and name not in ("callboard/locks.py", "callboard/checked_locks.py")
-    }
-
-
-def test_no_lock_is_made_but_by_the_factory():
-    found = {name: len(lines) for name, (lines, _) in sources().items() if lines}
-    assert found == SIGNALS
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "import threading\nlock = threading.Lock()",
-        "from threading import RLock",
+        "from threading import RLock\nlock = RLock()",
+        "from threading import Event as Flag\nflag = Flag()",
         "import threading\nlock = field(default_factory=threading.Condition)",
         "import _thread\nlock = _thread.allocate_lock()",
     ],
 )
-def test_a_lock_that_is_made_elsewhere_is_found(text):
-    assert made_elsewhere(ast.parse(text))
+def test_what_is_made_without_the_factory_is_found(text):
+    assert locks_page.signals_in(ast.parse(text), "a.py")
 
 
-def test_the_page_lists_all_locks_with_their_ranks():
-    rows = set()
-    for line in (ROOT / "docs/locks.md").read_text(encoding="utf-8").splitlines():
-        if match := re.match(r"\| (\d+) \| (.+?) \| (.+?) \| `(.+?)` \| (.*?) ?\|$", line):
-            rank, name, guards, file, kinds = match.groups()
-            assert guards.strip()
-            rows.add((int(rank), name, file, kinds.strip()))
-    made = set()
-    for file, (_, declarations) in sources().items():
-        file = file if file.startswith("callboard/") else f"callboard/{file}"
-        made |= {(rank, name, file, kinds) for name, rank, kinds in declarations}
-    assert rows == made
+def test_a_lock_is_named_by_its_class_and_attribute():
+    text = """
+class Box:
+    def __init__(self):
+        self.count, self._lock = 0, locks.lock("a box", 5, reentrant=True)
+        self._emptied: Event = threading.Event()
+"""
+
+    assert locks_page.locks_in(ast.parse(text), "a.py") == [
+        (5, "a box", "Box._lock", "a.py", "reentrant")
+    ]
+    assert locks_page.signals_in(ast.parse(text), "a.py") == [("a.py", "Box._emptied", "Event")]
+
+
+def test_the_page_has_the_locks_and_signals_of_the_code():
+    page = locks_page.PAGE.read_text(encoding="utf-8")
+
+    for table in locks_page.tables(page):
+        assert table in page, "run `python -m scripts.locks_page`"
+
+
+def test_the_page_says_what_each_lock_guards_and_what_each_signal_means():
+    rows = locks_page.texts(locks_page.PAGE.read_text(encoding="utf-8"))
+
+    made, signals = locks_page.in_code()
+    assert len(rows) == len({lock.name for lock in made}) + len(signals)
+    assert [name for name, text in rows.items() if not text] == []
+
+
+def test_no_lock_that_guards_data_is_made_without_the_factory():
+    _, signals = locks_page.in_code()
+
+    locks_of_threading = [signal for signal in signals if signal.kind != "Event"]
+    assert {(signal.file, signal.owner) for signal in locks_of_threading} == SIGNALS
 
 
 def test_each_lock_has_a_name_of_its_own():
     names = {}
-    for file, (_, declarations) in sources().items():
-        for name, rank, _ in declarations:
-            assert names.setdefault(name, (file, rank)) == (file, rank)
+    for lock in locks_page.in_code()[0]:
+        assert names.setdefault(lock.name, (lock.file, lock.rank)) == (lock.file, lock.rank)
 
 
 # --- the checked locks, which the whole suite runs with ---

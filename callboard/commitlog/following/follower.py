@@ -21,7 +21,8 @@ class Growth:
     """Notifies waiters of the next growth of a log, each of them once.
 
     It uses no lock: a finalizer may append to the log while another append is in progress on
-    the same thread. Each access to the table is a single operation of the interpreter.
+    the same thread. Each access to the table is a single operation of the interpreter, which is
+    atomic because of its global lock.
     """
 
     __slots__ = ("__weakref__", "_waiters", "is_awaited")

@@ -265,7 +265,8 @@ class ThreadedStateClient:
 
         The node's thread appends a batch without a lock, and then checks whether this thread is
         idle. This thread sets its flag to idle before it checks for batches. So at least one of
-        the two notices the other. If both do, this thread wakes once for nothing.
+        the two notices the other. If both do, this thread wakes once for nothing. The order of
+        flag and batch, and an atomic append, come from the interpreter's global lock.
         """
         while self._is_idle():
             self._is_committing = False
