@@ -9,11 +9,14 @@ Format: Prometheus text exposition 0.0.4: HELP and TYPE lines, then one line for
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field, replace
 from operator import attrgetter
 from typing import Any, Final, Generic, Literal, TypeVar
+from weakref import WeakSet
 
+from callboard import locks
 from callboard.support.dataclass import dataclass
 from callboard.support.histogram import Histogram
 
@@ -27,7 +30,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 S = TypeVar("S")
 
 #: Name, text and reader of a figure.
-Row = tuple[str, str, str | Callable[[S], float | Samples]]
+FigureRow = tuple[str, str, str | Callable[[S], float | Samples]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,6 @@ class Metric:
 
 #: The label that marks a sample as a bucket of a histogram.
 _BUCKET: Final = ("", "_bucket")
-
-#: Functions that return metrics of the process outside its nodes, such as those of log readers.
-PROCESS_SOURCES: Final[list[Callable[[], list[Metric]]]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Figure(Generic[S]):
         return Metric(self.name, kind, self.text, whole)
 
 
-def figures_of(prefix: str, rows: Iterable[Row[S]]) -> tuple[Figure[S], ...]:
+def figures_of(prefix: str, rows: Iterable[FigureRow[S]]) -> tuple[Figure[S], ...]:
     """Return a table of figures whose names have the same prefix.
 
     Args:
@@ -116,6 +116,74 @@ def values_of(table: Sequence[Figure[S]], source: S) -> dict[str, Any]:
 def by_label(label: str, counts: Mapping[str, float]) -> Samples:
     """Return a sample for each count; its key is the value of the label."""
     return [(((label, key),), count) for key, count in counts.items()]
+
+
+def merged(metrics: Iterable[Metric]) -> list[Metric]:
+    """Return one metric for each name, with all samples of this name and kind."""
+    by_name: dict[str, Metric] = {}
+    for metric in metrics:
+        target = by_name.setdefault(metric.name, replace(metric, samples=[]))
+        if target.kind == metric.kind:
+            target.samples.extend(metric.samples)
+    return list(by_name.values())
+
+
+#: Kinds of objects that belong to no node, such as readers of logs.
+_PROCESS_FIGURES: Final[list["ProcessFigures[Any]"]] = []
+
+
+def process_metrics() -> list[Metric]:
+    """Return the metrics of this process outside its nodes; may be called from any thread."""
+    return [metric for figures in tuple(_PROCESS_FIGURES) for metric in figures.metrics()]
+
+
+class ProcessFigures(Generic[S]):
+    """The figures of all open objects of one kind that belong to no node."""
+
+    def __init__(
+        self,
+        table: Sequence[Figure[Any]],
+        sample: Callable[[S], tuple[Labels, Any]],
+        *unreadable: type[Exception],
+    ) -> None:
+        """Start without objects.
+
+        Args:
+            table: the figures of each object.
+            sample: returns the labels of an object, and the source of its figures.
+            *unreadable: errors of `sample` and of figures; the object is then left out.
+        """
+        self._table, self._sample, self._unreadable = table, sample, unreadable
+        self._open: WeakSet[Any] = WeakSet()
+        self._lock = locks.lock("objects with figures", 602)
+
+    def add(self, source: S) -> None:
+        """Show the figures of an object until it is removed or no longer used."""
+        with self._lock:
+            self._open.add(source)
+            if self not in _PROCESS_FIGURES:
+                _PROCESS_FIGURES.append(self)
+
+    def discard(self, source: S) -> None:
+        """Remove an object."""
+        with self._lock:
+            self._open.discard(source)
+
+    def __iter__(self) -> Iterator[S]:
+        """Iterate over the objects that are open now."""
+        with self._lock:
+            sources = list(self._open)
+        return iter(sources)
+
+    def metrics(self) -> list[Metric]:
+        """Return the metrics of all objects, in the order of their labels."""
+        by_labels = []
+        for source in self:
+            with suppress(*self._unreadable):
+                labels, values = self._sample(source)
+                by_labels.append((labels, metrics_of(self._table, values, labels)))
+        by_labels.sort(key=lambda pair: pair[0])
+        return merged(metric for _, metrics in by_labels for metric in metrics)
 
 
 def exposition(metrics: Iterable[Metric]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from callboard.broker.options import BrokerOptions
-from callboard.figures import PROCESS_SOURCES, Metric
+from callboard.figures import Metric, process_metrics
 from callboard.kernel.wire import Timer
 from callboard.topics.hub import Hub
 from callboard.topics.machine.effect import Item
@@ -58,8 +58,7 @@ class MetricExporter:
         if self._is_closed:
             return
         self._timer = self._runtime.call_later(self._interval, self._export)
-        process = (metric for source in tuple(PROCESS_SOURCES) for metric in source())
-        every = (*topic_metrics(self._hub), *process)
+        every = (*topic_metrics(self._hub), *process_metrics())
         own = (metric for metric in every if metric.name.startswith(self._prefixes))
         rows = []
         for metric in own:

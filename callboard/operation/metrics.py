@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from callboard.figures import (
-    PROCESS_SOURCES,
+    FigureRow,
     Metric,
-    Row,
     Samples,
     by_label,
     figures_of,
     metrics_of,
+    process_metrics,
 )
 from callboard.kernel.topology import FIRST_ACTOR
 from callboard.support.release import RELEASE, build_id
@@ -35,8 +35,7 @@ def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
     """
     hub = Hub.found(node)
     topics = [] if hub is None else all_metrics(hub)
-    process = [metric for source in PROCESS_SOURCES for metric in source()]
-    return [*metrics_of(_FIGURES, _NodeSample(node, top)), *topics, *process]
+    return [*metrics_of(_FIGURES, _NodeSample(node, top)), *topics, *process_metrics()]
 
 
 class _NodeSample:
@@ -118,7 +117,7 @@ def _unsealed(snapshot: _NodeSample) -> float:
     return sum(link.guard == "unsealed" for link in snapshot.links)
 
 
-_ROWS: Final[tuple[Row[_NodeSample], ...]] = (
+_ROWS: Final[tuple[FigureRow[_NodeSample], ...]] = (
     ("build_info", "1, with the release and build of the node's program.", _builds),
     ("actors", "Actors running on this node.", "stats.actors"),
     ("actors_spawned_total", "Actors spawned.", "stats.spawned"),

@@ -4,13 +4,12 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
-from callboard import figures
+from callboard import figures, pages
 from callboard.node import Node
 from callboard.pages import JSON, PLAIN, Page, PageServer
 from callboard.support.json_form import json_of
@@ -50,7 +49,7 @@ def _buffered(hub: Hub) -> dict[str, int]:
     return {**dict.fromkeys(_TYPES.values(), 0), "data": hub.buffered}
 
 
-_BROKER_ROWS: Final[tuple[figures.Row[Hub], ...]] = (
+_BROKER_ROWS: Final[tuple[figures.FigureRow[Hub], ...]] = (
     ("connections", "Peers that are connected.", _by_type(_connected)),
     ("processed_messages_total", "Messages that went through the core.", _by_type(_processed)),
     (
@@ -59,7 +58,7 @@ _BROKER_ROWS: Final[tuple[figures.Row[Hub], ...]] = (
         _by_type(_buffered),
     ),
 )
-_TOPIC_ROWS: Final[tuple[figures.Row[Hub], ...]] = (
+_TOPIC_ROWS: Final[tuple[figures.FigureRow[Hub], ...]] = (
     ("subscribers", "Subscribers that are open.", lambda hub: len(hub.subscribers)),
     ("publishers", "Publishers that are open.", lambda hub: len(hub.publishers)),
     ("published_total", "Data messages that were published here.", "counters.data_published"),
@@ -99,13 +98,8 @@ def topic_metrics(hub: Hub) -> list[figures.Metric]:
 
 def all_metrics(hub: Hub) -> list[figures.Metric]:
     """Return the metrics of a hub and of its other sources, merged by name."""
-    merged: dict[str, figures.Metric] = {}
     imported = [metric for source in tuple(hub.metric_sources) for metric in source()]
-    for metric in (*topic_metrics(hub), *imported):
-        target = merged.setdefault(metric.name, replace(metric, samples=[]))
-        if target.kind == metric.kind:
-            target.samples.extend(metric.samples)
-    return list(merged.values())
+    return figures.merged((*topic_metrics(hub), *imported))
 
 
 def status_of(hub: Hub) -> dict[str, Any]:
@@ -176,9 +170,7 @@ def status_page(node: Node) -> Page:
 def metrics_page(node: Node) -> Page:
     """Return the metrics of a node's topics; 404 if it does not use topics or is closed."""
     hub = Hub.found(node)
-    if hub is None:
-        return _NO_TOPICS
-    return Page(HTTPStatus.OK, figures.CONTENT_TYPE, figures.exposition(all_metrics(hub)))
+    return _NO_TOPICS if hub is None else pages.metrics_page(all_metrics(hub))
 
 
 def serve_topics(

@@ -103,11 +103,11 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
 @contextmanager
 def _metrics(options: LoggerOptions) -> Iterator[None]:
     """Serve the metrics of this process."""
-    from callboard.figures import PROCESS_SOURCES
+    from callboard.figures import process_metrics
     from callboard.pages import metrics_page
 
     def page() -> Any:
-        return metrics_page(metric for source in tuple(PROCESS_SOURCES) for metric in source())
+        return metrics_page(process_metrics())
 
     server = open_metrics(options.metrics, options.metrics_host, page)
     options.say({"metrics": server.url}, f"metrics at {server.url}/metrics", err=True)

@@ -12,12 +12,9 @@ import json
 import re
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, NamedTuple, Self
-from weakref import WeakSet
 from zlib import crc32
 
-from callboard import locks
 from callboard.commitlog.errors import (
     InvalidOption,
     LogClosed,
@@ -31,7 +28,7 @@ from callboard.commitlog.folder import LAST_OFFSET, FileLock, Folder
 from callboard.commitlog.following.follower import Followed, Follower
 from callboard.commitlog.reading import OnDamage
 from callboard.commitlog.record import Cursor, Record, Run
-from callboard.figures import PROCESS_SOURCES, Figure, Labels, Metric, figures_of, metrics_of
+from callboard.figures import Figure, Labels, ProcessFigures, figures_of
 from callboard.support import after_fork
 from callboard.support.file_place import replaced
 
@@ -108,10 +105,7 @@ class NamedReader(Follower):
         self._is_closed = False
         self._next = self.committed  # offset after the last record that was returned
         super().__init__(log, Cursor(self.committed), timeout, on_damage)
-        with _LOCK:
-            if not _OPEN and _metrics not in PROCESS_SOURCES:
-                PROCESS_SOURCES.append(_metrics)
-            _OPEN.add(self)
+        _OPEN.add(self)
         after_fork.register(self, NamedReader._leave_process)
 
     @property
@@ -195,8 +189,7 @@ class NamedReader(Follower):
         if not self._is_closed:
             self._is_closed = True
             self._lock.release()
-            with _LOCK:
-                _OPEN.discard(self)
+            _OPEN.discard(self)
 
     def __enter__(self) -> Self:
         """Return the reader."""
@@ -221,10 +214,6 @@ class NamedReader(Follower):
         _OPEN.discard(self)
 
 
-#: Open named readers of this process, for its metrics.
-_OPEN: Final[WeakSet[NamedReader]] = WeakSet()
-_LOCK: Final = locks.lock("open named positions", 602)
-
 _FIGURES: Final[tuple[Figure[NamedReader], ...]] = figures_of(
     "callboard_log_reader_",
     (
@@ -233,19 +222,10 @@ _FIGURES: Final[tuple[Figure[NamedReader], ...]] = figures_of(
     ),
 )
 
-
-def _metrics() -> list[Metric]:
-    """Return the metrics of the named readers of this process."""
-    with _LOCK:
-        readers = sorted(_OPEN, key=lambda reader: (reader.log, reader.name))
-    by_reader = []
-    for reader in readers:
-        with suppress(LogError):  # the log is unreadable, which reading it reports
-            by_reader.append(metrics_of(_FIGURES, reader, reader.labels))
-    return [
-        replace(same[0], samples=[sample for metric in same for sample in metric.samples])
-        for same in zip(*by_reader, strict=True)
-    ]
+#: Open named readers of this process. Reading an unreadable log reports that.
+_OPEN: Final[ProcessFigures[NamedReader]] = ProcessFigures(
+    _FIGURES, lambda reader: (reader.labels, reader), LogError
+)
 
 
 def _read(folder: Folder, name: str) -> ReaderPlace | None:

@@ -13,13 +13,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
-from weakref import WeakSet
 from zlib import crc32
 
-from callboard import locks
 from callboard.commitlog.disk import DiskFile, RealDisk
 from callboard.commitlog.errors import InvalidOption, LogError, LogFailed, LogLocked
 from callboard.commitlog.folder import FileLock, Folder
@@ -34,7 +32,7 @@ from callboard.commitlog.objects.store import FileSystemObjects, Objects, object
 from callboard.commitlog.retention import Retention
 from callboard.commitlog.segment import STEP, LogSegmentTable
 from callboard.commitlog.writer import Background
-from callboard.figures import PROCESS_SOURCES, Figure, Metric, figures_of, metrics_of
+from callboard.figures import Figure, ProcessFigures, figures_of
 from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
 
@@ -336,10 +334,7 @@ class Archiving(Background):
         self.place = objects.url
         self.failures = 0
         self._on_copied = on_copied
-        with _LOCK:
-            if _metrics not in PROCESS_SOURCES:
-                PROCESS_SOURCES.append(_metrics)
-            _OPEN.add(self)
+        _OPEN.add(self)
         super().__init__("callboard-log-archive")
         self.wake()
 
@@ -390,12 +385,8 @@ class Archiving(Background):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-        with _LOCK:
-            _OPEN.discard(self)
+        _OPEN.discard(self)
 
-
-_OPEN: Final[WeakSet[Archiving]] = WeakSet()
-_LOCK: Final = locks.lock("open archives", 600)
 
 _FIGURES: Final[tuple[Figure[Archiving], ...]] = figures_of(
     "callboard_log_archive_",
@@ -406,16 +397,8 @@ _FIGURES: Final[tuple[Figure[Archiving], ...]] = figures_of(
     ),
 )
 
-
-def _metrics() -> list[Metric]:
-    """Return the metrics of the logs that this process archives."""
-    with _LOCK:
-        archives = sorted(_OPEN, key=lambda archive: (archive.log, archive.place))
-    rows = [
-        metrics_of(_FIGURES, archive, (("log", archive.log), ("place", archive.place)))
-        for archive in archives
-    ]
-    return [
-        replace(same[0], samples=[sample for metric in same for sample in metric.samples])
-        for same in zip(*rows, strict=True)
-    ]
+#: The logs that this process archives.
+_OPEN: Final[ProcessFigures[Archiving]] = ProcessFigures(
+    _FIGURES,
+    lambda archiving: ((("log", archiving.log), ("place", archiving.place)), archiving),
+)

@@ -34,13 +34,13 @@ from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Se
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.figures import RouterState, router_metrics, router_view
 from callboard.pages import Page, json_page, metrics_page, text_page
+from callboard.support.inspection_tables import Row
 from callboard.support.redaction import redacted
 
 #: Clients or filters in one answer; the total count is given as well.
 MOST_ITEMS: Final = 1_000
 
 T = TypeVar("T")
-Table = dict[str, Any]
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 
 
@@ -155,13 +155,13 @@ def set_log_level(text: str) -> Page:
 # --- views, made on the router's thread ---
 
 
-def _listed(name: str, items: Iterable[T], show: Callable[[T], Any]) -> Table:
+def _listed(name: str, items: Iterable[T], show: Callable[[T], Any]) -> Row:
     """Return the number of items, and views of the first of them."""
     entries = list(items)
     return {"count": len(entries), name: [show(entry) for entry in entries[:MOST_ITEMS]]}
 
 
-def _brief(session: Session) -> Table:
+def _brief(session: Session) -> Row:
     """Return the row of a session in the list of clients."""
     connection = session.connection
     return {
@@ -181,7 +181,7 @@ def behind(session: Session) -> int:
     return sum(max(r.log.end - r.offset, 0) for r in set(session.all_requests))
 
 
-def device_view(machine: RouterMachine, client_id: str) -> Table | None:
+def device_view(machine: RouterMachine, client_id: str) -> Row | None:
     """Return the details of one client; None without a session."""
     connection = machine.sessions.connections.get(client_id)
     if (session := machine.sessions.get(client_id)) is None:
@@ -203,7 +203,7 @@ def device_view(machine: RouterMachine, client_id: str) -> Table | None:
     return view
 
 
-def _connected(connection: Connection) -> Table:
+def _connected(connection: Connection) -> Row:
     """Return the details that only a connected client has."""
     will = connection.link.connect.will
     return {
@@ -215,7 +215,7 @@ def _connected(connection: Connection) -> Table:
     }
 
 
-def _request(request: DataRequest) -> Table:
+def _request(request: DataRequest) -> Row:
     """Return the position of a reader in the log of a filter."""
     return {
         "filter": request.log.topic_filter,
@@ -226,7 +226,7 @@ def _request(request: DataRequest) -> Table:
     }
 
 
-def _log(log: FilterLog) -> Table:
+def _log(log: FilterLog) -> Row:
     """Return the figures of a filter's log."""
     return {
         "filter": log.topic_filter,
@@ -239,7 +239,7 @@ def _log(log: FilterLog) -> Table:
     }
 
 
-def subscription_view(machine: RouterMachine, topic_filter: str) -> Table | None:
+def subscription_view(machine: RouterMachine, topic_filter: str) -> Row | None:
     """Return one filter with its readers; None without readers."""
     if (log := machine.logs.get(topic_filter)) is None:
         return None
@@ -251,13 +251,13 @@ def subscription_view(machine: RouterMachine, topic_filter: str) -> Table | None
     return _log(log) | {"clients": readers[:MOST_ITEMS]}
 
 
-def waiters_view(machine: RouterMachine, topic_filter: str) -> Table | None:
+def waiters_view(machine: RouterMachine, topic_filter: str) -> Row | None:
     """Return the requests that have read all of a filter; None without readers."""
     log = machine.logs.get(topic_filter)
     return None if log is None else _listed("waiters", log.waiters, _request)
 
 
-def slow_view(machine: RouterMachine, door: ClientConnections) -> Table:
+def slow_view(machine: RouterMachine, door: ClientConnections) -> Row:
     """Return the connected subscribers with a backlog, the slowest first."""
     slow = {getattr(reader, "client_id", "") for reader in door.backpressure.slow_readers()}
     slow |= machine.ingress.brakes.laggards()
@@ -279,7 +279,7 @@ def slow_view(machine: RouterMachine, door: ClientConnections) -> Table:
     return _listed("slow", rows, dict)
 
 
-def config_view(config: RouterConfig) -> Table:
+def config_view(config: RouterConfig) -> Row:
     """Return the configuration of the router, without secrets."""
     limits = asdict(config.limits)
     limits["share_strategy"] = config.limits.share_strategy.value
@@ -304,7 +304,7 @@ def config_view(config: RouterConfig) -> Table:
 # --- inspection tables of the router's node ---
 
 
-def _retained(machine: RouterMachine) -> Iterator[Table]:
+def _retained(machine: RouterMachine) -> Iterator[Row]:
     """Return the retained messages."""
     for run in machine.logs.retained:
         payload = run.payloads[-1]
@@ -312,7 +312,7 @@ def _retained(machine: RouterMachine) -> Iterator[Table]:
         yield {"topic": run.topic.decode(), "qos": run.qos, "bytes": len(payload), "text": text}
 
 
-def _counts(state: RouterState, config: RouterConfig) -> Iterator[Table]:
+def _counts(state: RouterState, config: RouterConfig) -> Iterator[Row]:
     """Return the router's counts as one row."""
     view = router_view(state)
     numbers = {name: value for name, value in view.items() if isinstance(value, int)}
@@ -320,7 +320,7 @@ def _counts(state: RouterState, config: RouterConfig) -> Iterator[Table]:
     yield {"router": config.name, "listeners": listeners, **numbers, **view["meters"]}
 
 
-_Part = Callable[[RouterState, RouterConfig], Iterable[Table]]
+_Part = Callable[[RouterState, RouterConfig], Iterable[Row]]
 PARTS: Final[dict[str, _Part]] = {
     "mqtt": _counts,
     "mqtt_clients": lambda state, _: map(_brief, state.machine.sessions),
@@ -331,12 +331,12 @@ PARTS: Final[dict[str, _Part]] = {
 }
 
 
-def part_rows(part: str, state: RouterState, config: RouterConfig) -> list[Table]:
+def part_rows(part: str, state: RouterState, config: RouterConfig) -> list[Row]:
     """Return the rows of a table."""
     return list(PARTS[part](state, config))
 
 
-def traced(tracer: Tracer, state: RouterState, client_id: str) -> list[Table]:
+def traced(tracer: Tracer, state: RouterState, client_id: str) -> list[Row]:
     """Return the packets in the trace of one client; the first call starts the trace."""
     links = state.door.links
     remote = next((link for link in links if link.client_id == client_id), None)

@@ -10,13 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NamedTuple
 
 from callboard.figures import (
-    PROCESS_SOURCES,
     Figure,
+    FigureRow,
     Metric,
-    Row,
     by_label,
     figures_of,
     metrics_of,
+    process_metrics,
     values_of,
 )
 from callboard.mqtt.port.local_link import LocalLink
@@ -49,7 +49,7 @@ def _of_network(name: str, text: str) -> Figure[RouterState]:
     return Figure(f"{_PREFIX}{name}_total", text, f"door.figures.{name}")
 
 
-_GAUGES: Final[tuple[Row[RouterState], ...]] = (
+_GAUGES: Final[tuple[FigureRow[RouterState], ...]] = (
     ("connections", "clients now", lambda s: len(s.machine.sessions.connections)),
     (
         "sessions_away",
@@ -158,7 +158,7 @@ def _sys_values(state: RouterState) -> dict[str, object]:
 def _reader_values() -> dict[str, object]:
     """Return figures of named log readers in this process, for topics below `$SYS/broker`."""
     values: dict[str, object] = {}
-    for metric in (metric for source in tuple(PROCESS_SOURCES) for metric in source()):
+    for metric in process_metrics():
         start, _, figure = metric.name.rpartition("_")
         if start == "callboard_log_reader":
             for labels, value in metric.samples:

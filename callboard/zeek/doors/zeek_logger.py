@@ -15,12 +15,10 @@ import re
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self
-from weakref import WeakSet
 
 import zmq
 
@@ -29,7 +27,7 @@ from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.columns import Cbor
 from callboard.commitlog.errors import InvalidOption, InvalidRecord
 from callboard.commitlog.folder import FileLock
-from callboard.figures import PROCESS_SOURCES, Figure, Metric, by_label, figures_of, metrics_of
+from callboard.figures import Figure, ProcessFigures, by_label, figures_of
 from callboard.kernel.wire import Runner
 from callboard.model.errors import InvalidData
 from callboard.support import after_fork
@@ -210,8 +208,6 @@ class ZeekLogger:
             raise
         _OPEN.add(self)
         after_fork.register(self)
-        if _metrics not in PROCESS_SOURCES:
-            PROCESS_SOURCES.append(_metrics)
         self._runner.start()
 
     def _lock_folder(self) -> FileLock:
@@ -508,7 +504,6 @@ def _folder_name(path: str) -> str:
 
 # --- figures ---
 
-_OPEN: Final[WeakSet[ZeekLogger]] = WeakSet()
 _FIGURES: Final[tuple[Figure[ZeekLoggerStats], ...]] = figures_of(
     "callboard_zeek_logger_",
     (
@@ -524,14 +519,6 @@ _FIGURES: Final[tuple[Figure[ZeekLoggerStats], ...]] = figures_of(
     ),
 )
 
-
-def _metrics() -> list[Metric]:
-    """Return the figures of all loggers of this process."""
-    by_logger = [
-        metrics_of(_FIGURES, logger.stats(), (("folder", str(logger.folder)),))
-        for logger in sorted(_OPEN, key=lambda logger: logger.folder)
-    ]
-    return [
-        replace(same[0], samples=[sample for metric in same for sample in metric.samples])
-        for same in zip(*by_logger, strict=True)
-    ]
+_OPEN: Final[ProcessFigures[ZeekLogger]] = ProcessFigures(
+    _FIGURES, lambda logger: ((("folder", str(logger.folder)),), logger.stats())
+)

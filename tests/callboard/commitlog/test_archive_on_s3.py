@@ -17,7 +17,7 @@ from callboard.commitlog import (
 from callboard.commitlog.errors import InvalidOption
 from callboard.commitlog.objects import store
 from callboard.commitlog.verify import verify
-from callboard.figures import PROCESS_SOURCES
+from callboard.figures import process_metrics
 from tests.callboard.commitlog.stores import s3_server
 from tests.polling import eventually
 
@@ -59,7 +59,7 @@ def test_a_log_is_copied_while_it_is_written_and_read_from_both_places(tmp_path,
         assert list(there) == [each for each in log if each.offset < there.end]
         both = LogReader("s3://logs/cpu", storage_options=s3, tail=log.folder)
         assert list(both) == list(log)
-        told = {each.name: each.samples for source in PROCESS_SOURCES for each in source()}
+        told = {each.name: each.samples for each in process_metrics()}
         mine = (("log", log.folder), ("place", "s3://logs/cpu"))
         assert (mine, 0) in told["callboard_log_archive_lag"]
     assert "s" not in repr(place).partition("storage_options")[2]

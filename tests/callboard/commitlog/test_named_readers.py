@@ -21,7 +21,7 @@ from callboard.commitlog import (
     LogReader,
     Retention,
 )
-from callboard.figures import PROCESS_SOURCES
+from callboard.figures import process_metrics
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_its_lag_is_among_the_metrics(log):
     with log.reader("a") as reader, log.reader("b") as other:
         reader.commit(40)
         other.commit(90)
-        told = [metric for source in PROCESS_SOURCES for metric in source()]
+        told = process_metrics()
         lag = next(each for each in told if each.name == "callboard_log_reader_lag")
         here = {dict(labels)["reader"]: n for labels, n in lag.samples}
         assert here == {"a": 60, "b": 10}
@@ -162,7 +162,7 @@ def test_metrics_go_on_where_a_log_is_gone(tmp_path, log):
         other.append("/n", 1)
     with log.reader("a"), LogReader(tmp_path / "gone").reader("b"):
         shutil.rmtree(tmp_path / "gone")
-        told = [metric for source in PROCESS_SOURCES for metric in source()]
+        told = process_metrics()
     names = {dict(labels)["reader"] for each in told for labels, _ in each.samples}
     assert names == {"a"}
 

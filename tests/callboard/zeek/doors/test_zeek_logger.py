@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from callboard.commitlog import CommitLog, LogError, LogFailed, LogLocked, LogReader, Retention
-from callboard.figures import PROCESS_SOURCES
+from callboard.figures import process_metrics
 from callboard.model.errors import InvalidOption
 from callboard.proxies.errors import PortUnavailable, PublicAddress
 from callboard.zeek.doors import zeek_logger
@@ -408,10 +408,8 @@ def test_figures_are_among_those_of_the_process(logger, nodes):
     wait_for(logger, 2)
     eventually(lambda: logger.stats().connections == 1)
 
-    (told,) = [
-        source() for source in PROCESS_SOURCES if source.__module__ == zeek_logger.__name__
-    ]
-    found = {metric.name.removeprefix("callboard_zeek_logger_"): metric for metric in told}
+    prefix = "callboard_zeek_logger_"
+    found = {metric.name.removeprefix(prefix): metric for metric in process_metrics()}
     folder = ("folder", str(logger.folder))
     assert found["records_total"].samples == [((folder, ("log", "conn")), 2)]
     assert found["connections"].samples == [((folder,), 1)]
