@@ -165,10 +165,10 @@ class Actor(ThespianActor):
             if INSTRUMENTATION.used:
                 if (trace := INSTRUMENTATION.current()) is not None:
                     msg = Envelope(msg, trace)
-                post = targetAddr.target.post
-                cell = current_cell.get()
-                if cell is not None and cell.outbox and cell.outbox(post, msg, self._cell):
-                    return
+                if INSTRUMENTATION.has_outboxes:
+                    post, cell = targetAddr.target.post, current_cell.get()
+                    if cell is not None and cell.outbox and cell.outbox(post, msg, self._cell):
+                        return
             targetAddr.target.post(msg, self._cell)
         else:
             raise InvalidActorAddress(targetAddr, "not the address of an actor of this node")

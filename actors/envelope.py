@@ -123,6 +123,8 @@ class Instrumentation:
     current: Callable[[], TraceContext | None]
     looks: Callable[[], object]
     used: bool = False
+    #: Whether there may be an actor with an outbox, which a send looks for only then.
+    has_outboxes: bool = False
     spans: SpanMaker | None = None
     #: The actors with a `chain_name` that wait for the running code.
     chain: ContextVar[tuple[str, ...]] = _CHAIN
@@ -134,6 +136,10 @@ class Instrumentation:
         self.current = current or self.trace.get
         self.looks = self.trace.get if spans is None else lambda: True
         self.used, self.spans = True, spans
+
+    def use_outboxes(self) -> None:
+        """Look for the outbox of the running handler's actor in all later sends."""
+        self.used = self.has_outboxes = True
 
     def begin_ask(self, ref: Any, message: object) -> Begun | None:
         """Start the span of an ask, if tracing is on."""

@@ -450,19 +450,20 @@ class ActorRef(Callee[A_co], ActorAddress):
             MailboxFull: the actor is local, and its mailbox has bounds and refuses the message.
             NotSerializable: the actor is remote and the message cannot be serialized.
         """
+        cell = current_cell.get()
         if INSTRUMENTATION.used:
             refuse_priority(priority)
             if (trace := INSTRUMENTATION.current()) is not None:
                 message = Envelope(message, trace)
-            post = self.target.post if priority == "normal" else self.target.post_urgent
-            cell = current_cell.get()
-            if cell is not None and cell.outbox and cell.outbox(post, message, cell):
-                return
+            if cell is not None and cell.outbox:
+                post = self.target.post if priority == "normal" else self.target.post_urgent
+                if cell.outbox(post, message, cell):
+                    return
         if priority == "normal":
-            self.target.post(message, current_cell.get())
+            self.target.post(message, cell)
         else:
             refuse_priority(priority)
-            self.target.post_urgent(message, current_cell.get())
+            self.target.post_urgent(message, cell)
 
     async def atell(self, message: object, *, priority: Priority = "normal") -> None:
         """Send a message when there is room for it: `tell` for coroutines.

@@ -134,7 +134,7 @@ class Entities:
         self.memberships = Memberships(self._host_node, self._router, self._inbound.forget)
         on_news = self.memberships.handle_news
         self._databases = Databases(runtime, runner, self.writer, on_news)
-        INSTRUMENTATION.used = True  # cells of entities have outboxes
+        INSTRUMENTATION.use_outboxes()  # cells of entities have them
         EntityTables(runtime, self._hosts, self.stats).add_to(overlay)
         runtime.start_actor(EntityServer, (self._inbound, self), number=ENTITIES)
 

@@ -163,12 +163,14 @@ class Outgoing:
             payload = self.encode(message)
         node, lock, has_room = proxy.node, self._lock, has_waited
         while True:
-            is_late = (self._handed and not is_handed) or self._is_inside()
-            if is_late or not (is_handed or lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
+            if is_handed and not self._is_inside():
+                lock.acquire()
+            elif (
+                (self._handed or is_handed or self._is_inside())
+                or not (lock.acquire(False) or reentry.wait(lock))  # noqa: FBT003
+            ):
                 self._send_later(proxy, message, sender, payload, at_once, has_waited)
                 return
-            if is_handed:
-                lock.acquire()
             try:  # half the time of `with`
                 hop = self._next_hops.get(node)
                 if hop is None or (proxy.waiting is not None and not has_waited):
@@ -193,10 +195,8 @@ class Outgoing:
                     data = position << POSITION_SHIFT | message_id
                     is_urgent = message.__class__ is Envelope and message.is_urgent
                     data |= HIGH_PRIORITY * is_urgent
-                    size, number = len(payload), proxy.number
-                    header = HEADER.pack(
-                        *(_DISPATCH, size, data, self._node_id, node, asker, number)
-                    )
+                    me, size, number = self._node_id, len(payload), proxy.number
+                    header = HEADER.pack(_DISPATCH, size, data, me, node, asker, number)
                     wire.write(header + payload, at_once=at_once or message_id != 0)
                     return
             finally:
