@@ -208,10 +208,6 @@ class ActorHost(MailboxHost, Protocol):
         """Return the Thespian system of the runtime, created on first use."""
 
 
-#: Types of messages that contain the actual message.
-_WRAPPED: Final = frozenset({Envelope, Encoded})
-
-
 def _is_in_handler() -> bool:
     """Return whether the running code is a handler itself, and not a task that it started."""
     loop = asyncio._get_running_loop()
@@ -841,10 +837,14 @@ class Cell(MessageSender):
 
     # --- messages without a `@handler` ---
 
-    def handle_other(self, message: Any, sender: Sender | None) -> None:
+    def handle_other(  # noqa: C901
+        self, message: Any, sender: Sender | None
+    ) -> None:
         """Handle a message without a `@handler`: a call, a signal, Thespian's styles."""
-        if message.__class__ in _WRAPPED:
-            self._unwrap(message, sender)
+        if message.__class__ is Envelope:
+            self._open(message, sender)
+        elif isinstance(message, Encoded):
+            self._decode(message, sender)
         elif isinstance(message, Call):
             self._call(message, sender)
         elif isinstance(message, Resume | Urgent):  # a mark stands for either kind
@@ -862,13 +862,6 @@ class Cell(MessageSender):
                 self.promised = None
             else:
                 self.owe(sender)
-
-    def _unwrap(self, message: Any, sender: Sender | None) -> None:
-        """Handle the content of an envelope, or of an encoded message."""
-        if isinstance(message, Envelope):
-            self._open(message, sender)
-        else:
-            self._decode(message, sender)
 
     def _decode(self, encoded: Encoded, sender: Sender | None) -> None:
         """Decode a message in this turn, and handle it."""

@@ -123,7 +123,7 @@ class Instrumentation:
     current: Callable[[], TraceContext | None]
     looks: Callable[[], object]
     used: bool = False
-    #: Whether there may be an actor with an outbox, which a send looks for only then.
+    #: Whether actors with outboxes may exist; otherwise a send does not check for one.
     has_outboxes: bool = False
     spans: SpanMaker | None = None
     #: The actors with a `chain_name` that wait for the running code.

@@ -770,7 +770,10 @@ class Incoming:
             self._answer_apart(source, data & MESSAGE_ID_MASK, payload)
             return
         del outgoing.pending[data & MESSAGE_ID_MASK]
-        self._complete(source, future, value)
+        if isinstance(value, Failure):
+            self._fail(source, future, value)
+        else:  # not by `_complete`, as each answer passes here
+            future.set_result(value)
 
     def _complete(self, source: bytes, asker: Any, value: object) -> None:
         """Complete an ask with an answer, or with the error that the answer carries."""

@@ -382,7 +382,9 @@ class Outgoing:
         self, node: bytes, number: int, message_id: int, payload: bytes
     ) -> None:
         """Write a serialized answer, or hold it while its path is replaced."""
-        if not reentry.take(self._lock):
+        # `reentry.take`, written out as each answer passes here.
+        lock = self._lock
+        if self._is_inside() or not (lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
             again = partial(self.respond_encoded, node, number, message_id, payload)
             self._hand_over.add(again, self._lose_answer)
             return
@@ -391,7 +393,7 @@ class Outgoing:
                 self.batches.send(node)
             self._respond(node, number, message_id, payload)
         finally:
-            self._lock.release()
+            lock.release()
 
     def _lose_answer(self, _: BaseException) -> None:
         """Count a deferred answer that cannot be sent."""
