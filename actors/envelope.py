@@ -138,7 +138,7 @@ class Instrumentation:
         self.used, self.spans = True, spans
 
     def use_outboxes(self) -> None:
-        """Look for the outbox of the running handler's actor in all later sends."""
+        """Make all later sends check the outbox of the running actor."""
         self.used = self.has_outboxes = True
 
     def begin_ask(self, ref: Any, message: object) -> Begun | None:
