@@ -6,6 +6,7 @@
     ├── LogCorrupt      bytes that were durable are damaged
     ├── LogFailed       (OSError) a disk operation failed
     │   ├── LogReplaced a file or the folder was removed or replaced under the writer
+    │   ├── LogsNotServed the node at an address does not serve logs
     │   └── NotPlain    a link, a pipe or a device is in the place of a file
     │       └── FolderInPlace (IsADirectoryError) a folder is
     ├── InvalidRecord   (ValueError) the record cannot be stored
@@ -70,6 +71,10 @@ class LogReplaced(LogFailed):
 
     Records that were acknowledged since then may be lost. No further ones are acknowledged.
     """
+
+
+class LogsNotServed(LogFailed):
+    """The node at an address does not serve logs."""
 
 
 class NotPlain(LogFailed):

@@ -157,10 +157,11 @@ class Actions:
         except TimeoutError:
             msg = f"it did not end within {END_LIMIT:g} s; kill does not wait for its mailbox"
             raise ActionFailed(msg) from None
-        # Its node is unreachable, or refuses to let us monitor the actor.
         if down_message.reason == "unreachable":
+            # A node that can be reached has refused to let us monitor the actor.
+            is_refused = self._node.context.is_reachable(ref.node_id)
             reason = down_message.detail or "its node is out of reach"
-            raise (NotPermitted if "no right" in reason else ActionFailed)(reason)
+            raise (NotPermitted if is_refused else ActionFailed)(reason)
         if down_message.reason == "not_found":
             msg = f"there is no actor {address}"
             raise ActionFailed(msg)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from weakref import WeakMethod, WeakValueDictionary, finalize
 
 from callboard import locks
-from callboard.commitlog.errors import InvalidOption, LogFailed
+from callboard.commitlog.errors import InvalidOption, LogFailed, LogsNotServed
 from callboard.commitlog.folder import SERVED_NAME
 from callboard.commitlog.following.follower import Growth
 from callboard.commitlog.remote.disk import TOKEN_VARIABLE, read_only
@@ -166,7 +166,7 @@ class LogCaller:
         """Raise the error for the reader, unless the request should be repeated."""
         if isinstance(error, ActorDown) and error.reason == "not_found":
             msg = f"{self.text}: that node does not serve logs; see Node(serve_logs=…)"
-            raise LogFailed(msg) from None
+            raise LogsNotServed(msg) from None
         if not isinstance(error, MailboxFull):
             self._peer = None
         if is_late or isinstance(error, LinkError):

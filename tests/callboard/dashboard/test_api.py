@@ -9,7 +9,7 @@ import uuid
 
 import pytest
 
-from callboard import Node, traced
+from callboard import Node, Rights, traced
 from callboard.actors.errors import RemoteError
 from callboard.commitlog import CommitLog
 from callboard.dashboard import DashboardError, DashboardServer
@@ -198,6 +198,24 @@ def test_no_action_is_carried_out_without_permission():
             assert (status, "allow-actions" in told["error"]) == (403, True)
         assert victim.ask(1).result(60) == 1
         assert cluster.client.read("session")["actions"] is False
+
+
+def test_a_refused_kill_is_forbidden_and_one_of_a_lost_node_is_in_conflict():
+    with Node("shop", permissions={"page": Rights(inspect=True)}) as shop:
+        shop.listen("127.0.0.1", 0, secrets={"page": "a"})
+        victim = shop.spawn(Counter)
+        with Node("page", dashboard=True, actions=True, secret="a") as page:
+            page.connect(shop.address)
+            client = Client(page.dashboard_url)
+
+            refused = client.act("kill", address=str(victim))
+            assert victim.ask(1).result(60) == 1
+            shop.close()
+            assert eventually(lambda: not page.context.is_reachable(victim.node_id))
+            lost = client.act("kill", address=str(victim))
+
+    assert (refused[0], "permissions" in refused[1]["error"]) == (403, True)
+    assert lost[0] == 409
 
 
 def test_the_json_of_an_action_has_a_size_limit(cluster):
