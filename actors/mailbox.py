@@ -504,9 +504,9 @@ class BoundedMailbox(deque[Item]):
 
     def _guest(self, item: Item) -> bytes | None:
         """Return the node of a message's sender if it uses credit; None otherwise."""
-        node: bytes | None = getattr(item[1], "node", None)
-        if node is None:
+        if item[1] is None:
             return None
+        node: bytes = item[1].node
         if self.guests is None:
             self.guests = self._cell.runtime.remote.guests_of(self._cell.number)
         return node if self.guests is not None and self.guests.knows(node) else None

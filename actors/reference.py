@@ -12,6 +12,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
+    Final,
     Generic,
     Literal,
     NoReturn,
@@ -22,6 +23,7 @@ from typing import (
 )
 
 from callboard.actors.asking.overdue import ASK_SECONDS, UNLIMITED_SECONDS
+from callboard.actors.asking.reply import MessageSender
 from callboard.actors.asking.retry import (
     FIRST_PAUSE,
     RetriedAsk,
@@ -772,6 +774,29 @@ class NoActor:
 
     def unlink(self, other: ActorRef[Any]) -> None:
         """Do nothing."""
+
+
+class NoReply(MessageSender):
+    """The sender of a message that wants no answer, if it is not an actor of this node.
+
+    Attributes:
+        runtime: the runtime of the node that handles the message.
+    """
+
+    __slots__ = ("_ref", "runtime")
+
+    expects: Final = False
+    deadline: Final = None
+    #: For messages that are sent on: this node has no actor that sent them.
+    number: Final = 0
+
+    def __init__(self, runtime: Home, ref: ActorRef[Any] | None) -> None:
+        """Name the sender by its ref, for `self.sender`; None if it is not an actor."""
+        self.runtime, self._ref = runtime, ref
+
+    def reference(self, _: Home) -> ActorRef[Any] | None:
+        """Return the ref of the sender."""
+        return self._ref
 
 
 class ReplyTarget(NoActor):

@@ -133,7 +133,7 @@ class Broker:
     @property
     def awaited(self) -> int:
         """Number of unanswered asks to other nodes, and of messages that wait for a path."""
-        return self.outgoing.unanswered + self.unrouted.message_count
+        return self.outgoing.asks.count + self.unrouted.message_count
 
     def report(self) -> bool:
         """Send delivery reports to other nodes; return whether there were any."""
@@ -169,7 +169,7 @@ class Broker:
         """End all links; asks that wait for other nodes fail."""
         self.outgoing.batches.flush()
         self.report()
-        self.outgoing.fail(NodeUnreachable("the node was closed"))
+        self.outgoing.asks.fail(NodeUnreachable("the node was closed"))
         self.paths.close()
         self.foreign.close(CLOSING)
         self.connector.close()
@@ -184,6 +184,6 @@ class Broker:
             self._tend_at = now + TEND_INTERVAL
             self.lifetimes.release_unused()
             self.forget_departed()
-            self.outgoing.forget_done()
+            self.outgoing.asks.forget_done()
             self.on_tend(now)
         self.runtime.call_later(self._pause, self._look_around)

@@ -803,7 +803,7 @@ class Node(Closing):
             handled=runtime.handled,
             forwarded=broker.forwarding.forwarded,
             undeliverable=broker.routes.undeliverable,
-            waiting_asks=len(broker.outgoing.pending),
+            waiting_asks=len(broker.outgoing.asks.by_id),
             proxies=broker.lifetimes.count,
             refused_connections=broker.connector.gate.refused,
             pauses=broker.connector.pauses,

@@ -195,4 +195,4 @@ class RetriedAsk(Future[Any]):
             return True  # no handler has received the message
         if not isinstance(error, AskTimeout | NodeUnreachable):
             return False
-        return self._target.keeps_answers() or not hasattr(attempt, "message_id")
+        return self._target.keeps_answers() or not attempt.sent_id

@@ -78,34 +78,21 @@ class Passivate:
     """Message of an activation to itself: end after the messages in the mailbox."""
 
 
-class _ReminderReply(DeferredReply):
-    """The reply to a reminder: its row changes in the unit of work that ends the handler."""
+class _Activation:
+    """The call of the `activated` hook; if the hook fails, the activation ends."""
 
     __slots__ = ()
 
-    cell: "EntityCell"
+    def finish(self, cell: "EntityCell") -> None:
+        """Report a singleton as started."""
+        cell.host.singletons.activation_succeeded(cell.key)
 
-    def set_result(self, value: Any) -> bool:
-        """End the reminder and the unit of work."""
-        cell, ticket = self.cell, self.inner
-        assert type(ticket) is ReminderTicket, "post_reminder makes it so"
-        cell.finish_reminder(ticket)
-        cell.emit_answer(lambda: ticket.set_result(None), ticket.set_exception)
-        cell.close_unit()
+    def failed(self, _: BaseException) -> bool:
+        """Do nothing: `EntityCell.failed` ends the activation."""
         return True
 
 
-class _ActivationReply(DeferredReply):
-    """The reply to the `activated` hook; if the hook fails, the activation ends."""
-
-    __slots__ = ()
-
-    cell: "EntityCell"
-
-    def set_result(self, value: Any) -> bool:
-        """Report a singleton as started, and end the unit of work."""
-        self.cell.host.singletons.activation_succeeded(self.cell.key)
-        return super().set_result(value)
+_ACTIVATED: Final = _Activation()
 
 
 class _Steps(Coroutine[Any, Any, Any]):
@@ -228,12 +215,8 @@ class EntityCell(Cell):
 
     def post(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message to the mailbox. Can be called from any thread; never blocks."""
-        self.post_deferred(message, DeferredReply(self, sender))
-
-    def post_deferred(self, message: Any, reply: DeferredReply) -> None:
-        """Append a message whose reply is already wrapped."""
         self.last_used = self.runner.now()
-        Cell.post(self, message, reply)
+        Cell.post(self, message, DeferredReply(self, sender))
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message ahead of the normal ones, after earlier urgent ones."""
@@ -246,7 +229,7 @@ class EntityCell(Cell):
     def post_reminder(self, ticket: ReminderTicket) -> None:
         """Append a due reminder to the mailbox."""
         self.last_used = self.runner.now()
-        Cell.post(self, ticket, _ReminderReply(self, ticket))
+        Cell.post(self, ticket, DeferredReply(self, None, ticket))
 
     def offer(self, message: Any) -> Future[None] | None:
         """Append a message without a sender."""
@@ -303,12 +286,12 @@ class EntityCell(Cell):
         """Handle a reminder, unless it was forgotten or replaced while it waited."""
         row = ticket.row
         if not ticket.is_current or self._changes_reminder(row.name):
-            ticket.set_exception(EntityUnavailable("the reminder was forgotten or replaced"))
+            ticket.failed(EntityUnavailable("the reminder was forgotten or replaced"))
             return
         try:
             message = self.host.form.read(row.body)
         except (StateCorrupt, StateVersion) as error:  # waits for a program that can read it
-            ticket.set_exception(error)
+            ticket.failed(error)
             return
         self.dispatch(message, sender)
 
@@ -396,7 +379,9 @@ class EntityCell(Cell):
         self._has_begun = self.attention = True  # this turn continues with the new actor
         self.host.activated()
         if type(actor).activated is not Entity.activated:
-            self.sender = _ActivationReply(self, None)  # for a hook that raises at once
+            self.sender = DeferredReply(
+                self, None, _ACTIVATED
+            )  # for a hook that raises at once
             self.start_task(actor.activated(), self.sender, None)
             self._limit_hook("activated")
 
@@ -463,6 +448,7 @@ class EntityCell(Cell):
         row = ticket.row
         if ticket.is_current and not self._changes_reminder(row.name):
             self.open_rows().reminders[self.key, row.name] = ticket.following()
+        self.emit_answer(lambda: None, ticket.failed)
 
     def _changes_reminder(self, name: str) -> bool:
         """Return whether an uncommitted unit of work changes a reminder."""
@@ -796,7 +782,8 @@ class EntityCell(Cell):
             return
         if not isinstance(error, SystemExit):
             self.runtime.note_failure(self, f"{class_name(error)}: {error_text(error)}", error)
-        if type(sender) is _ActivationReply:  # reading the state would repeat the hook for ever
+        if isinstance(sender, DeferredReply) and sender.call is _ACTIVATED:
+            # Reading the state would repeat the hook for ever.
             self._end_unrecovered(errors.remote_error(error), error_text(error))
             return
         if sender is not None and sender.expects:
@@ -859,7 +846,7 @@ class EntityCell(Cell):
         mail = []
         for message, sender in () if self.runtime.is_closed else self.take_mail():
             if type(message) is ReminderTicket:
-                message.set_exception(EntityUnavailable(f"{self.ref} was passivated"))
+                message.failed(EntityUnavailable(f"{self.ref} was passivated"))
             elif isinstance(sender, DeferredReply):
                 mail.append((message, sender.inner))
         if mail:

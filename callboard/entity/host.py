@@ -39,7 +39,6 @@ from callboard.entity.state.interface import (
     check_numbers,
 )
 from callboard.entity.unit_of_work import (
-    DeferredBatchReply,
     EntityBatch,
 )
 from callboard.entity.unpersisted import checking
@@ -294,7 +293,7 @@ class EntityHost:
             self.router.send(key, slot_of(key), message, sender, is_urgent=is_urgent)
 
     def deliver_batched(
-        self, key: str, message: Any, sender: DeferredBatchReply, refused: Container[int]
+        self, key: str, message: Any, sender: Sender, refused: Container[int]
     ) -> bool:
         """Post a message of a batch from another node to an active entity.
 
@@ -326,8 +325,7 @@ class EntityHost:
                 or cell.slot in refused
             ):
                 return False
-            sender.cell = cell
-            cell.post_deferred(message, sender)
+            cell.post(message, sender)
         finally:
             lock.release()
         return True

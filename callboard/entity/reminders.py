@@ -9,7 +9,7 @@ the stored ones.
 
 Each scan reads the database's clock. Between scans the node's own clock continues it.
 
-A due reminder is posted to its entity with a `ReminderTicket` as its sender. The ticket learns
+A due reminder is posted to its entity as a `ReminderTicket`. The ticket learns
 whether the handler returned and its commit succeeded. If not, the reminder is delivered again,
 after a pause that grows. The entity checks the ticket again before it handles the reminder: a
 reminder that was forgotten or replaced while it waited in the mailbox is not handled.
@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from callboard.entity.entity import EntityType
 from callboard.entity.machine.table import slot_of
@@ -40,10 +40,7 @@ from callboard.entity.state.interface import (
     EntityState,
     StoredReminder,
 )
-from callboard.kernel.activation import Home
-from callboard.kernel.actors import ActorRef
 from callboard.kernel.context import NodeContext
-from callboard.kernel.reply import Reply
 from callboard.support.dataclass import dataclass
 
 #: Milliseconds ahead for which reminders are armed, and seconds between scans.
@@ -120,20 +117,19 @@ class _Armed:
     is_suspect: bool = False
 
 
-class ReminderTicket(Reply):
-    """The sender of a reminder; learns the outcome of its handler."""
+class RemindedCell(Protocol):
+    """The cell of an entity that handles a reminder."""
 
-    __slots__ = ("_armed", "_reminders", "deadline", "expects")
+    def finish_reminder(self, ticket: "ReminderTicket", /) -> None:
+        """Delete or advance a handled reminder with the unit of work."""
 
-    expects: Literal[True]
 
-    #: No caller waits for an answer, so none is copied or owed.
-    wants_reply: Final = False
+class ReminderTicket:
+    """The message of a due reminder, and the call that its `DeferredReply` replies to."""
+
+    __slots__ = ("_armed", "_reminders")
 
     def __init__(self, reminders: "Reminders", armed: _Armed) -> None:
-        self.expects = True
-        #: As for an ask: a ticket past its deadline is dropped, and the reminder is sent again.
-        self.deadline: float | None = None
         self._reminders, self._armed = reminders, armed
 
     @property
@@ -150,21 +146,14 @@ class ReminderTicket(Reply):
         """Return the row to store after the handler; None deletes the reminder."""
         return self._reminders.following(self.row)
 
-    def set_result(self, _: Any) -> bool:
-        """Do nothing: the commit of the handler has deleted or replaced the row."""
-        return True
+    def finish(self, cell: RemindedCell) -> None:
+        """Delete or advance the reminder with the unit of work of its handler."""
+        cell.finish_reminder(self)
 
-    def set_exception(self, error: BaseException) -> bool:
-        """Deliver the reminder again later."""
+    def failed(self, error: BaseException) -> bool:
+        """Deliver the reminder again later; return True."""
         self._reminders.failed(self._armed, error)
         return True
-
-    def mark_handled(self) -> None:
-        """Do nothing: a reminder is handled when its commit succeeds."""
-
-    def reference(self, _: Home) -> ActorRef[Any] | None:
-        """Return None: a reminder is not sent by an actor."""
-        return None
 
 
 class Reminders:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from callboard.entity.host import EntityHost
 from callboard.entity.journal.growth import JournalGrowth
@@ -22,7 +22,6 @@ from callboard.entity.messages import (
     StopEntity,
 )
 from callboard.entity.router import TypeRouter
-from callboard.entity.unit_of_work import DeferredBatchReply
 from callboard.kernel.access import NamedRight, Rights
 from callboard.kernel.activation import (
     CARRIED_ASKED,
@@ -32,7 +31,7 @@ from callboard.kernel.activation import (
     Carried,
     Encoded,
     Envelope,
-    Home,
+    RemoteReply,
     is_key,
     is_type_name,
 )
@@ -44,26 +43,10 @@ from callboard.kernel.codec import (
 )
 from callboard.kernel.context import NodeContext, SystemActor
 from callboard.kernel.errors import NotPermitted, WrongValue, remote_error
-from callboard.kernel.reply import MessageSender
+from callboard.kernel.reply import NoReply, Sender
 from callboard.kernel.topology import Topology
 from callboard.kernel.tracing import INSTRUMENTATION
 from callboard.support.text import class_name, error_text, safe_repr
-
-
-class RemoteSender(MessageSender):
-    """An actor on another node that sent a message with `tell`."""
-
-    __slots__ = ("_ref",)
-
-    expects: Final = False
-    deadline: Final = None
-
-    def __init__(self, ref: ActorRef[Any] | None) -> None:
-        self._ref = ref
-
-    def reference(self, _: Home) -> ActorRef[Any] | None:
-        """Return the ref of the actor."""
-        return self._ref
 
 
 class ArrivedMessage(NamedTuple):
@@ -72,7 +55,7 @@ class ArrivedMessage(NamedTuple):
     type_name: str
     key: str
     message: Any
-    sender: Any
+    sender: Sender | None
     is_urgent: bool
 
 
@@ -144,8 +127,8 @@ class Inbound:
         return NotOwner(self._table(name))
 
     def batch(
-        self, name: str, carrier: Any, server: Any
-    ) -> Callable[[Carried, DeferredBatchReply], None]:
+        self, name: str, carrier: RemoteReply, server: Any
+    ) -> Callable[[Carried, RemoteReply], None]:
         """Return a function that posts a message of a batch to its entity.
 
         It answers messages that cannot be read, and messages for slots that this node does not
@@ -157,43 +140,44 @@ class Inbound:
         fast_host = None if host is None or host.router.has_forwarded else host
         refused: Container[int] = ways.get(way, ())
 
-        def unread(deferred: DeferredBatchReply, error: BaseException) -> None:
+        def unread(reply: RemoteReply, error: BaseException) -> None:
             runtime.counters.dead_letters += 1
             carrier.died()
-            deferred.inner.set_exception(error)
+            reply.set_exception(error)
 
-        def post(carried: Carried, deferred: DeferredBatchReply) -> None:
+        def post(carried: Carried, reply: RemoteReply) -> None:
             nonlocal fast_host, refused
             _, flags, attempt, teller, left, key, body = carried
             if key not in cells and not is_key(key):
-                deferred.inner.set_exception(_invalid_key(key))
+                reply.set_exception(_invalid_key(key))
                 return
             try:
                 message = read(body)
             except RemoteProtocolError as error:
-                unread(deferred, error)
+                unread(reply, error)
                 return
             except RunsUserCode:
                 message = Encoded(
-                    partial(carrier.read_whole, body), partial(unread, deferred), len(body)
+                    partial(carrier.read_whole, body), partial(unread, reply), len(body)
                 )
             if not left:
                 carrier.died()
-                server.drop_expired(message, deferred.inner)
+                server.drop_expired(message, reply)
                 return
             if (
                 fast_host is not None
                 and flags == CARRIED_ASKED
-                and fast_host.deliver_batched(key, message, deferred, refused)
+                and fast_host.deliver_batched(key, message, reply, refused)
             ):
                 return
-            sender, is_asked = deferred.inner, flags & CARRIED_ASKED
+            sender: Sender = reply
+            is_asked = flags & CARRIED_ASKED
             if not is_asked:
-                sender = RemoteSender(runtime.ref_of(node, teller) if teller else None)
+                sender = NoReply(runtime, runtime.ref_of(node, teller) if teller else None)
             arrived = ArrivedMessage(name, key, message, sender, flags & CARRIED_URGENT != 0)
             refusal = self.deliver(arrived, node, attempt)
             if refusal is not None or not is_asked:
-                deferred.inner.set_result(refusal)
+                reply.set_result(refusal)
             # The message may have been refused, or may wait in a queue.
             fast_host = None if host is None or host.router.has_forwarded else host
             refused = ways.get(way, ())
@@ -206,7 +190,7 @@ class Inbound:
         key: str,
         slot: int,
         message: Any,
-        sender: Any,
+        sender: Sender | None,
         *,
         is_urgent: bool,
     ) -> bool:
@@ -218,10 +202,9 @@ class Inbound:
             return True
         return router.hold(key, slot, message, sender, is_urgent=is_urgent)
 
-    def send_back(self, name: str, sender: Any) -> bool:
+    def send_back(self, name: str, sender: Sender | None) -> bool:
         """Answer an ask from another node with `NotOwner`; return False for other messages."""
-        is_asked = sender is not None and sender.expects
-        if not is_asked or not sender.node or not sender.wants_reply:
+        if sender is None or not (sender.expects and sender.node and sender.wants_reply):
             return False
         sender.set_result(NotOwner(self._table(name)))
         return True
@@ -300,9 +283,10 @@ class EntityServer(SystemActor):
             asker.mark_handled()
         trace, chain = INSTRUMENTATION.current(), INSTRUMENTATION.chain.get()
         message = Envelope(msg.message, trace, chain=chain) if trace or chain else msg.message
-        sender: Any = asker
+        sender: Sender | None = asker
         if not is_asked:
-            sender = RemoteSender(msg.sender if isinstance(msg.sender, ActorRef) else None)
+            ref = msg.sender if isinstance(msg.sender, ActorRef) else None
+            sender = NoReply(cell.runtime, ref)
         arrived = ArrivedMessage(msg.type_name, key, message, sender, msg.is_urgent is True)
         if is_leaf:
             refusal = entities.route_for_leaf(arrived)
@@ -330,26 +314,26 @@ class EntityServer(SystemActor):
         except MalformedPayload as error:
             self._refuse(error)
             return
-        count = getattr(carrier, "count", 1)
-        if count != len(messages) or not hasattr(carrier, "carried"):
-            text = (
-                f"a batch of {len(messages):,} messages for entities was counted as {count:,}"
-            )
+        count = carrier.count if isinstance(carrier, RemoteReply) else 0
+        if count != len(messages) or not count:
+            counted = f"{len(messages):,} messages for entities was counted as {count or 1:,}"
+            text = f"a batch of {counted}"
             self._refuse(MalformedPayload(text))
             return
         cell.promised = carrier  # each message is answered on its own
         carrier.mark_handled()
         post, now = self._inbound.batch(msg.type_name, carrier, cell), cell.runner.now()
+        entry = carrier.entry
         for carried in messages:
             left, deadline = carried[4], None
             if left != NO_DEADLINE:
                 INSTRUMENTATION.used = True
                 deadline = now + left / 1000
-            deferred = DeferredBatchReply(carrier, carried[0], deadline)
+            reply = entry(carried[0], 0, deadline)
             try:
-                post(carried, deferred)
+                post(carried, reply)
             except Exception as error:  # noqa: BLE001 - the other messages are handled
-                deferred.inner.set_exception(remote_error(error))
+                reply.set_exception(remote_error(error))
                 text = f"{class_name(error)}: {error_text(error)}"
                 self._entities.runtime.note_failure(cell, text, error)
 

@@ -6,6 +6,7 @@ actors show the state, so they wait until the events of that state are durable; 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 from callboard.entity.errors import EntityUnavailable
@@ -15,7 +16,7 @@ from callboard.kernel import errors
 from callboard.kernel.activation import Home
 from callboard.kernel.actors import ActorRef, ExitReason
 from callboard.kernel.errors import MessageTooLarge
-from callboard.kernel.reply import Reply, Sender
+from callboard.kernel.reply import Asker, Reply, Sender
 from callboard.lease.errors import OutcomeUnknown
 from callboard.support.text import error_text
 
@@ -108,21 +109,39 @@ class UnitCell(Protocol):
         """Handle an exception of a handler: discard its unit of work, and read the state."""
 
 
-class DeferredReply(Reply):
-    """The reply to a message for an entity, held back until the state it shows is durable."""
+class InternalCall(Protocol):
+    """A call of a handler that the node makes itself: a reminder, or the `activated` hook."""
 
-    __slots__ = ("_answer", "cell", "_sends", "batch", "inner")
+    def finish(self, cell: Any, /) -> None:
+        """Add to the unit of work of the handler, which has returned."""
+
+    def failed(self, error: BaseException, /) -> bool:
+        """Handle the failure of the handler or of its commit; return True."""
+
+
+class DeferredReply(Reply):
+    """The reply to a message for an entity, held back until the state it shows is durable.
+
+    Attributes:
+        inner: the sender of the message; None without one.
+        call: the call of the node that this replies to, which has no sender; otherwise None.
+        batch: the first batch with events of this message's handler; 0 for none.
+    """
+
+    __slots__ = ("_answer", "_sends", "batch", "call", "cell", "inner")
 
     expects: Literal[True] = True
     #: The first answer, and the call that sends it if it was encoded at that moment.
     _answer: Any
     _sends: Callable[[], object] | None
 
-    def __init__(self, cell: "UnitCell", inner: Sender | None) -> None:
+    def __init__(
+        self, cell: "UnitCell", inner: Sender | None, call: InternalCall | None = None
+    ) -> None:
         self.cell = cell
         self.inner = inner
+        self.call = call
         self._answer = _NONE
-        #: The first batch with events of this message's handler; 0 for none.
         self.batch = 0
 
     @property
@@ -161,6 +180,8 @@ class DeferredReply(Reply):
         """End the unit of work; the answer leaves when the state it shows is durable."""
         inner, cell = self.inner, self.cell
         if inner is None or not inner.expects:
+            if self.call is not None:
+                self.call.finish(cell)
             cell.close_unit()
             return True
         if cell.type_is_kept and not inner.is_done:
@@ -179,7 +200,7 @@ class DeferredReply(Reply):
         cell.close_unit()
         return inner.set_result(value)
 
-    def _preserve(self, inner: Any, value: Any) -> None:
+    def _preserve(self, inner: Asker, value: Any) -> None:
         """Encode or copy an answer now: the handler may change the object before it leaves.
 
         Raises:
@@ -197,23 +218,31 @@ class DeferredReply(Reply):
 
     def release(self) -> None:
         """Send the answer."""
-        inner: Any = self.inner
+        inner = self.inner
         if self._sends is not None:
             self._sends()
-        elif inner is not None:
+        elif inner is not None and inner.expects:
             inner.set_result(self._answer)
 
     def set_exception(self, error: BaseException) -> bool:
         """Send an error when the state it may show is durable."""
-        inner, cell = self.inner, self.cell
-        if inner is None or not inner.expects:
+        report, cell = self._report, self.cell
+        if report is None:
             return True
         if cell.type_is_kept and cell.reason is None:
-            cell.emit_answer(lambda: inner.set_exception(error), self._refuse)
+            cell.emit_answer(partial(report, error), self.fail_at_once)
             return True
         if cell.reason is not None and isinstance(error, errors.ActorDown):
             error = self._stopped()
-        return inner.set_exception(error)
+        return report(error)
+
+    @property
+    def _report(self) -> Callable[[BaseException], bool] | None:
+        """The function that receives an error; None if the message has no asker."""
+        inner = self.inner
+        if inner is not None and inner.expects:
+            return inner.set_exception
+        return None if self.call is None else self.call.failed
 
     def _stopped(self) -> BaseException:
         """Return the error of an ask whose activation ended while its handler awaited."""
@@ -223,17 +252,15 @@ class DeferredReply(Reply):
             return EntityUnavailable(f"{text}{NOT_STORED}")
         return OutcomeUnknown(f"{text}: a part of it may have happened")
 
-    def _refuse(self, error: BaseException) -> None:
-        """Fail the ask because its answer may not leave."""
+    def fail_at_once(self, error: BaseException) -> None:
+        """Fail the ask, because its answer may not leave."""
+        report = self._report
+        if report is None:
+            return
         if 0 < self.batch <= self.cell.durable and isinstance(error, EntityUnavailable):
             text = error_text(error).removesuffix(NOT_STORED)
             error = OutcomeUnknown(f"{text}; a part of what its handler persisted is stored")
-        if self.inner is not None and self.inner.expects:
-            self.inner.set_exception(error)
-
-    def fail_at_once(self, error: BaseException) -> None:
-        """Send an error that does not depend on the state."""
-        self._refuse(error)
+        report(error)
 
     def mark_handled(self) -> None:
         """Mark the message as handled."""
@@ -246,73 +273,6 @@ class DeferredReply(Reply):
         if inner is not None and inner.expects and self.wants_reply:
             return runtime.reply_ref(self)
         return None if inner is None else inner.reference(runtime)
-
-
-class DeferredBatchReply(DeferredReply):
-    """The reply to a message that arrived in a batch.
-
-    It answers through the batch. The reply object of a single message is made only when it is
-    needed, for example for `self.sender`.
-    """
-
-    __slots__ = ("_single", "_batch_reply", "_has_left", "_message_id", "deadline", "expects")
-
-    #: The reply of a single message, once it was made.
-    _single: Any
-
-    wants_reply: Final = True
-
-    deadline: float | None
-    expects: Literal[True]
-
-    def __init__(self, batch_reply: Any, message_id: int, deadline: float | None) -> None:
-        """Create a reply without a cell yet; `batch_reply` sends the answers."""
-        self._batch_reply, self._message_id, self.deadline = batch_reply, message_id, deadline
-        self._answer, self._single = _NONE, None
-        self.expects, self.batch, self._has_left = True, 0, False
-
-    @property
-    def inner(self) -> Any:  # type: ignore[override]
-        """The reply of a single message, made on first use."""
-        single = self._single
-        if single is None:
-            single = self._single = self._batch_reply.carried(self._message_id)
-            single.is_done = self._has_left
-        single.deadline = self.deadline
-        return single
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the ask has ended."""
-        return self._has_left or (self._single is not None and self._single.is_done)
-
-    @property
-    def node(self) -> bytes:
-        """The node of the sender."""
-        node: bytes = self._batch_reply.node
-        return node
-
-    def set_result(self, value: Any) -> bool:
-        """End the unit of work; the answer leaves when the state it shows is durable."""
-        cell = self.cell
-        if (
-            self._single is not None
-            or self._answer is not _NONE
-            or not cell.type_is_kept
-            or value.__class__ not in IMMUTABLE
-        ):
-            return super().set_result(value)
-        self._answer, self._sends = value, None
-        cell.finish_unit(self)
-        return True
-
-    def release(self) -> None:
-        """Send the answer."""
-        if self._single is not None or self._has_left:
-            super().release()
-        else:
-            self._has_left = True
-            self._batch_reply.answer(self._message_id, self._answer)
 
 
 def emission_of(emission: "Emission | DeferredReply") -> Emission:

@@ -28,4 +28,4 @@ from callboard.proxies.traffic.batches import NO_DEADLINE as NO_DEADLINE
 from callboard.proxies.traffic.batches import AskBatch as AskBatch
 from callboard.proxies.traffic.batches import Carried as Carried
 from callboard.proxies.traffic.batches import read_asks as read_asks
-from callboard.proxies.traffic.incoming import RemoteTeller as RemoteTeller
+from callboard.proxies.traffic.remote_reply import RemoteReply as RemoteReply

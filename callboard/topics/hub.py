@@ -38,7 +38,6 @@ from callboard.bounded_queue import Overflow
 from callboard.figures import Metric
 from callboard.kernel import errors
 from callboard.kernel.access import CORE_NAME
-from callboard.kernel.activation import RemoteTeller
 from callboard.kernel.actors import ActorRef, Down, handler
 from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.events import (
@@ -414,8 +413,8 @@ class Hub(SystemActor):
     def receive(self, run: bytes) -> None:
         """Process a run of another hub; a malformed one is counted and dropped."""
         sender = self.context.sender
-        if not isinstance(sender, RemoteTeller):
-            return
+        if sender is None or not sender.node or sender.wants_reply:
+            return  # runs are sent by hubs of other nodes, without asking
         node = sender.node
         rights = self.overlay.rights(node)
         if rights is not None and not rights.has_topics:

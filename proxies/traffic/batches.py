@@ -19,14 +19,14 @@ alone.
 The lock of the routes guards all batches.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from struct import Struct
 from threading import get_ident
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from callboard import locks
-from callboard.actors.asking.reply import Reply
 from callboard.actors.envelope import Envelope
 from callboard.actors.reference import ActorRef
 from callboard.actors.runtime import Runtime
@@ -34,7 +34,6 @@ from callboard.basp.errors import LocalProtocolError, MalformedPayload
 from callboard.basp.header import (
     CARRIED,
     HEADER,
-    MESSAGE_ID_MASK,
     POSITION_MASK,
     POSITION_SHIFT,
     RESPONSE,
@@ -52,6 +51,7 @@ from callboard.proxies.messages import (
     check_columns,
 )
 from callboard.proxies.route_table import RouteTable
+from callboard.proxies.traffic.pending_asks import PendingAsks
 from callboard.support import reentry
 from callboard.support.dataclass import dataclass
 
@@ -196,7 +196,9 @@ class AskBatch(TurnBatch):
         if parcel.is_urgent:
             flags |= CARRIED_URGENT
         with batches.lock:
-            number = batches.register(self.node, self, asker)
+            if batches.open.get(self.node) is not self:
+                batches.open_batch(self.node, self)
+            number = batches.asks.add(asker, self.node)
             head = _pack(number, flags, parcel.attempt, teller, left, len(key), size)
             self.items.append((number, head, key, body))
             self.size = size = self.size + _HEAD_SIZE + len(key) + size
@@ -219,69 +221,6 @@ class AskBatch(TurnBatch):
         self._batches.send_asks(self._proxy, message, ids)
 
 
-class BatchedAsks(Reply):
-    """Reply to a batch as a whole: fails all asks in it if the receiver refuses the batch.
-
-    An accepted batch as such gets no answer; each ask in it is answered separately.
-    """
-
-    __slots__ = ("_ids", "_pending", "expects", "message_id")
-
-    expects: Literal[True]
-    message_id: int
-
-    #: Each ask has its own deadline.
-    deadline: Final = None
-
-    def __init__(self, ids: Sequence[int], pending: dict[int, tuple[Any, bytes]]) -> None:
-        """Create the reply for pending asks, by their message ids.
-
-        It keeps only the ids, so that answered asks can be freed. An asker may also have sent
-        its message again under another id by then.
-        """
-        self.expects = True
-        self._ids = ids
-        self._pending = pending
-
-    @property
-    def sent_id(self) -> int:
-        """Message id under which the batch left this node; 0 before that."""
-        return self.message_id
-
-    def unanswered(self) -> list[tuple[int, Any]]:
-        """Return the asks without an answer, each with its id."""
-        asks = ((number, self._pending.get(number)) for number in self._ids)
-        return [(number, ask[0]) for number, ask in asks if ask is not None]
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all asks in the batch are answered or given up."""
-        # Usually all are answered, and a set operation shows that without checking each ask.
-        are_answered = self._pending.keys().isdisjoint(self._ids)
-        return are_answered or all(asker.is_done for _, asker in self.unanswered())
-
-    def set_result(self, _: Any) -> bool:
-        """Ignore a value: only single asks are answered."""
-        return False
-
-    def set_exception(self, error: BaseException) -> bool:
-        """Fail all asks without an answer."""
-        for message_id, asker in self.unanswered():
-            del self._pending[message_id]
-            asker.set_exception(error)
-        return True
-
-    def fail_unsent(self, error: BaseException) -> None:
-        """Fail all asks as messages that never left this node."""
-        for message_id, asker in self.unanswered():
-            del self._pending[message_id]
-            asker.message_id = 0
-            asker.set_exception(error)
-
-    def mark_handled(self) -> None:
-        """Do nothing: each ask is answered separately."""
-
-
 @dataclass(eq=False, repr=False)
 class TurnBatches:
     """The batches of one node that are open in this turn. Callable from any thread."""
@@ -291,11 +230,7 @@ class TurnBatches:
     _codec: PayloadCodec
     #: Bytes of the largest message.
     _message_limit: int
-    #: Asks without an answer, and the node that each was sent to; and ids for new ones.
-    _pending: dict[int, tuple[Any, bytes]]
-    _message_ids: Iterator[int]
-    #: Registers an ask as pending, and returns its id.
-    _expect: Callable[[Any, bytes], int]
+    asks: PendingAsks
     #: Send one answer: a deferrable call without the lock, and a call with it.
     _respond: Callable[[bytes, int, int, bytes], object]
     _respond_locked: Callable[[bytes, int, int, bytes], object]
@@ -359,8 +294,7 @@ class TurnBatches:
         batch = self._answers.get(node)
         if batch is None:
             batch = self._answers[node] = AnswerBatch(self, node)
-        self.send(node)
-        self.open[node] = batch
+        self.open_batch(node, batch)
         return batch
 
     def may_gather(self, proxy: Proxy, batch: TurnBatch) -> bool:
@@ -383,24 +317,10 @@ class TurnBatches:
             and proxy.down is None
         )
 
-    def register(self, node: bytes, batch: TurnBatch, asker: Any) -> int:
-        """Open a batch for a node if need be, and return the id for a new ask in it.
-
-        The caller must hold the lock.
-        """
-        if self.open.get(node) is not batch:
-            self.send(node)
-            self.open[node] = batch
-        pending, ids = self._pending, self._message_ids
-        # Inlined from `Outgoing.expect`, as each ask passes here.
-        message_id = next(ids) & MESSAGE_ID_MASK
-        while not message_id or message_id in pending:
-            message_id = next(ids) & MESSAGE_ID_MASK
-        asker.message_id = message_id
-        pending[message_id] = (asker, node)
-        if self.runner.sleeping and asker.deadline is not None:
-            self._runtime.awake_by(asker.deadline)
-        return message_id
+    def open_batch(self, node: bytes, batch: TurnBatch) -> None:
+        """Open a batch for a node after sending the open one; the caller must hold the lock."""
+        self.send(node)
+        self.open[node] = batch
 
     # --- sending ---
 
@@ -470,12 +390,12 @@ class TurnBatches:
         """
         node = proxy.node
         wire = self.routes.wire_to(node)
-        asks = BatchedAsks(ids, self._pending)
         if wire is None:
-            self._runtime.post(asks.fail_unsent, proxy.no_path())
+            fail = partial(self.asks.fail_asks, ids, proxy.no_path(), has_left=False)
+            self._runtime.post(fail)
             return
         payload = self.encode(message)
-        message_id = self._expect(asks, node)
+        message_id = self.asks.add_batch(ids, node)
         wire.write(self.frame_of(node, payload, len(ids), message_id, CARRIED))
 
 

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 from functools import partial
 from itertools import chain, dropwhile
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from callboard.actors.asking.reply import Reply
 from callboard.actors.envelope import Envelope
-from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull, NodeClosed
-from callboard.actors.reference import ActorRef, Home
+from callboard.actors.errors import ActorDown, NodeClosed
+from callboard.actors.reference import ActorRef
 from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runtime import Runtime
-from callboard.basp.accounting import Arrivals, read_report
+from callboard.basp.accounting import read_report
 from callboard.basp.cbor.reader import RunsUserCode
 from callboard.basp.errors import (
     BaspError,
@@ -71,263 +70,10 @@ from callboard.proxies.traffic.forwarding import Forwarding
 from callboard.proxies.traffic.large import LargeMessages, Reading
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.paths import Paths
+from callboard.proxies.traffic.remote_reply import RemoteReply
 from callboard.proxies.traffic.unverified import UnverifiedFrames
 from callboard.support.dataclass import dataclass
 from callboard.support.text import describe
-
-#: Types whose values can always be sent, and are never too large.
-SCALARS: Final = frozenset({int, bool, float, type(None)})
-
-#: Errors of messages that no handler has processed.
-_UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull, NotPermitted)
-
-
-class RemoteTeller(Reply):
-    """Reply to a message that wants no answer; number 0 is code outside any actor."""
-
-    __slots__ = ("_arrivals", "_number", "deadline", "expects", "node")
-
-    wants_reply: Final = False
-    is_done: Final = True
-
-    #: Whether the outcome is counted.
-    expects: Literal[True]
-    deadline: None
-    node: bytes
-
-    def __init__(self, node: bytes, number: int, arrivals: Arrivals) -> None:
-        self.expects, self.deadline = True, None
-        #: Id of the sender's node.
-        self.node = node
-        self._number = number
-        self._arrivals = arrivals
-
-    def set_result(self, _: Any) -> bool:
-        """Count the message as delivered."""
-        self._arrivals.delivered += 1
-        return True
-
-    def set_exception(self, error: BaseException) -> bool:
-        """Count the message: as a dead letter if no handler has processed it."""
-        if isinstance(error, _UNHANDLED):
-            self._arrivals.dead_letters += 1
-        else:
-            self._arrivals.delivered += 1
-        return True
-
-    def mark_handled(self) -> None:
-        """Count the message as delivered."""
-        self._arrivals.delivered += 1
-
-    def reference(self, runtime: Home) -> ActorRef[Any] | None:
-        """Return the sender's ref."""
-        return runtime.ref_of(self.node, self._number) if self._number else None
-
-
-class RemoteAsker(Reply):
-    """Reply to an ask from another node."""
-
-    __slots__ = (
-        "_arrivals",
-        "_counted",
-        "node",
-        "_number",
-        "_outgoing",
-        "deadline",
-        "is_done",
-        "expects",
-        "message_id",
-    )
-
-    expects: Literal[True]
-    node: bytes
-    is_done: bool
-
-    #: When the ask expires; None if the asker set no limit.
-    deadline: float | None
-
-    def __init__(
-        self,
-        outgoing: Outgoing,
-        node: bytes,
-        number: int,
-        message_id: int,
-        arrivals: Arrivals,
-    ) -> None:
-        self._outgoing = outgoing
-        #: Id of the asker's node.
-        self.node = node
-        self._number = number
-        self.message_id = message_id
-        self._arrivals = arrivals
-        self._counted = False
-        self.is_done = False
-        self.expects = True
-        self.deadline = None
-
-    def set_result(self, value: Any) -> bool:
-        """Send the answer."""
-        if self.is_done:
-            return False
-        self.is_done = True
-        if not self._counted:  # inlined from `mark_handled`, as each answer passes here
-            self._counted = True
-            self._arrivals.delivered += 1
-        self._outgoing.respond(self.node, self._number, self.message_id, value)
-        return True
-
-    def encoded(self, value: Any) -> Callable[[], bool]:
-        """Serialize an answer in its current state, and return a function that sends it.
-
-        Raises:
-            NotSerializable: the answer contains something that cannot be serialized.
-            MessageTooLarge: the answer is larger than the asker accepts.
-        """
-        return partial(self._send, self._outgoing.encode(value))
-
-    def _send(self, payload: bytes) -> bool:
-        """Send a serialized answer."""
-        if self.is_done:
-            return False
-        self.is_done = True
-        self.mark_handled()
-        self._outgoing.respond_encoded(self.node, self._number, self.message_id, payload)
-        return True
-
-    def set_exception(self, error: BaseException) -> bool:
-        """Send the error."""
-        if self.is_done:
-            return False
-        self.is_done = True
-        if isinstance(error, _UNHANDLED) and not self._counted:
-            self._counted = True
-            self._arrivals.dead_letters += 1
-        self.mark_handled()
-        self._outgoing.respond_error(self.node, self._number, self.message_id, error)
-        return True
-
-    @property
-    def origin(self) -> tuple[bytes, int]:
-        """Identity of the ask: its node, and its message id there."""
-        return self.node, self.message_id
-
-    def mark_handled(self) -> None:
-        """Count the message as handled; its answer may be sent later."""
-        if not self._counted:
-            self._counted = True
-            self._arrivals.delivered += 1
-
-    def reference(self, runtime: Home) -> ActorRef[Any]:
-        """Return a one-shot address that answers the ask."""
-        return runtime.reply_ref(self)
-
-
-class RemoteCarrier(RemoteAsker):
-    """Reply to a batch of messages until it is unpacked; each message then has its own reply.
-
-    Attributes:
-        count: messages in the batch, according to its frame.
-    """
-
-    __slots__ = ("count",)
-
-    def __init__(
-        self, outgoing: Outgoing, node: bytes, message_id: int, arrivals: Arrivals, count: int
-    ) -> None:
-        super().__init__(outgoing, node, 0, message_id, arrivals)
-        self.count = count
-
-    def set_result(self, value: Any) -> bool:
-        """Answer the batch as a whole."""
-        self.mark_handled()
-        return super().set_result(value)
-
-    def set_exception(self, error: BaseException) -> bool:
-        """Refuse the whole batch."""
-        if isinstance(error, _UNHANDLED) and not self._counted:
-            self._counted = True
-            self._arrivals.dead_letters += self.count
-            if isinstance(error, ActorDown):  # the runtime counts one dead letter itself
-                self._outgoing.counters.dead_letters += self.count - 1
-        self.mark_handled()
-        return super().set_exception(error)
-
-    def mark_handled(self) -> None:
-        """Count all messages of the batch as delivered."""
-        if not self._counted:
-            self._counted = True
-            self._arrivals.delivered += self.count
-
-    def died(self) -> None:
-        """Count one of the delivered messages as a dead letter instead."""
-        self._arrivals.delivered -= 1
-        self._arrivals.dead_letters += 1
-
-    def carried(self, message_id: int) -> "CarriedAsker":
-        """Return the reply to one ask of the batch, by its message id."""
-        return CarriedAsker(self._outgoing, self.node, message_id)
-
-    def answer(self, message_id: int, value: Any) -> None:
-        """Send the answer to one ask of the batch, without a reply object."""
-        outgoing = self._outgoing
-        if value.__class__ in SCALARS:  # they always fit, in a few bytes
-            payload = outgoing.codec.encode(value)
-        else:
-            payload = outgoing.payload_of(self.node, value)
-        outgoing.add_answer(self.node, message_id, payload)
-
-    @property
-    def read(self) -> Callable[[bytes], Any]:
-        """Decoder of one message; it raises `RemoteProtocolError` or `RunsUserCode`."""
-        return self._outgoing.careful.decode_message
-
-    @property
-    def read_whole(self) -> Callable[[bytes], Any]:
-        """Decoder of one message in a turn of its actor; it may run user code."""
-        return self._outgoing.codec.decode_whole
-
-
-class CarriedAsker(RemoteAsker):
-    """Reply to one ask of a batch; its answer is batched too.
-
-    The message was counted when the batch was accepted.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, outgoing: Outgoing, node: bytes, message_id: int) -> None:
-        self._outgoing = outgoing
-        self.node = node
-        self.message_id = message_id
-        self._counted = self.expects = True
-        self.is_done = False
-        self.deadline = None
-
-    def set_result(self, value: Any) -> bool:
-        """Send the answer."""
-        if self.is_done:
-            return False
-        self.is_done = True
-        outgoing = self._outgoing
-        if value.__class__ in SCALARS:  # they always fit, in a few bytes
-            payload = outgoing.codec.encode(value)
-        else:
-            payload = outgoing.payload_of(self.node, value)
-        outgoing.add_answer(self.node, self.message_id, payload)
-        return True
-
-    def _send(self, payload: bytes) -> bool:
-        """Send a serialized answer."""
-        if self.is_done:
-            return False
-        self.is_done = True
-        self._outgoing.add_answer(self.node, self.message_id, payload)
-        return True
-
-    def set_exception(self, error: BaseException) -> bool:
-        """Send the error."""
-        return not self.is_done and self._send(self._outgoing.error_payload(error))
-
 
 #: Messages of one source, held for an earlier one, that are posted in one turn.
 POSTED_AT_ONCE: Final = 1_000
@@ -447,6 +193,7 @@ class Incoming:
         self._accounts.expected = self._expected_epoch
         self._contexts = self._runtime.contexts
         self._decode = self._out.careful.decode_message
+        self._pending = self._out.asks.by_id
         self._large = LargeMessages(self._runtime, self._out.careful, self._large_read)
         self._apart: dict[bytes, ApartReader] = {}
         #: Frames that wait for a message with user code, by its source and actor.
@@ -589,7 +336,7 @@ class Incoming:
         """
         contexts, refuses, queues = self._contexts, self.refuses_asks, self._deferred
         decode = decode or self._decode
-        teller: RemoteTeller | None = None
+        teller: RemoteReply | None = None
         last: tuple[int, bytes, int] | None = None
         for frame in frames:
             _, _, data, source, _, source_actor, number, payload = frame
@@ -616,14 +363,15 @@ class Incoming:
                 arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
                 if not message_id:
                     last = (data >> EPOCH_SHIFT, source, source_actor)
-                    sender = teller = RemoteTeller(source, source_actor, arrivals)
+                    sender = RemoteReply(self._out, arrivals, source, source_actor, 0)
+                    teller = sender
                     if source_actor:
                         self._lifetimes.remote_ref(source, source_actor)
                 elif number == CARRIED:
                     count, number = count_of(data, source_actor, number), ENTITIES
-                    sender = RemoteCarrier(self._out, source, message_id, arrivals, count)
+                    sender = RemoteReply(self._out, arrivals, source, 0, message_id, count)
                 else:
-                    sender = RemoteAsker(self._out, source, source_actor, message_id, arrivals)
+                    sender = RemoteReply(self._out, arrivals, source, source_actor, message_id)
                     if message.__class__ is Envelope:
                         sender.deadline = message.deadline
             context = contexts.get(number)
@@ -753,12 +501,11 @@ class Incoming:
             arrivals.delivered += count
             return
         arrivals.delivered += 1
-        outgoing = self._out
-        waiting = outgoing.pending.get(data & MESSAGE_ID_MASK)
+        pending = self._pending
+        waiting = pending.get(data & MESSAGE_ID_MASK)
         if waiting is None or waiting[1] != source:
-            self._runtime.counters.late_answers += 1
+            self._take_refusal(source, data & MESSAGE_ID_MASK, payload, decode)
             return
-        future = waiting[0]
         try:
             value = decode(payload)
         except (RemoteProtocolError, MemoryError) as error:
@@ -769,18 +516,11 @@ class Incoming:
         except RunsUserCode:
             self._answer_apart(source, data & MESSAGE_ID_MASK, payload)
             return
-        del outgoing.pending[data & MESSAGE_ID_MASK]
-        if isinstance(value, Failure):
-            self._fail(source, future, value)
-        else:  # not by `_complete`, as each answer passes here
-            future.set_result(value)
-
-    def _complete(self, source: bytes, asker: Any, value: object) -> None:
-        """Complete an ask with an answer, or with the error that the answer carries."""
-        if isinstance(value, Failure):
-            self._fail(source, asker, value)
+        del pending[data & MESSAGE_ID_MASK]
+        if value.__class__ is Failure:
+            waiting[0].set_exception(self._error_of(source, value))
         else:
-            asker.set_result(value)
+            waiting[0].set_result(value)
 
     def _answer_apart(self, source: bytes, message_id: int, payload: bytes) -> None:
         """Decode an answer whose class runs user code, in a separate turn."""
@@ -788,14 +528,15 @@ class Incoming:
 
     def _answered(self, source: bytes, message_id: int, read: Read) -> None:
         """Complete an ask whose answer was decoded, unless the ask is over."""
-        waiting = self._out.pending.get(message_id)
+        waiting = self._pending.get(message_id)
         if waiting is None or waiting[1] != source:
             self._runtime.counters.late_answers += 1
             return
-        del self._out.pending[message_id]
-        self._complete(
-            source, waiting[0], read.value if read.error is None else failure_of(read.error)
-        )
+        del self._pending[message_id]
+        if read.error is not None:
+            waiting[0].set_exception(self._error_of(source, failure_of(read.error)))
+        else:
+            waiting[0].set_result(read.value)
 
     def _decode_apart(self, wire: Wire, frame: RawFrame) -> None:
         """Decode a message whose class runs user code, in a separate turn.
@@ -838,7 +579,7 @@ class Incoming:
         if not isinstance(carrier, CarriedAnswers):
             msg = f"an answer to no ask: a {type(carrier).__qualname__:.80}"
             raise MalformedPayload(msg)
-        pending, decode, answers = self._out.pending, self._decode, carrier.each()
+        pending, decode, answers = self._pending, self._decode, carrier.each()
         if len(answers) != count:
             msg = f"a batch of {count:,} answers holds {len(answers):,}"
             raise MalformedPayload(msg)
@@ -855,14 +596,34 @@ class Incoming:
                 self._answer_apart(source, message_id, payload)
                 continue
             del pending[message_id]
-            self._complete(source, waiting[0], value)
+            if value.__class__ is Failure:
+                waiting[0].set_exception(self._error_of(source, value))
+            else:
+                waiting[0].set_result(value)
 
-    def _fail(self, source: bytes, asker: Any, failure: Failure) -> None:
-        """Fail an ask with the error that answers it."""
+    def _take_refusal(
+        self, source: bytes, message_id: int, payload: bytes, decode: Callable[[bytes], Any]
+    ) -> None:
+        """Fail the asks of a batch that its node refuses; count any other answer as late."""
+        ids = self._out.asks.pop_batch(message_id, source)
+        if ids is None:
+            self._runtime.counters.late_answers += 1
+            return
+        try:
+            value = decode(payload)
+        except (RemoteProtocolError, MemoryError) as error:
+            value = failure_of(_unreadable(error))
+        except (LargePayload, RunsUserCode):
+            return  # a refusal is small and runs no user code
+        if isinstance(value, Failure):
+            self._out.asks.fail_asks(ids, self._error_of(source, value))
+
+    def _error_of(self, source: bytes, failure: Failure) -> BaseException:
+        """Return the error that answers an ask; remember a node that refuses further asks."""
         is_closing = failure.kind == NodeClosed.__name__
         if is_closing and str(failure.text).endswith(TAKES_NO_MORE):
             self._out.refusing.add(source)
-        asker.set_exception(error_of(failure))
+        return error_of(failure)
 
     def _refuse(self, number: int, message: Any, sender: Any) -> None:
         """Execute a command for the node, or refuse a message without a target."""
@@ -878,7 +639,7 @@ class Incoming:
                 self._take_command(message, sender.node)
             sender.set_result(None)
             return
-        if self.refuses_asks and number >= FIRST_ACTOR and isinstance(sender, RemoteAsker):
+        if self.refuses_asks and number >= FIRST_ACTOR and sender.wants_reply:
             name = self._runtime.name
             sender.set_exception(NodeClosed(f"{name} {TAKES_NO_MORE}"))
             return
@@ -913,7 +674,8 @@ class Incoming:
             self._runtime.call_later(1.0, self._tell_unreadable)
         message_id = data & MESSAGE_ID_MASK
         if message_id:
-            self._out.respond_error(source, source_actor, message_id, error)
+            payload = self._out.error_payload(error)
+            self._out.respond_encoded(source, source_actor, message_id, payload)
         if type(error) is MalformedPayload and source == wire.peer:
             wire.end(str(error))
 

@@ -6,7 +6,6 @@ the order on the wire is the order of the positions.
 """
 
 import contextlib
-import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
@@ -20,7 +19,7 @@ from callboard.actors.envelope import (
     is_traceparent,
     is_tracestate,
 )
-from callboard.actors.errors import CallboardError, NodeClosed, NodeUnreachable
+from callboard.actors.errors import CallboardError
 from callboard.actors.future import Future
 from callboard.actors.mailbox import SendTurn
 from callboard.actors.reference import ActorRef, AnySender, Sender, current_cell
@@ -31,7 +30,6 @@ from callboard.basp.header import (
     FIRST_ACTOR,
     HEADER,
     HIGH_PRIORITY,
-    MESSAGE_ID_MASK,
     NODE_ACTOR,
     POSITION_MASK,
     POSITION_SHIFT,
@@ -50,7 +48,8 @@ from callboard.proxies.messages import (
     failure_of,
 )
 from callboard.proxies.route_table import RouteTable
-from callboard.proxies.traffic.batches import BatchedAsks, TurnBatches
+from callboard.proxies.traffic.batches import TurnBatches
+from callboard.proxies.traffic.pending_asks import PendingAsks
 from callboard.proxies.traffic.unrouted import Unrouted
 from callboard.support import reentry
 from callboard.support.dataclass import dataclass
@@ -94,7 +93,6 @@ class Outgoing:
         self._wires = routes.wires
         self._account = routes.accounts.account
         self._accounts = routes.accounts.accounts
-        self._message_ids = itertools.count(1)
         self.runner = self._runner = self._runtime.runner
         self.counters = self._runtime.counters
         self.codec = PayloadCodec(
@@ -108,22 +106,19 @@ class Outgoing:
         #: Decoder for messages that run no user code.
         self.careful = self.codec.without_user_code()
         self._checked_from = min(self._payload_limit, self._item_limit)
-        #: Asks without an answer, and the node that each was sent to.
-        self.pending: dict[int, tuple[Any, bytes]] = {}
+        self.asks = PendingAsks(self._runtime.awake_by)
+        self._add_ask = self.asks.add
         self.batches = TurnBatches(
             self._runtime,
             routes,
             self.codec,
             self._checked_from,
-            self.pending,
-            self._message_ids,
-            self._expect,
+            self.asks,
             self.respond_encoded,
             self._respond,
         )
         #: Batches that are open in this turn, by node; they go first.
         self._open_batches = self.batches.open
-        self.add_answer = self.batches.add_answer
         #: Callbacks that wait for the abilities of nodes.
         self._learning: dict[bytes, list[Callable[[], None]]] = {}
         #: Called on the runner with a node and the number of an actor that an answer refers to.
@@ -183,7 +178,7 @@ class Outgoing:
                     if sender is None:
                         pass
                     elif sender.expects:
-                        message_id = self._expect(sender, node)
+                        message_id = self._add_ask(sender, node)
                         cell = current_cell.get()
                         if cell is not None and cell.runtime is self._runtime:
                             asker = cell.number
@@ -342,41 +337,25 @@ class Outgoing:
         INSTRUMENTATION.used = True
         return Envelope(message, trace, deadline, key=key, chain=opts.chain)
 
-    def _expect(self, asker: Any, node: bytes) -> int:
-        """Register an ask as pending; return its message id."""
-        message_id = 0
-        while not message_id or message_id in self.pending:
-            message_id = next(self._message_ids) & MESSAGE_ID_MASK
-        asker.message_id = message_id
-        self.pending[message_id] = (asker, node)
-        if asker.deadline is not None:
-            self._runtime.awake_by(asker.deadline)
-        return message_id
-
     # --- answers ---
-
-    def respond(self, node: bytes, number: int, message_id: int, value: Any) -> None:
-        """Answer an ask from another node; an answer that cannot be serialized fails it."""
-        self.respond_encoded(node, number, message_id, self.payload_of(node, value))
 
     def payload_of(self, node: bytes, value: Any) -> bytes:
         """Serialize an answer to a node; if that fails, serialize that error instead."""
         if value.__class__ is ActorRef and value.is_local:
             self._runtime.post(self.on_answered, node, value.actor_id)
         try:
-            return self.encode(value)
-        except (NotSerializable, MessageTooLarge) as error:
+            payload = self.codec.encode(value)
+            if len(payload) > self._checked_from:
+                self._check_size(value, payload)
+        except LocalProtocolError as error:
+            return self.error_payload(NotSerializable(str(error)))
+        except MessageTooLarge as error:
             return self.error_payload(error)
+        return payload
 
     def error_payload(self, error: BaseException) -> bytes:
         """Serialize the error of an ask."""
         return self.codec.encode(failure_of(error))
-
-    def respond_error(
-        self, node: bytes, number: int, message_id: int, error: BaseException
-    ) -> None:
-        """Fail an ask from another node."""
-        self.respond_encoded(node, number, message_id, self.error_payload(error))
 
     def respond_encoded(
         self, node: bytes, number: int, message_id: int, payload: bytes
@@ -464,23 +443,3 @@ class Outgoing:
     def ensure_watched(self, proxy: Proxy) -> None:
         """Ensure that a monitor of a proxy's actor is notified of its end."""
         self._unrouted.ensure_watched(proxy)
-
-    @property
-    def unanswered(self) -> int:
-        """Number of asks to other nodes without an answer."""
-        pending = list(self.pending.values())
-        asks = [asker for asker, _ in pending if not isinstance(asker, BatchedAsks)]
-        return sum(not asker.is_done for asker in asks)
-
-    def forget_done(self) -> None:
-        """Forget asks that timed out or were cancelled."""
-        for message_id, (future, _) in list(self.pending.items()):
-            if future.is_done:
-                self.pending.pop(message_id, None)
-
-    def fail(self, error: NodeUnreachable | NodeClosed, node: bytes | None = None) -> None:
-        """Fail all asks, or those to one node."""
-        for message_id, (future, target) in list(self.pending.items()):
-            if node is None or target == node:
-                self.pending.pop(message_id, None)
-                future.set_exception(error)

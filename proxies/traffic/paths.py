@@ -326,7 +326,7 @@ class Paths:
         error = (NodeClosed if is_drained else NodeUnreachable)(text)
         lost += self._credit_window.node_lost(node, error)
         down = NodeDown(node, name, reason, lost, is_tool := node in self._routes.tools)
-        self._outgoing.fail(error, node)
+        self._outgoing.asks.fail(error, node)
         self._lifetimes.node_lost(node, text)
         for watcher in self._watchers.pop(node, ()):
             watcher.set_result(down)

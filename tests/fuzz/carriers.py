@@ -213,8 +213,8 @@ class _Hall:
         require(all(one.done() for one in self.asked), "an ask to a mad member hangs")
         require(len(self.victim.links()) == 1, "links are left")
         outgoing, incoming = self.victim._broker.outgoing, self.victim._broker.incoming
-        outgoing.forget_done()
-        require(not outgoing.pending, "asks are left")
+        outgoing.asks.forget_done()
+        require(not (outgoing.asks.by_id or outgoing.asks.batches), "asks are left")
         require(not outgoing.batches.open, "batches are left")
         require(
             not incoming._large._by_source and not incoming._large._octets, "bytes are left"

@@ -145,8 +145,8 @@ class _Shop:
         self.cluster.advance(12.0)
         self._check("last")
         outgoing = self.victim._broker.outgoing
-        outgoing.forget_done()
-        require(not outgoing.pending, "asks are left")
+        outgoing.asks.forget_done()
+        require(not (outgoing.asks.by_id or outgoing.asks.batches), "asks are left")
         require(len(self.victim.links()) == 1, "links are left")
         return fed
 

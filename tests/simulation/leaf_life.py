@@ -461,7 +461,7 @@ class LeafLife:
                 if source != self.leaf.node_id
             ),
             "doubted": len(broker.unverified._held) + len(broker.unverified._sizes),
-            "asks": broker.outgoing.unanswered,
+            "asks": broker.outgoing.asks.count,
             "searches": len(broker.paths.sought) + len(broker.routes.router.active),
         }
         known = {about.name for about in node.nodes()} - {node.name}

@@ -12,9 +12,10 @@ from callboard.basp.link import LinkPairs
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.attempt import Attempt
 from callboard.proxies.link.dialer import Dialer
-from callboard.proxies.traffic.incoming import Incoming, RemoteTeller
+from callboard.proxies.traffic.incoming import Incoming
 from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.paths import Paths
+from callboard.proxies.traffic.remote_reply import RemoteReply
 from tests.simulation.life import live_nodes
 from tests.simulation.rules import Violation
 
@@ -58,12 +59,12 @@ def ask_is_answered_twice(plant):
 
 
 def ask_gets_the_answer_of_another(plant):
-    respond = Outgoing.respond
+    payload_of = Outgoing.payload_of
 
-    def off_by_one(self, node, number, message_id, value):
-        respond(self, node, number, message_id, value + 1 if isinstance(value, int) else value)
+    def off_by_one(self, node, value):
+        return payload_of(self, node, value + 1 if isinstance(value, int) else value)
 
-    plant(Outgoing, "respond", off_by_one)
+    plant(Outgoing, "payload_of", off_by_one)
 
 
 def ask_fails_with_an_error_of_python(plant):
@@ -165,7 +166,7 @@ def arrived_messages_are_dead_letters_as_well(plant):
     post = Cell.post
 
     def both(self, message, sender):
-        if isinstance(sender, RemoteTeller):
+        if isinstance(sender, RemoteReply) and not sender.wants_reply:
             self.runtime.dead_letter(self.ref, message, sender)
         post(self, message, sender)
 

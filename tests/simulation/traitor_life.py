@@ -181,7 +181,7 @@ class TraitorLife:
                 if source != self.traitor.node_id
             ),
             "doubted": len(incoming._unverified._held) + len(incoming._unverified._sizes),
-            "asks": broker.outgoing.unanswered,
+            "asks": broker.outgoing.asks.count,
             "searches": len(broker.paths.sought) + len(router.active),
         }
         near = {other.name for other in self.honest if other is not node}

@@ -8,6 +8,7 @@ import callboard.entity.node_entities
 import callboard.proxies.node
 from callboard.actors.asking.reply import MessageSender, Reply
 from callboard.actors.cell import Cell
+from callboard.actors.future import Future
 from tests.sources import mentioning
 
 ROOT = Path(callboard.__file__).parents[1]
@@ -71,3 +72,14 @@ def test_every_class_that_accepts_an_outcome_is_a_reply():
         and not any(ast.unparse(base) in ("AnySender", "Protocol") for base in node.bases)
     ]
     assert wrong == []
+
+
+def test_six_classes_of_the_product_receive_outcomes():
+    """`docs/messages.md` says when each of them is used."""
+    replies = {
+        kind for kind in Reply.__subclasses__() if kind.__module__.startswith("callboard.")
+    }
+    assert {kind.__name__ for kind in replies} == {
+        *("Future", "RemoteReply", "CachedReply", "DeferredReply", "PendingMessage", "External")
+    }
+    assert not [kind for reply in replies - {Future} for kind in reply.__subclasses__()]

@@ -154,7 +154,7 @@ def send_together(
     with outgoing.lock:
         heads = b"".join(
             CARRIED_HEAD.pack(
-                *(outgoing._expect(future, host.node_id), 1, 0, 0, left),
+                *(outgoing.asks.add(future, host.node_id), 1, 0, 0, left),
                 *(len(key), len(body)),
             )
             for future, (key, body, left) in zip(futures, items, strict=True)

@@ -26,7 +26,8 @@ from callboard.proxies.messages import (
     CARRIERS,
     CarriedAnswers,
 )
-from callboard.proxies.traffic.batches import CARRIED_HEAD, BatchedAsks, Carried
+from callboard.proxies.traffic.batches import CARRIED_HEAD, Carried
+from callboard.proxies.traffic.pending_asks import PendingAsks
 from tests.polling import eventually
 
 CODEC = PayloadCodec(DEFAULT_REGISTRY)
@@ -286,7 +287,7 @@ def test_messages_of_one_turn_go_together_in_their_order(nodes: tuple[Node, Node
     burst(client, keys=30, each=10)
     # 300 messages with an answer each, and 30 asks of this thread, which go alone.
     assert frames_between(host, client) - before < 250
-    eventually(lambda: not client._broker.outgoing.unanswered)
+    eventually(lambda: not client._broker.outgoing.asks.count)
 
 
 def test_a_node_of_an_earlier_release_gets_them_one_by_one(nodes: tuple[Node, Node]) -> None:
@@ -356,7 +357,7 @@ def test_each_of_what_is_carried_is_looked_at(nodes: tuple[Node, Node]) -> None:
     bodies = [("k", add, 1_000), ("", add, 1_000), ("k", b"\xff", 1_000), ("k", add, 0)]
     with outgoing.lock:
         items = [
-            (outgoing._expect(asker, host.node_id), 1, 0, 0, left, key, body)
+            (outgoing.asks.add(asker, host.node_id), 1, 0, 0, left, key, body)
             for asker, (key, body, left) in zip(futures, bodies, strict=True)
         ]
         outgoing.batches.send_asks(proxy.target, carrying(items, Line.name), futures)
@@ -385,8 +386,9 @@ def test_what_carries_messages_is_not_for_leaves(tmp_path: Path) -> None:
 class Again:
     """An asker that sends its message again, by another id, when the first owner refuses it."""
 
-    message_id = 1
+    message_id = 0
     is_done = False
+    deadline = None
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
@@ -398,13 +400,22 @@ class Again:
 
 def test_a_lost_node_fails_no_message_that_went_to_another_one_since() -> None:
     stays, goes_again = Again(), Again()
-    goes_again.message_id = 2
-    pending: dict[int, tuple[Any, bytes]] = {1: (stays, b"a"), 2: (goes_again, b"a")}
-    carrier = BatchedAsks([1, 2], pending)
-    del pending[2]  # refused, and on its way to the next owner
-    goes_again.message_id = 3
-    pending[3] = goes_again, b"b"
-    carrier.set_exception(AskTimeout("lost"))
+    asks = PendingAsks(lambda _: None)
+    first, second = asks.add(stays, b"a"), asks.add(goes_again, b"a")
+    del asks.by_id[second]  # refused, and on its way to the next owner
+    third = asks.add(goes_again, b"b")
+    asks.fail_asks((first, second), AskTimeout("lost"))
     assert (len(stays.errors), len(goes_again.errors)) == (1, 0)
-    assert list(pending) == [3]
-    assert carrier.is_done
+    assert list(asks.by_id) == [third]
+
+
+def test_a_batch_is_known_to_its_node_until_its_asks_are_answered() -> None:
+    asks = PendingAsks(lambda _: None)
+    ids = asks.add(Again(), b"a"), asks.add(Again(), b"a")
+    batch, other = asks.add_batch(ids, b"a"), asks.add_batch(ids[1:], b"a")
+    del asks.by_id[ids[1]]
+    asks.forget_done()
+    assert list(asks.batches) == [batch] != [other]
+    assert asks.pop_batch(batch, b"b") is None
+    assert asks.pop_batch(batch, b"a") == ids
+    assert asks.pop_batch(batch, b"a") is None

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from callboard import Actor, Entity, Node, event, handler, locks, message
+from callboard.actors.future import Future
 from callboard.entity.cell import EntityCell
 from callboard.entity.host import EntityHost
 from callboard.entity.machine.table import slot_of
-from callboard.entity.unit_of_work import DeferredBatchReply
 from tests.polling import eventually
 
 
@@ -46,10 +46,6 @@ def host() -> Iterator[EntityHost]:
         yield node._entities._hosts[Line.name]
 
 
-def carried() -> DeferredBatchReply:
-    return DeferredBatchReply(None, 0, None)
-
-
 def test_messages_and_markers_come_behind_those_that_were_handed_over(
     host: EntityHost,
 ) -> None:
@@ -62,7 +58,7 @@ def test_messages_and_markers_come_behind_those_that_were_handed_over(
     with host.lock:
         assert host.deliver("one", Step(1), None)
         assert not mailbox, "it is handed over"
-        assert not host.deliver_batched("one", Step(2), carried(), ()), "it would overtake"
+        assert not host.deliver_batched("one", Step(2), Future(), ()), "it would overtake"
         assert host.deliver("one", Step(3), None)
         assert host.accept_marker(slot, passed)
         assert not taken, "what was sent before it is not taken yet"
@@ -79,7 +75,7 @@ def test_carried_messages_are_taken_again_once_nothing_is_handed_over(
     ref = host.ref("one")
     assert ref.ask(Step(2)).result(20) == [0, 1, 2]
     assert not host.handed
-    assert host.deliver_batched("one", Step(3), carried(), ())
+    assert host.deliver_batched("one", Step(3), Future(), ())
 
 
 @message("handed-tests.Kept")

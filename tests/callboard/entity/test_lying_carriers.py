@@ -141,7 +141,7 @@ def test_an_ask_without_an_id_is_refused_with_all_that_came_with_it(
     future: Future[Any] = Future()
     outgoing = mad._broker.outgoing
     with outgoing.lock:
-        number = outgoing._expect(future, host.node_id)
+        number = outgoing.asks.add(future, host.node_id)
         send(mad, host, payload, number, CARRIED, count=1, said=1)
     cluster.advance(1.0)
 
