@@ -75,7 +75,7 @@ def test_every_class_that_accepts_an_outcome_is_a_reply():
 
 
 def test_six_classes_of_the_product_receive_outcomes():
-    """`docs/messages.md` says when each of them is used."""
+    """`docs/how-it-is-built.md` says when each of them is used."""
     replies = {
         kind for kind in Reply.__subclasses__() if kind.__module__.startswith("callboard.")
     }
