@@ -98,7 +98,6 @@ MEASURES = (
     "pipeline_micro_batch",
     "pipeline_cluster",
     "pipeline_round",
-    "simulated_echo",
     "history_check",
     "dashboard_paint",
     "dashboard_cpu",

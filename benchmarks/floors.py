@@ -86,7 +86,6 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     },
     "entity_recovery": {"same machine, SQLite": 2, "leases only, PostgreSQL": 4},
     "entity_moves": {"moved by hand, p99": 50, "drained, p99": 50},
-    "simulated_echo": {"callboard, actors, not recorded": 0.9, "detangle, at random": 1.0},
     "history_check": {"10,000 on 100 keys": 5, "300 on a key, 20 unknown": 10},
     "dashboard_paint": {"callboard": 1_000},
     "dashboard_cpu": {"callboard, page open": 3},

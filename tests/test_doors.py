@@ -234,7 +234,6 @@ OPENERS = {
     "callboard/mqtt/port/stream.py": "keeps an accepted one",
     "callboard/mqtt/port/socket_stream.py": "keeps an accepted one",
     "callboard/mqtt/service/bridge.py": "dials",
-    "callboard/simulation/programs/substitutes.py": "refuses them in simulated programs",
     "callboard/web.py": "pages, health, gateway http",
     "callboard/support/after_fork.py": "takes copies of sockets over to close them",
     "callboard/dashboard/server.py": "dashboard, dashboard tls",

@@ -108,6 +108,7 @@ class WaitedFutures(Generic[F]):
         return self
 
     def _refuse_unawaited(self) -> None:
+        """Raise `WouldBlock` in a coroutine that has not awaited the result."""
         if self.waiting is not None:
             msg = "wait() here has to be awaited: done, not_done = await callboard.wait(…)"
             raise errors.WouldBlock(msg)
@@ -162,6 +163,7 @@ def wait(
 async def _await_until(
     over: Future[None], seconds: float | None, waited: Iterable[AnyFuture], record: Any
 ) -> None:
+    """Await the end of a wait, and remove its callbacks."""
     await _await_done(over, seconds)
     _forget(waited, record)
 
@@ -200,6 +202,7 @@ class Completed(Generic[F]):
         return Items(self._next)
 
     async def _next(self) -> F:
+        """Return the future that completes next."""
         if not self._left:
             raise StopAsyncIteration
         if not self._arrivals.done:
@@ -207,6 +210,7 @@ class Completed(Generic[F]):
         return self._take()
 
     def _seconds(self) -> float | None:
+        """Return the seconds left; None without a limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def _take(self) -> F:
@@ -282,6 +286,7 @@ class Answers(Generic[R]):
         return Items(self._next, self._cancel)
 
     async def _next(self) -> R:
+        """Return the next answer."""
         while self._fill():
             if self._window[0].is_done:
                 return self._next_answer()
@@ -319,6 +324,7 @@ class Answers(Generic[R]):
         return answers
 
     async def _all(self) -> list[R]:
+        """Return all answers as a list."""
         try:
             return [answer async for answer in self]
         finally:

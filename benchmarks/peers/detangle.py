@@ -15,12 +15,6 @@ def version() -> str:
     return environment.version("detangle")
 
 
-def echo(count: int, schedule: str) -> float:
-    """Measure echoes over its simulated network, in asyncio's order or at random."""
-    arguments = ("echo", str(count), schedule)
-    return printed_rate(environment.program("detangle_program.py", *arguments))
-
-
 def check(events: list[list[object]]) -> float:
     """Return the seconds that its verdict on a history of a register takes."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:

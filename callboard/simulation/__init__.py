@@ -1,5 +1,7 @@
 """Clusters for tests: simulated ones with virtual time and disks, and real processes."""
 
+from typing import NoReturn
+
 from callboard.commitlog.disk import Disk, DiskFile, RealDisk
 from callboard.simulation.cluster import Cluster
 from callboard.simulation.cluster_test import NotDeterministic, cluster_test
@@ -64,7 +66,6 @@ from callboard.simulation.models import (
 from callboard.simulation.mqtt.client import MqttClient, MqttOptions
 from callboard.simulation.not_simulated import NotSimulated
 from callboard.simulation.processes import NodeProcess, Processes
-from callboard.simulation.programs.host import HostEnded, SimulatedHost
 from callboard.simulation.runner import TimeStandsStill
 from callboard.simulation.runs.swarm import Swarm, swarm
 from callboard.simulation.schedules.schedule_test import explore, schedule_test
@@ -87,7 +88,6 @@ __all__ = [
     "FaultKind",
     "History",
     "HistoryViolation",
-    "HostEnded",
     "Lock",
     "MessageDoubled",
     "MessageLost",
@@ -112,7 +112,6 @@ __all__ = [
     "Register",
     "ModelDatabase",
     "SimulatedDisk",
-    "SimulatedHost",
     "Swarm",
     "TimeStandsStill",
     "always",
@@ -149,3 +148,15 @@ __all__ = [
     "sometimes",
     "swarm",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Refuse the names of simulated hosts, which release 0.2 no longer has."""
+    if name in ("HostEnded", "SimulatedHost"):
+        message = (
+            f"callboard.simulation.{name}: release 0.2 simulates nodes only, and no hosts that "
+            "run plain asyncio programs"
+        )
+        raise ImportError(message)
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)

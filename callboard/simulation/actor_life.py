@@ -1,6 +1,6 @@
 """Random numbers, sleeps and threads for the actors on one simulated node.
 
-`programs.substitutes` patches functions of the standard library. When actors of a simulated
+`patches` replaces functions of the standard library. When actors of a simulated
 node call these, the patches use this module: random numbers come from the seed of the run,
 sleeps pass in virtual time, and anything that needs a real thread or socket is refused.
 """
@@ -8,6 +8,7 @@ sleeps pass in virtual time, and anything that needs a real thread or socket is 
 import asyncio
 import random
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
@@ -63,7 +64,6 @@ class ActorLife:
     def __init__(
         self,
         name: str,
-        number: int,
         rng: random.Random,
         clocks: tuple[Clock, NodeClock],
     ) -> None:
@@ -71,7 +71,6 @@ class ActorLife:
 
         Args:
             name: name of the node.
-            number: index of the node.
             rng: random source of the node. Only its state is copied; drawing from it would
                 change the runs of existing seeds.
             clocks: the clocks of the simulation and of the node.
@@ -81,19 +80,8 @@ class ActorLife:
         #: Random source of the `random` functions and generators that actors use.
         self.drawn = random.Random(f"drawn {seeds.getrandbits(64)}")
         self.random = random.Random(f"made {seeds.getrandbits(64)}")
-        self.name, self.number = name, number
-        self.address = name
+        self.name = name
         self.simulation, self.node_clock = clocks
-        self.calls = 0
-
-    @property
-    def host(self) -> "ActorLife":
-        """The environment itself: a node is its own host."""
-        return self
-
-    def time(self) -> float:
-        """Return the node's monotonic time."""
-        return self.node_clock.time()
 
     def block(self, seconds: float) -> None:
         """Block the node, or a function of its executor, for some seconds."""
@@ -105,6 +93,16 @@ class ActorLife:
         """Raise `NotSimulated` with the unsupported call and an alternative."""
         message = f"node {self.name!r}: {what}; {instead}"
         raise NotSimulated(message)
+
+
+class _CurrentLife(threading.local):
+    """The environment of the node whose turn it is on a thread; None outside of turns."""
+
+    life: ActorLife | None = None
+
+
+#: The environment of the current thread.
+current: Final = _CurrentLife()
 
 
 class SimulatedLoop(RunnerLoop):

@@ -12,11 +12,11 @@ import gc
 import math
 import random
 import zlib
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn
 
 from callboard.kernel.actors import Actor
 from callboard.kernel.environment import NodeEnvironment
@@ -29,16 +29,10 @@ from callboard.simulation.databases.model_database import ModelDatabase
 from callboard.simulation.disk import SimulatedDisk
 from callboard.simulation.history import History
 from callboard.simulation.network import Direction, SimulatedNetwork
-from callboard.simulation.programs.host import SimulatedHost, World
-from callboard.simulation.programs.loop import HostLoop
-from callboard.simulation.programs.substitutes import dates, substitutes
+from callboard.simulation.not_simulated import NotSimulated
+from callboard.simulation.patches import patches
 from callboard.simulation.runner import STANDSTILL, SimulatedRunner, TimeStandsStill, runner_of
 from callboard.simulation.trace import EventTrace, describe
-
-#: A target of faults: a node, or a host that runs a plain asyncio program.
-Machine = Node | SimulatedHost
-
-MachineT = TypeVar("MachineT", Node, SimulatedHost, Machine)
 
 #: The port on which every simulated node listens.
 PORT: Final = 4222
@@ -49,12 +43,6 @@ COLLECT_EVERY: Final = 5_000
 
 #: Turns of all clusters after which a full garbage collection runs when a cluster closes.
 _COLLECT_ALL_EVERY: Final = 50_000
-
-#: Added to the numbers of hosts, so that hosts take their turns after nodes.
-HOST_NUMBERS: Final = 1_000_000
-
-#: Seconds from a host to itself.
-LOOPBACK_DELAY: Final = 0.00002
 
 _TOPOLOGIES: Final[dict[str, Callable[[int], list[tuple[int, int]]]]] = {
     "none": lambda count: [],
@@ -87,7 +75,7 @@ class Cluster:
         self.restarted: Callable[[Node], object] | None = None
         #: Called with each fault of a swarm or a list, its nodes, and whether it begins (True)
         #: or ends. For a killed node, the end is called with the restarted node.
-        self.on_fault: Callable[[Any, list[Machine], bool], object] | None = None
+        self.on_fault: Callable[[Any, list[Node], bool], object] | None = None
         #: Whether `__call__` is linking nodes; no fault begins until it has finished.
         self.is_linking = False
         #: The node for which `restarted` is running.
@@ -100,12 +88,11 @@ class Cluster:
         self.kept_steps: Collection[int] | None = None
         #: Number of steps that `steps` has planned so far.
         self.steps_had = 0
-        self._watch: Callable[[str, Machine | None], object] | None = None
-        self._turning: SimulatedRunner | HostLoop | None = None
+        self._watch: Callable[[str, Node | None], object] | None = None
+        self._turning: SimulatedRunner | None = None
         #: Nodes to run, each at most once, until their turn.
-        self._awake: list[SimulatedRunner | HostLoop] = []
-        self._made: list[Machine] = []
-        self._hosts: dict[Machine, str] = {}
+        self._awake: list[SimulatedRunner] = []
+        self._hosts: dict[Node, str] = {}
         self._options: dict[Node, dict[str, Any]] = {}
         self._disks: dict[str, SimulatedDisk] = {}
         self._databases: dict[str, ModelDatabase] = {}
@@ -114,7 +101,7 @@ class Cluster:
         self._turns = 0
         self._garbage = _Garbage()
         self._watching = ExitStack()
-        self._watching.enter_context(dates.installed())
+        self._watching.enter_context(patches.installed())
         self._token = waiting.set(self.wait)
 
     def __call__(
@@ -169,69 +156,24 @@ class Cluster:
         index = len(self.nodes)
         return self._make(name, f"10.0.{index >> 8}.{index & 255}", options)
 
-    def host(
-        self,
-        name: str,
-        main: Callable[..., Coroutine[Any, Any, Any]],
-        *args: Any,
-        respawn: float | None = None,
-        mortal: bool = True,
-    ) -> SimulatedHost:
-        """Create a host that runs a plain asyncio program: the coroutine `main(*args)`.
-
-        Other hosts connect to it by its name. The program uses virtual time and the simulated
-        network, and ends when `main` returns. An error of `main` is raised in the test.
-
-        Args:
-            name: name of the host.
-            main: a coroutine function, called again after a restart of the host.
-            args: arguments of `main`.
-            respawn: seconds after which a failed program restarts, as under a supervisor; its
-                errors are then not raised in the test.
-            mortal: whether planned and drawn faults may kill and crash the host.
+    def host(self, name: str, *_: object, **__: object) -> NoReturn:
+        """Refuse: a cluster no longer runs plain asyncio programs.
 
         Raises:
-            ValueError: the name is taken.
+            NotSimulated: always.
         """
-        if name in self.network.names:
-            msg = f"there is a host {name!r} already; choose another name"
-            raise ValueError(msg)
-        number = sum(isinstance(machine, SimulatedHost) for machine in self._made)
-        if not number:
-            self._watching.enter_context(substitutes.installed())
-        address = self.network.names[name] = f"10.1.{number >> 8}.{number & 255}"
-        self.network.way(address, address).delay = LOOPBACK_DELAY
-        wake, restart = self._awake.append, self.restart
-        host = SimulatedHost(
-            World(
-                self.clock, self.network, self.trace, self.random, wake, self.disk_of, restart
-            ),
-            *(name, main, args),
-            address=address,
-            number=HOST_NUMBERS + number,
-            respawn=respawn,
-            mortal=mortal,
+        msg = (
+            f"cluster.host({name!r}, …): release 0.2 simulates nodes only; run the program in "
+            "an actor, or replace it by an object in the test"
         )
-        self._made.append(host)
-        self._hosts[host] = address
-        return host
+        raise NotSimulated(msg)
 
-    def restart(self, node: MachineT) -> MachineT:
-        """Restart a killed or crashed machine with the same host, port and options.
+    def restart(self, node: Node) -> Node:
+        """Restart a killed or crashed node with the same host, port and options.
 
-        For a node, a new `Node` with a new id is created. It has no links, actors or names; the
-        test must recreate them. A host remains the same object and runs its program from the
-        beginning; it is killed first if it still runs.
+        The new `Node` has a new id, and no links, actors or names; the test must recreate them.
         """
         host = self._hosts[node]
-        if isinstance(node, SimulatedHost):
-            if self.is_running(node):
-                self.kill(node)
-            self._note("restart", node)
-            self.network.start_host(host)
-            node.start()
-            self.moment("start", node)
-            return node
         self._note("restart", node)
         self.network.start_host(host)
         clock = runner_of(self._node_of(host)).node_clock
@@ -246,21 +188,21 @@ class Cluster:
         self.moment("start", new)
         return new
 
-    def machines(self) -> list[Machine]:
-        """Return the latest node of each machine and all hosts, in the order of creation."""
-        return list({self._hosts[node]: node for node in self._made}.values())
+    def machines(self) -> list[Node]:
+        """Return the latest node of each machine, in the order of creation."""
+        return list({self._hosts[node]: node for node in self.nodes}.values())
 
     def _node_of(self, host: str) -> Node:
         """Return the latest node of a host."""
         return next(node for node in reversed(self.nodes) if self._hosts[node] == host)
 
-    def is_running(self, node: Machine) -> bool:
+    def is_running(self, node: Node) -> bool:
         """Return whether a machine is neither killed nor closed; a frozen one is running."""
-        return not _runner(node).closed
+        return not runner_of(node).closed
 
-    def is_paused(self, node: Machine) -> bool:
+    def is_paused(self, node: Node) -> bool:
         """Return whether a node is frozen."""
-        return _runner(node).is_paused
+        return runner_of(node).is_paused
 
     def _make(self, name: str, host: str, options: dict[str, Any]) -> Node:
         """Create a node with its runner, host and disk."""
@@ -280,7 +222,6 @@ class Cluster:
         self._watching.enter_context(node.subscribed(partial(self._happened, node.name)))
         node.listen(host, PORT, insecure=True)
         self.nodes.append(node)
-        self._made.append(node)
         self._hosts[node] = host
         if name:
             self.network.names.setdefault(name, host)
@@ -409,21 +350,21 @@ class Cluster:
 
     # --- moments that faults wait for ---
 
-    def watch(self, told: Callable[[str, Machine | None], object] | None) -> None:
+    def watch(self, told: Callable[[str, Node | None], object] | None) -> None:
         """Call a function at each moment that a fault may wait for; None for no function."""
         self._watch = told
         self.network.sending = None if told is None else self._sending
 
-    def moment(self, what: str, doer: Machine | None = None) -> None:
+    def moment(self, what: str, doer: Node | None = None) -> None:
         """Report a moment of `doer`, or of the node whose turn it is, to the watcher."""
         if self._watch is not None:
             if doer is None and self._turning is not None:
                 doer = self._of_runner(self._turning)
             self._watch(what, doer)
 
-    def _of_runner(self, runner: SimulatedRunner | HostLoop) -> Machine | None:
+    def _of_runner(self, runner: SimulatedRunner) -> Node | None:
         """Return the machine that a runner or loop belongs to."""
-        return next((machine for machine in self._made if _runner(machine) is runner), None)
+        return next((node for node in self.nodes if runner_of(node) is runner), None)
 
     def _sending(self, host: str) -> None:
         """Report that the node whose turn it is sends bytes."""
@@ -451,7 +392,7 @@ class Cluster:
             self.calmed()
         self.heal()
 
-    def partition(self, one: Machine, other: Machine, *, both: bool = True) -> None:
+    def partition(self, one: Node, other: Node, *, both: bool = True) -> None:
         """Block all traffic between two nodes, or with `both=False` from `one` to `other`."""
         self._note("partition" if both else "one-way partition", one, other)
         self.network.cut(self._hosts[one], self._hosts[other], both=both)
@@ -461,17 +402,17 @@ class Cluster:
         self._note("heal")
         self.network.heal()
 
-    def mend(self, one: Machine, other: Machine) -> None:
+    def mend(self, one: Node, other: Node) -> None:
         """Remove the partition between two nodes; other partitions remain."""
         self._note("mend", one, other)
         self.network.mend(self._hosts[one], self._hosts[other])
 
-    def cut(self, one: Machine, other: Machine) -> None:
+    def cut(self, one: Node, other: Node) -> None:
         """Break the connections between two nodes, as a restarting router does."""
         self._note("cut", one, other)
         self.network.reset(self._hosts[one], self._hosts[other])
 
-    def delay(self, one: Machine, other: Machine, seconds: float) -> None:
+    def delay(self, one: Node, other: Node, seconds: float) -> None:
         """Set the latency between two nodes."""
         self._note("delay", one, other, seconds)
         for way in self._ways(one, other):
@@ -491,13 +432,13 @@ class Cluster:
         self._note("jitter", seconds)
         self.network.jitter = seconds
 
-    def bandwidth(self, one: Machine, other: Machine, bytes_per_second: float) -> None:
+    def bandwidth(self, one: Node, other: Node, bytes_per_second: float) -> None:
         """Limit the bytes per second between two nodes, in each direction; 0 is no limit."""
         self._note("bandwidth", one, other, bytes_per_second)
         for way in self._ways(one, other):
             way.bytes_per_second = bytes_per_second
 
-    def loss(self, one: Machine, other: Machine, part: float) -> None:
+    def loss(self, one: Node, other: Node, part: float) -> None:
         """Lose a fraction (0 to 1) of the packets between two nodes.
 
         As with TCP, streams lose nothing: a lost packet is retransmitted after 0.2 s or more,
@@ -510,7 +451,7 @@ class Cluster:
         for way in self._ways(one, other):
             way.loss = part
 
-    def doubling(self, one: Machine, other: Machine, part: float) -> None:
+    def doubling(self, one: Node, other: Node, part: float) -> None:
         """Break the connection after a fraction (0 to 1) of the deliveries between two nodes.
 
         The bytes arrive, but the sender cannot know. If it sends them again, as at-least-once
@@ -523,14 +464,14 @@ class Cluster:
         for way in self._ways(one, other):
             way.doubling = part
 
-    def _ways(self, one: Machine, other: Machine) -> list[Direction]:
+    def _ways(self, one: Node, other: Node) -> list[Direction]:
         """Return both directions between two machines."""
         first, second = self._hosts[one], self._hosts[other]
         return [self.network.way(first, second), self.network.way(second, first)]
 
     # --- faults of nodes ---
 
-    def disk(self, node: Machine) -> SimulatedDisk:
+    def disk(self, node: Node) -> SimulatedDisk:
         """Return the disk of a machine; it survives restarts of the node."""
         return self.disk_of(self._hosts[node])
 
@@ -545,10 +486,8 @@ class Cluster:
 
     def _wait_for_disk(self, host: str, seconds: float) -> None:
         """Block the node of a host until its disk has finished."""
-        latest = next(
-            machine for machine in reversed(self._made) if self._hosts[machine] == host
-        )
-        self.network.busy[host] = _runner(latest).wait_for_disk(seconds)
+        latest = next(node for node in reversed(self.nodes) if self._hosts[node] == host)
+        self.network.busy[host] = runner_of(latest).wait_for_disk(seconds)
 
     def database(self, url: str) -> ModelDatabase:
         """Return the model database of a URL; it is shared by all nodes with this state."""
@@ -561,28 +500,28 @@ class Cluster:
         """Return the model databases used so far."""
         return list(self._databases.values())
 
-    def pause(self, node: Machine) -> None:
+    def pause(self, node: Node) -> None:
         """Freeze a node like SIGSTOP: connections stay open, but nothing is read or sent."""
         self._note("pause", node)
-        _runner(node).is_paused = True
+        runner_of(node).is_paused = True
         self.network.freeze(self._hosts[node])
 
-    def resume(self, node: Machine) -> None:
+    def resume(self, node: Node) -> None:
         """Resume a frozen node."""
         self._note("resume", node)
         self.network.thaw(self._hosts[node])
-        _runner(node).resume()
+        runner_of(node).resume()
 
-    def clock_rate(self, node: Machine, rate: float) -> None:
+    def clock_rate(self, node: Node, rate: float) -> None:
         """Set how many seconds pass on a node per simulated second; 1.05 is 5 % fast.
 
         Raises:
             ValueError: the rate is not a positive number.
         """
         self._note("clock rate", node, rate)
-        _runner(node).set_rate(rate)
+        runner_of(node).set_rate(rate)
 
-    def clock_step(self, node: Machine, seconds: float) -> None:
+    def clock_step(self, node: Node, seconds: float) -> None:
         """Set a node's wall clock ahead of the correct time, or back if `seconds` is negative.
 
         On the node, `time.time` jumps; `time.monotonic` and timers do not. A restarted node
@@ -595,15 +534,15 @@ class Cluster:
             msg = f"clock_step takes a finite number of seconds, not {seconds!r}"
             raise ValueError(msg)
         self._note("clock step", node, seconds)
-        _runner(node).node_clock.step = seconds
+        runner_of(node).node_clock.step = seconds
 
-    def kill(self, node: Machine) -> None:
+    def kill(self, node: Node) -> None:
         """Kill a node like SIGKILL: its connections close, and nothing else is sent."""
         self._note("kill", node)
-        self._end(node, "it was killed")
+        runner_of(node).die()
         self.network.kill_host(self._hosts[node])
 
-    def crash(self, node: Machine) -> None:
+    def crash(self, node: Node) -> None:
         """End a node like a power failure: its peers receive nothing, not even a close.
 
         Its disk keeps everything that was synced and a random part of the rest.
@@ -611,35 +550,21 @@ class Cluster:
         self._note("crash", node)
         self.network.silence_host(self._hosts[node])
         self.disk(node).crash()
-        if isinstance(node, Node):
-            runner_of(node).has_crashed = True
-        self._end(node, "it crashed")
-
-    @staticmethod
-    def _end(machine: Machine, reason: str) -> None:
-        """End a machine; it takes no further turns."""
-        if isinstance(machine, SimulatedHost):
-            machine.ended(reason)
-        else:
-            runner_of(machine).die()
+        runner_of(node).has_crashed = True
+        runner_of(node).die()
 
     def _note(self, fault: str, *parts: object) -> None:
         """Record a fault in the trace."""
-        texts = [
-            part.name if isinstance(part, Node | SimulatedHost) else part for part in parts
-        ]
+        texts = [part.name if isinstance(part, Node) else part for part in parts]
         self.trace.note(self.now, "test", fault, *texts)
 
     # --- the end ---
 
     def close(self) -> None:
         """Close all running nodes; this is not recorded in the trace."""
-        for machine in self._made:
-            if isinstance(machine, SimulatedHost):
-                machine.close()
         self._watching.close()
         for node in self.nodes:
-            if not _runner(node).closed:  # killed nodes count as closed
+            if not runner_of(node).closed:  # killed nodes count as closed
                 node.close()
         waiting.reset(self._token)
         self._garbage.close(self._turns)
@@ -687,11 +612,6 @@ def _all_know(waiting: list[tuple[Node, int]]) -> bool:
     while waiting and len(waiting[-1][0].nodes()) >= waiting[-1][1]:
         waiting.pop()
     return not waiting
-
-
-def _runner(machine: Machine) -> SimulatedRunner | HostLoop:
-    """Return the runner of a node or the loop of a host."""
-    return machine.loop if isinstance(machine, SimulatedHost) else runner_of(machine)
 
 
 class _Garbage:

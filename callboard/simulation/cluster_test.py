@@ -25,7 +25,6 @@ from callboard.kernel.errors import CallboardError
 from callboard.simulation.cluster import Cluster
 from callboard.simulation.current_run import marking, warn_of_missed
 from callboard.simulation.faults import Fault, FaultInjector, Struck, at_its_time, resolved
-from callboard.simulation.programs.host import SimulatedHost
 from callboard.simulation.runs import environment
 from callboard.simulation.runs.logs import unlogged
 from callboard.simulation.runs.scenario import (
@@ -37,7 +36,6 @@ from callboard.simulation.runs.scenario import (
     whole_numbers,
 )
 from callboard.simulation.runs.shrinking import shrink
-from callboard.simulation.runs.suspects import watched
 from callboard.simulation.runs.swarm import ActivityProfile, MomentRecorder, Swarm
 from callboard.simulation.runs.tries import Tries, processors
 from callboard.simulation.trace import first_difference
@@ -62,7 +60,10 @@ _BUSY_LONGER: Final = 2.0
 KEPT: Final = Path(".callboard") / "seeds"
 
 
-_DEPENDS: Final = "something depends on more than the seed"
+_DEPENDS: Final = (
+    "something depends on more than the seed: on random numbers or the time in the test "
+    "itself, the order of a set, an id(), or global state of an earlier run"
+)
 
 
 class NotDeterministic(CallboardError, AssertionError):
@@ -105,14 +106,8 @@ class ClusterTest:
         if self._rhythm is None and isinstance(self.faults, Swarm):
             run = self.live(0, [], arguments, listens=True)
             assert run.cluster is not None
-            machines = run.cluster.machines()
-            mortal = tuple(
-                place
-                for place, machine in enumerate(machines)
-                if not isinstance(machine, SimulatedHost) or machine.mortal
-            )
             times = run.times if run.error is None else {}
-            self._rhythm = ActivityProfile.of(times, len(machines), mortal)
+            self._rhythm = ActivityProfile.of(times, len(run.cluster.machines()))
 
     def live(
         self,
@@ -171,10 +166,7 @@ class ClusterTest:
             self.found_at = time.monotonic()
             repeated = self.live(failed, self.faults_of(failed), arguments)
             if repeated.error is None:
-                message = (
-                    f"seed {failed} failed, but passed when it was repeated: {_DEPENDS}\n"
-                    f"{self.suspects(failed, arguments)}"
-                )
+                message = f"seed {failed} failed, but passed when it was repeated: {_DEPENDS}"
                 raise NotDeterministic(message)
             if isinstance(self.seeds, int):  # a list of seeds stays as it is
                 _save_seed(root, name, failed)
@@ -189,7 +181,7 @@ class ClusterTest:
         run = self.live(seed, self.faults_of(seed), arguments)
         return self._small(run, arguments) if run.error is not None and shrinks else run
 
-    def compare(self, run: "TestRun", again: "TestRun", arguments: dict[str, Any]) -> None:
+    def compare(self, run: "TestRun", again: "TestRun") -> None:
         """Raise `NotDeterministic` unless two runs of a seed had the same events."""
         assert run.cluster is not None
         assert again.cluster is not None
@@ -198,17 +190,9 @@ class ClusterTest:
             number, old, new = difference
             message = (
                 f"two runs of seed {run.seed} differ at event {number + 1:,}: {_DEPENDS}\n"
-                f"  it was: {old}\n  it is:  {new}\n{self.suspects(run.seed, arguments)}"
+                f"  it was: {old}\n  it is:  {new}"
             )
             raise NotDeterministic(message)
-
-    def suspects(self, seed: int, arguments: dict[str, Any]) -> str:
-        """Run a seed again, and return likely reasons why its runs differ."""
-        with watched() as calls:
-            self.live(seed, self.faults_of(seed), arguments)
-        if calls:
-            return "  likely: " + ", ".join(calls[:5])
-        return "  likely: the order of a set, an id(), or global state of an earlier run"
 
     def _small(self, run: "TestRun", arguments: dict[str, Any]) -> "TestRun":
         """Shrink a failed run within the time limit; return it."""
@@ -514,5 +498,5 @@ def _live_all(
         if run.error is not None:
             return seed
         if test.twice:
-            test.compare(run, test.live(seed, faults, arguments), arguments)
+            test.compare(run, test.live(seed, faults, arguments))
     return None

@@ -23,10 +23,9 @@ from typing import Any, Final
 
 from callboard.kernel.errors import CallboardError
 from callboard.node import Node
-from callboard.simulation.cluster import Cluster, Machine
+from callboard.simulation.cluster import Cluster
 from callboard.simulation.databases.model_database import LATENCY
 from callboard.simulation.network import DELAY
-from callboard.simulation.programs.host import SimulatedHost
 from callboard.simulation.runner import runner_of
 from callboard.support.dataclass import dataclass
 
@@ -231,11 +230,11 @@ class FaultKind:
         kind._shortest, kind._longest = shortest, longest  # noqa: SLF001 - its own class
         return kind
 
-    def begin(self, cluster: Cluster, nodes: Sequence[Machine], amount: float) -> None:
+    def begin(self, cluster: Cluster, nodes: Sequence[Node], amount: float) -> None:
         """Apply a fault of this kind."""
         self._begin(cluster, *nodes, *((amount,) if self.unit else ()))
 
-    def end(self, cluster: Cluster, nodes: Sequence[Machine]) -> None:
+    def end(self, cluster: Cluster, nodes: Sequence[Node]) -> None:
         """Undo a fault of this kind."""
         self._end(cluster, *nodes)
 
@@ -267,80 +266,56 @@ def between(rng: random.Random, least: float, most: float) -> float:
     return float(least * (most / least) ** rng.random())
 
 
-def _one_way(cluster: Cluster, source: Machine, target: Machine) -> None:
+def _one_way(cluster: Cluster, source: Node, target: Node) -> None:
     """Block traffic from one machine to the other."""
     cluster.partition(source, target, both=False)
 
 
-def _isolate(cluster: Cluster, node: Machine) -> None:
+def _isolate(cluster: Cluster, node: Node) -> None:
     """Block traffic between a machine and all others."""
     for other in cluster.machines():
         if other.address != node.address:
             cluster.partition(node, other)
 
 
-def _colleagues(cluster: Cluster, node: Machine) -> list[Machine]:
-    """Return the other machines that faults may kill; these exclude the clients of a test."""
-    return [
-        other
-        for other in cluster.machines()
-        if other.address != node.address
-        and (not isinstance(other, SimulatedHost) or other.mortal)
-    ]
-
-
-def _split(cluster: Cluster, node: Machine) -> None:
-    """Block traffic between a machine and the others that faults may kill."""
-    for other in _colleagues(cluster, node):
-        cluster.partition(node, other)
-
-
-def _unite(cluster: Cluster, node: Machine) -> None:
-    """Undo `_split`."""
-    for other in _colleagues(cluster, node):
-        cluster.mend(node, other)
-
-
-def _rejoin(cluster: Cluster, node: Machine) -> None:
+def _rejoin(cluster: Cluster, node: Node) -> None:
     """Undo `_isolate`."""
     for other in cluster.machines():
         if other.address != node.address:
             cluster.mend(node, other)
 
 
-def _fill(cluster: Cluster, node: Machine) -> None:
+def _fill(cluster: Cluster, node: Node) -> None:
     """Limit a disk to the space that is in use."""
     disk = cluster.disk(node)
     disk.faults.capacity = disk.used
 
 
-def _empty(cluster: Cluster, node: Machine) -> None:
+def _empty(cluster: Cluster, node: Node) -> None:
     """Remove the limit of a disk."""
     cluster.disk(node).faults.capacity = None
 
 
-def _fail_fsync(cluster: Cluster, node: Machine, part: float) -> None:
+def _fail_fsync(cluster: Cluster, node: Node, part: float) -> None:
     """Make a fraction of fsync calls fail."""
     cluster.disk(node).faults.fsync_errors = part
 
 
-def _slow(cluster: Cluster, node: Machine, seconds: float) -> None:
+def _slow(cluster: Cluster, node: Node, seconds: float) -> None:
     """Set the latency of a disk."""
     cluster.disk(node).faults.latency = seconds
 
 
-def _cut_off(cluster: Cluster, node: Machine) -> None:
+def _cut_off(cluster: Cluster, node: Node) -> None:
     """Block traffic between a node and all databases."""
-    if isinstance(node, Node):
-        for database in cluster.databases():
-            database.cut(runner_of(node))
+    for database in cluster.databases():
+        database.cut(runner_of(node))
 
 
-def _bring_back(cluster: Cluster, node: Machine) -> None:
+def _bring_back(cluster: Cluster, node: Node) -> None:
     """Undo `_cut_off`."""
-    if isinstance(node, Node):
-        for database in cluster.databases():
-            database.mend(runner_of(node))
+    for database in cluster.databases():
+        database.mend(runner_of(node))
 
 
 def _stop_databases(cluster: Cluster) -> None:
@@ -379,8 +354,8 @@ partition: Final = FaultKind("partition", 2, Cluster.partition, Cluster.mend, of
 one_way: Final = FaultKind("one_way", 2, _one_way, Cluster.mend)
 #: Traffic between a machine and all others is blocked.
 isolate: Final = FaultKind("isolate", 1, _isolate, _rejoin, often=1.5)
-#: Traffic between a machine and others that faults may kill is blocked; clients still reach it.
-split: Final = FaultKind("split", 1, _split, _unite, often=0.7)
+#: Another name of `isolate`; a swarm draws it as well, so seeds keep their faults.
+split: Final = FaultKind("split", 1, _isolate, _rejoin, often=0.7)
 #: The connections between two machines break.
 cut: Final = FaultKind("cut", 2, Cluster.cut, _nothing)
 #: Bytes between two machines arrive after `seconds`.
@@ -475,7 +450,7 @@ class FaultInjector:
         self._cluster = cluster
         self._active: list[tuple[Fault, list[int]]] = []
         #: Killed and crashed nodes that will restart, with the fault that ended them.
-        self._gone: dict[Machine, Fault] = {}
+        self._gone: dict[Node, Fault] = {}
         #: Faults that wait for an event, and the number of events still to skip.
         self._armed: list[tuple[Fault, int]] = []
         #: Actual starts of faults that had waited for an event.
@@ -494,8 +469,6 @@ class FaultInjector:
         for node in list(self._gone):
             self._restart(node)
         for node in self._cluster.machines():
-            if isinstance(node, SimulatedHost):  # its program may have finished normally
-                continue
             if self._cluster.restarted is not None and not self._cluster.is_running(node):
                 self._cluster.restart(node)
 
@@ -509,7 +482,7 @@ class FaultInjector:
         self._armed = armed
         self._cluster.watch(self._happened if armed else None)
 
-    def _happened(self, moment: str, doer: Machine | None) -> None:
+    def _happened(self, moment: str, doer: Node | None) -> None:
         """Start the faults that waited for this event."""
         if self._strikes or self._cluster.is_linking:
             return
@@ -563,22 +536,20 @@ class FaultInjector:
             self._cluster.clock.plan(fault.lasts, self._end, fault, places)
         self._notify(fault, nodes, begins=True)
 
-    def _notify(self, fault: Fault, nodes: list[Machine], *, begins: bool) -> None:
+    def _notify(self, fault: Fault, nodes: list[Node], *, begins: bool) -> None:
         """Call `on_fault` of the cluster, if the test has set it."""
         if self._cluster.on_fault is not None:
             self._cluster.on_fault(fault, nodes, begins)
 
-    def _end_node(self, fault: Fault, node: Machine) -> None:
+    def _end_node(self, fault: Fault, node: Node) -> None:
         """Kill or crash a node and schedule its restart.
 
         Nodes that cannot restart are ended too, but the last running one is spared.
         """
         cluster = self._cluster
         running = [machine for machine in cluster.machines() if cluster.is_running(machine)]
-        starts_again = isinstance(node, SimulatedHost) or cluster.restarted is not None
+        starts_again = cluster.restarted is not None
         if node not in running or (not starts_again and len(running) < 2):
-            return
-        if isinstance(node, SimulatedHost) and not node.mortal:
             return
         fault.kind.begin(cluster, (node,), 0.0)
         self._notify(fault, [node], begins=True)
@@ -586,7 +557,7 @@ class FaultInjector:
             self._gone[node] = fault
             cluster.clock.plan(fault.lasts, self._restart, node)
 
-    def _restart(self, node: Machine) -> None:
+    def _restart(self, node: Node) -> None:
         """Restart a node, unless it was restarted already."""
         fault = self._gone.pop(node, None)
         if fault is None:
@@ -598,7 +569,7 @@ class FaultInjector:
         if is_up:
             self._notify(fault, latest, begins=False)
 
-    def _try_restart(self, fault: Fault, node: Machine) -> bool:
+    def _try_restart(self, fault: Fault, node: Node) -> bool:
         """Restart a node and return whether it is up.
 
         If another fault ends it during its start, the start failed. If its own disk makes the
@@ -635,7 +606,7 @@ class FaultInjector:
         self._notify(fault, nodes, begins=False)
 
 
-def _concerns(fault: Fault, doer: Machine | None, machines: list[Machine]) -> bool:
+def _concerns(fault: Fault, doer: Node | None, machines: list[Node]) -> bool:
     """Return whether a fault waits for events of this machine, or of no machine."""
     first = fault.machines[:1]
     if first == (DOER,):

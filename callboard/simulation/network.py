@@ -138,15 +138,6 @@ class SimulatedSocket:
         self.is_closed = True
         self.peer = None
 
-    def held(self) -> None:
-        """Called when sent bytes are held at a cut way; does nothing here."""
-
-    def datagram(self, data: bytes, source: Address) -> None:
-        """Receive a datagram; dropped here."""
-
-    def unreachable(self) -> None:
-        """Called when a datagram sent from here has no receiver; does nothing here."""
-
     # --- called by the selector ---
 
     @property
@@ -169,12 +160,9 @@ class SimulatedListener:
 
     is_writable: Final = False
 
-    def __init__(
-        self, network: "SimulatedNetwork", address: Address, *, is_local: bool = False
-    ) -> None:
-        """Bind to an address; with `is_local` only its own host can connect."""
+    def __init__(self, network: "SimulatedNetwork", address: Address) -> None:
+        """Bind to an address."""
         self.host, self.port = self.address = address
-        self.is_local = is_local
         self.is_closed = False
         #: Called when a connection waits to be accepted.
         self.touched: Callable[[], None] = _nobody_waits
@@ -203,10 +191,6 @@ class SimulatedListener:
         """Stop listening; further connections are refused."""
         self.is_closed = True
         self._network.listeners.pop(self.address, None)
-
-    def accepting(self) -> SimulatedSocket:
-        """Create this side's socket of a new connection."""
-        return SimulatedSocket(self._network, self.host)
 
     def offer(self, sock: SimulatedSocket) -> None:
         """Queue a connection for `accept`."""
@@ -330,8 +314,6 @@ class SimulatedNetwork:
         self._clock = clock
         self._random = rng
         self._trace = trace
-        #: Sockets that receive datagrams, by address.
-        self.datagram_sockets: dict[Address, SimulatedSocket] = {}
         #: Addresses of hosts by name.
         self.names: dict[str, str] = {}
         #: Maximum random extra delay of each packet between hosts, in seconds.
@@ -357,29 +339,22 @@ class SimulatedNetwork:
 
     def bind(self, host: str, port: int) -> SimulatedListener:
         """Return a bound socket; port 0 picks a free port."""
-        port = port or self.free_port()
+        if not port:
+            self._ports += 1
+            port = self._ports
         if (host, port) in self.listeners:
             raise OSError(errno.EADDRINUSE, "address already in use")
         return SimulatedListener(self, (host, port))
 
-    def free_port(self) -> int:
-        """Return an unused port."""
-        self._ports += 1
-        return self._ports
-
     def connect(self, host: str, address: Address) -> SimulatedSocket:
         """Start connecting; the socket becomes writable when the attempt has ended."""
         sock = SimulatedSocket(self, host)
-        self.dial(sock, address)
-        return sock
-
-    def dial(self, sock: SimulatedSocket, address: Address) -> None:
-        """Start connecting a socket."""
         sock.remote = address
         sock.is_connecting = True
         self._sockets[sock] = None
         self._trace.note(self._clock.now, sock.host, "connects to", address[0])
         self._travel(sock, sock.host, address[0], 0, (self._connection_arrives, (sock,)))
+        return sock
 
     def carry(self, sock: SimulatedSocket, data: bytes) -> None:
         """Send bytes of a socket to its peer; empty bytes are the end of the stream."""
@@ -409,36 +384,6 @@ class SimulatedNetwork:
         """Remove a socket that its owner has closed."""
         self._sockets.pop(sock, None)
 
-    def refuse(self, sock: SimulatedSocket, peer: SimulatedSocket) -> None:
-        """Answer bytes for a closed socket with a reset, as TCP does."""
-        self._trace.note(self._clock.now, sock.host, "resets", sock.remote[0])
-        self._travel(sock, sock.host, sock.remote[0], 0, (peer.reset, ()))
-
-    def datagram(self, sock: SimulatedSocket, to: Address, data: bytes) -> None:
-        """Send a datagram; it may be lost, or overtake others."""
-        host = sock.host
-        self._trace.note(self._clock.now, host, "sends to", to[0], len(data), zlib.crc32(data))
-        way = self.way(host, to[0])
-        is_lost = bool(way.loss) and self._random.random() < way.loss
-        if not (way.is_cut or is_lost):
-            delay = way.delay * (1.0 + JITTER * self._random.random())
-            if self.jitter and host != to[0]:
-                delay += self.jitter * self._random.random()
-            if way.bytes_per_second:
-                way.free_at = (
-                    max(way.free_at, self._clock.now) + len(data) / way.bytes_per_second
-                )
-                delay += way.free_at - self._clock.now
-            self._clock.plan(delay, self._datagram_arrives, sock, to, data)
-
-    def _datagram_arrives(self, sock: SimulatedSocket, to: Address, data: bytes) -> None:
-        """Deliver a datagram; without a receiver, report that to the sender."""
-        receiver = self.datagram_sockets.get(to)
-        if receiver is not None:
-            receiver.datagram(data, (sock.host, sock.port))
-        elif to[0] not in self._silent:
-            sock.unreachable()
-
     # --- transmission ---
 
     @property
@@ -454,7 +399,6 @@ class SimulatedNetwork:
         way = self._ways[source, target]
         if way.is_cut:
             self._held.append((sock, source, target, size, arrival))
-            sock.held()
             return
         now = self._clock.now
         if self.busy:
@@ -502,11 +446,11 @@ class SimulatedNetwork:
         if sock.is_closed or sock.remote[0] in self._silent:
             return
         listener, host, to = self.listeners.get(sock.remote), sock.host, sock.remote[0]
-        if listener is None or (listener.is_local and host != to):
+        if listener is None:
             arrival: _Arrival = (sock.connected, (None, errno.ECONNREFUSED))
             self._travel(sock, to, host, 0, arrival)
             return
-        accepted = listener.accepting()
+        accepted = SimulatedSocket(self, listener.host)
         accepted.remote = (host, sock.port)
         accepted.peer = sock
         self._sockets[accepted] = None
@@ -528,10 +472,6 @@ class SimulatedNetwork:
         packets, self._held = self._held, []
         for waiting in packets:
             self._travel(*waiting)
-
-    def is_held(self, sock: SimulatedSocket) -> bool:
-        """Return whether bytes of a socket are held at a cut way."""
-        return any(waiting[0] is sock for waiting in self._held)
 
     def mend(self, one: str, other: str) -> None:
         """Remove the cuts between two hosts, and send what was held between them."""
@@ -580,9 +520,8 @@ class SimulatedNetwork:
         """Close the listeners of a host, and forget that it was frozen or blocked."""
         self.busy.pop(host, None)
         self._frozen.pop(host, None)
-        for sockets in (self.listeners, self.datagram_sockets):
-            for address in [address for address in sockets if address[0] == host]:
-                del sockets[address]
+        for address in [address for address in self.listeners if address[0] == host]:
+            del self.listeners[address]
 
 
 #: The callback of an arrival, and its arguments.

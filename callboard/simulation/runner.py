@@ -5,20 +5,15 @@ import math
 import random
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from callboard.kernel.environment import TurnwiseRunner, current_task_cleared
 from callboard.kernel.errors import CallboardError, NodeClosed
 from callboard.node import Node
-from callboard.simulation.actor_life import ActorLife, SimulatedLoop
+from callboard.simulation.actor_life import ActorLife, SimulatedLoop, current
 from callboard.simulation.clock import Clock, CurrentClock, NodeClock
 from callboard.simulation.databases.model_database import ModelDatabase
 from callboard.simulation.network import SimulatedSelector
-from callboard.simulation.programs.current_program import here
-
-if TYPE_CHECKING:
-    pass
-
 
 # Bound here because each turn calls them.
 _get_running_loop: Final = asyncio._get_running_loop
@@ -73,7 +68,7 @@ class SimulatedRunner(TurnwiseRunner):
         #: Called when the node is killed or crashes.
         self.on_death: list[Callable[[], None]] = []
         self._sockets = SimulatedSelector(self.plan_turn)
-        self._life = ActorLife(name, number, rng, (clock, self.node_clock))
+        self._life = ActorLife(name, rng, (clock, self.node_clock))
         super().__init__(name, selector=self._sockets, clock=self.node_clock.time, rng=rng)
 
     def make_loop(self) -> SimulatedLoop:
@@ -90,7 +85,7 @@ class SimulatedRunner(TurnwiseRunner):
         _set_running_loop(self.loop)
         self._stepping = True
         outer_clock, CurrentClock.clock = CurrentClock.clock, node_clock
-        outer_life, here.actors = here.actors, self._life
+        outer_life, current.life = current.life, self._life
         try:
             limit = self.turns + STANDSTILL
             while self._step() and self._may_go_on():
@@ -101,7 +96,7 @@ class SimulatedRunner(TurnwiseRunner):
                     )
                     raise TimeStandsStill(msg)
         finally:
-            CurrentClock.clock, here.actors = outer_clock, outer_life
+            CurrentClock.clock, current.life = outer_clock, outer_life
             self._stepping = False
             current_task_cleared(
                 self.loop, None

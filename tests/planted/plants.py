@@ -11,11 +11,9 @@ from callboard.simulation import (
     NotLinearizable,
     OutOfOrder,
 )
-from tests.planted import programs, raft, raft_program, services, transfers
+from tests.planted import raft, services, transfers
 from tests.planted.plant import Plant
-from tests.planted.programs import Cache, Hand, Jobs, Ledger, Origin, Payer
 from tests.planted.raft import Member
-from tests.planted.raft_program import Peer
 from tests.planted.services import Bank, Candidate, Feed, Guard, Tally, Teller
 from tests.planted.transfers import Account, Clerk
 
@@ -184,80 +182,6 @@ PLANTS: Final = (
         NotLinearizable,
     ),
     Plant(
-        "forgotten fsync in a program",
-        programs.payments,
-        Ledger,
-        "pay",
-        "os.fsync(self.file.fileno())",
-        "pass",
-        NotLinearizable,
-    ),
-    Plant(
-        "a snapshot renamed before it is synced",
-        programs.payments,
-        Ledger,
-        "compact",
-        "os.fsync(file.fileno())",
-        "pass",
-        NotLinearizable,
-    ),
-    Plant(
-        "a file emptied before a rename is synced",
-        programs.payments,
-        Ledger,
-        "compact",
-        'os.rename(f"{SNAPSHOT}.new", SNAPSHOT)\n    sync_folder()',
-        'os.rename(f"{SNAPSHOT}.new", SNAPSHOT)',
-        NotLinearizable,
-    ),
-    Plant(
-        "said again under another name",
-        programs.payments,
-        Payer,
-        "ask",
-        'f"{request}\\n"',
-        "f\"{request.replace(' 1', f'.{time.time()} 1')}\\n\"",
-        NotLinearizable,
-    ),
-    Plant(
-        "a job acknowledged before it is done",
-        programs.queue,
-        Hand,
-        "work",
-        'await self.do(job)\n            writer.write(f"{job}\\n".encode())\n'
-        "            await reader.readline()",
-        'writer.write(f"{job}\\n".encode())\n'
-        "            await reader.readline()\n            await self.do(job)",
-        MessageLost,
-    ),
-    Plant(
-        "a job of a lost worker",
-        programs.queue,
-        Jobs,
-        "serve",
-        "if mine is not None:",
-        "if False:",
-        MessageLost,
-    ),
-    Plant(
-        "a cache that connects again and asks nothing",
-        programs.cache,
-        Origin,
-        "serve",
-        "self.tell(writer)\n",
-        "pass\n",
-        AlwaysBroken,
-    ),
-    Plant(
-        "an age by the date",
-        programs.cache,
-        Cache,
-        "clock",
-        "asyncio.get_running_loop().time()",
-        "time.time()",
-        AlwaysBroken,
-    ),
-    Plant(
         "half a transfer after a restart",
         transfers.scenario,
         Clerk,
@@ -292,24 +216,5 @@ PLANTS: Final = (
         "{**self.inflight, **self.resend}",
         "{**self.resend}",
         MessageLost,
-    ),
-    Plant(
-        "forgotten fsync of the log of a program",
-        raft_program.scenario,
-        Peer,
-        "save_log",
-        "self.sync()",
-        "self.file.flush()",
-        NotLinearizable,
-    ),
-    Plant(
-        "read at a leader of old",
-        raft_program.scenario,
-        Peer,
-        "on_do",
-        "self.log.append(",
-        "if asked['value'] == 'read':\n"
-        "        return {'ok': True, 'value': self.value(self.commit)}\n    self.log.append(",
-        NotLinearizable,
     ),
 )

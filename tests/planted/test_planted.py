@@ -26,8 +26,6 @@ SOON = (
     "lost will",
     "unbounded retry",
     "missed monitor",
-    "said again under another name",
-    "a snapshot renamed before it is synced",
     "half a transfer after a restart",
 )
 

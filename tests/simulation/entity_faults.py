@@ -24,7 +24,6 @@ from callboard.simulation import (
     slow_database,
     swarm,
 )
-from callboard.simulation.cluster import Machine
 from callboard.simulation.databases.model_database import ModelDatabase
 from callboard.simulation.faults import FaultKind, clock_rate
 from callboard.simulation.runner import runner_of
@@ -40,30 +39,30 @@ def _stall(databases: Iterable[ModelDatabase], part: float) -> None:
 
 
 #: Nodes that are islands just now.
-_ALONE: Final[set[Machine]] = set()
+_ALONE: Final[set[Node]] = set()
 
 
-def _leave_alone(cluster: Cluster, node: Machine) -> None:
+def _leave_alone(cluster: Cluster, node: Node) -> None:
     """Let nothing pass between a machine and others, and later none to databases either."""
     _ALONE.add(node)
     isolate.begin(cluster, (node,), 0.0)
     cluster.clock.plan(VOTED_OUT_AFTER, _cut_database, cluster, node)
 
 
-def _cut_database(cluster: Cluster, node: Machine) -> None:
+def _cut_database(cluster: Cluster, node: Node) -> None:
     """Let an island not hear from the database that it is replaced."""
     if isinstance(node, Node) and node in _ALONE and cluster.is_running(node):
         for database in cluster.databases():
             database.cut(runner_of(node))
 
 
-def _strand(cluster: Cluster, node: Machine) -> None:
+def _strand(cluster: Cluster, node: Node) -> None:
     """Let nothing pass between a machine and others, nor between it and databases."""
     _leave_alone(cluster, node)
     _cut_database(cluster, node)
 
 
-def _reunite(cluster: Cluster, node: Machine) -> None:
+def _reunite(cluster: Cluster, node: Node) -> None:
     """Let it pass again."""
     _ALONE.discard(node)
     isolate.end(cluster, (node,))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pytest
 
 _NO_COROUTINE: Final = (
-    "time advances when the test calls cluster.advance(…) or .result(…); coroutines run on a "
-    "machine of the cluster: cluster.host(name, main)"
+    "time advances when the test calls cluster.advance(…) or .result(…); coroutines run in "
+    "handlers of actors"
 )
 
 

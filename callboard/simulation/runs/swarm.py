@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from callboard.simulation.cluster import Cluster, Machine
+from callboard.node import Node
+from callboard.simulation.cluster import Cluster
 from callboard.simulation.faults import (
     DEADLY,
     DOER,
@@ -103,10 +104,6 @@ _HALVES: Final = 0.12
 #: Maximum machines for these seeds, because each pair across the sides needs one partition.
 _HALVES_MOST: Final = 6
 
-#: Fraction of faults of one machine that are moved to a machine which faults may kill, because
-#: programs are tested and not their clients.
-_ON_MORTALS: Final = 0.7
-
 #: Fraction of the other seeds in which the machines fail one after another, which tests whether
 #: programs hand over all of their work.
 _IN_RELAY: Final = 0.15
@@ -136,28 +133,21 @@ class ActivityProfile:
         busy: virtual seconds that contain nearly all of its events.
         moments: number of events of each kind, of all machines together; empty if unknown.
         machines: number of machines; 0 if unknown.
-        mortal: indices of the machines that faults may kill; empty if unknown.
     """
 
     busy: float = math.inf
     moments: Mapping[str, int] = field(default_factory=dict)
     machines: int = 0
-    mortal: tuple[int, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        times: Mapping[str, Sequence[float]],
-        machines: int = 0,
-        mortal: tuple[int, ...] = (),
-    ) -> "ActivityProfile":
+    def of(cls, times: Mapping[str, Sequence[float]], machines: int = 0) -> "ActivityProfile":
         """Compute the rhythm from the times of events.
 
         The numbers are rounded, so that small changes of a test do not change its seeds.
         """
         ordered = sorted(time for stamps in times.values() for time in stamps)
         if not ordered:
-            return cls(machines=machines, mortal=mortal)
+            return cls(machines=machines)
         nearly_last = ordered[int(0.95 * (len(ordered) - 1))]
         busy = 2.0 ** math.ceil(math.log2(max(nearly_last, SOONEST)) + 0.1)
         counts = {
@@ -165,7 +155,7 @@ class ActivityProfile:
             for kind, stamps in times.items()
             if stamps and max(stamps) > busy * _EARLY
         }
-        return cls(busy, counts, machines, mortal)
+        return cls(busy, counts, machines)
 
 
 def _rough(count: int) -> int:
@@ -182,7 +172,7 @@ class MomentRecorder:
         self.times: dict[str, list[float]] = {moment: [] for moment in MOMENTS}
         cluster.watch(self._happened)
 
-    def _happened(self, moment: str, doer: Machine | None) -> None:
+    def _happened(self, moment: str, doer: Node | None) -> None:
         """Record an event, unless the test is still creating its cluster."""
         if not self._cluster.is_linking:
             self.times[moment].append(self._cluster.now)
@@ -200,9 +190,6 @@ class Swarm:
         """Return the faults of a seed, in the order of their start."""
         rng = random.Random(f"swarm {seed}")
         faults = self._draw(rng, rhythm)
-        mortal = () if rhythm is None else rhythm.mortal
-        if mortal and rhythm is not None and len(mortal) < rhythm.machines:
-            faults = [_on_mortals(fault, mortal, rng) for fault in faults]
         return sorted(faults, key=lambda fault: fault.at)
 
     def _draw(self, rng: random.Random, rhythm: ActivityProfile | None) -> list[Fault]:
@@ -221,10 +208,10 @@ class Swarm:
             return draft.exact(kind, rng.randint(1, min(_EXACT_MOST, self.most)))
         part = _BLACKOUT_WITH_DISK if "disk" in moments else _BLACKOUT
         profile = rhythm or ActivityProfile()
-        count, doomed = profile.machines or 3, len(profile.mortal) or 3
-        if crash in self.kinds and 1 < doomed <= self.most and rng.random() < part:
+        count = profile.machines or 3
+        if crash in self.kinds and 1 < count <= self.most and rng.random() < part:
             draft = _Draft(self.span, profile, rng, starts=True)
-            return draft.blackouts(crash, doomed, rng.randint(1, min(2, self.most // doomed)))
+            return draft.blackouts(crash, count, rng.randint(1, min(2, self.most // count)))
         is_whole = 2 < count <= _HALVES_MOST and self.most > 2
         if partition in self.kinds and is_whole and rng.random() < _HALVES:
             draft = _Draft(self.span, rhythm or ActivityProfile(), rng, starts=False)
@@ -250,15 +237,6 @@ class Swarm:
             count = rng.randint(0, self.most)
             faults = draft.mixture(rng.choices(kinds, weights, k=count))
         return faults
-
-
-def _on_mortals(fault: Fault, mortal: tuple[int, ...], rng: random.Random) -> Fault:
-    """Move a fault of one machine to one that faults may kill, if required or drawn."""
-    if len(fault.machines) != 1 or fault.machines == (DOER,):
-        return fault
-    if fault.kind not in DEADLY and rng.random() >= _ON_MORTALS:
-        return fault
-    return replace(fault, machines=(mortal[fault.machines[0] % len(mortal)],))
 
 
 class _Draft:

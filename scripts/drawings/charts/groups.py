@@ -76,7 +76,6 @@ GROUPS: Final = {
         "pipeline_round",
     ),
     "tools": (
-        "simulated_echo",
         "history_check",
         "dashboard_paint",
         "dashboard_cpu",

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from callboard import Actor, handler
+from callboard import Actor, handler, simulation
 from callboard.errors import RemoteError
 from callboard.simulation import Cluster, NotSimulated
 
@@ -244,3 +244,17 @@ def test_the_test_itself_has_real_threads_chance_and_sockets():
 
 def test_not_simulated_is_one_class():
     assert issubclass(NotSimulated, NotImplementedError)
+
+
+def test_hosts_of_plain_programs_are_refused_by_their_former_names():
+    cluster = Cluster(1)
+    try:
+        with pytest.raises(NotSimulated, match=r"host\('db', .*simulates nodes only"):
+            cluster.host("db", print)
+    finally:
+        cluster.close()
+    for name in ("SimulatedHost", "HostEnded"):
+        with pytest.raises(ImportError, match=f"{name}: release 0.2 simulates nodes only"):
+            getattr(simulation, name)
+    with pytest.raises(AttributeError, match="no attribute 'Unknown'"):
+        simulation.Unknown  # noqa: B018

@@ -2,11 +2,7 @@
 
 import random
 import re
-import secrets
 import sys
-import threading
-import time
-import uuid
 import warnings
 from itertools import count
 
@@ -111,45 +107,6 @@ def test_a_scenario_that_depends_on_more_than_its_seed_is_found():
 
     with pytest.raises(NotDeterministic, match=r"differ at event .* more than the seed"):
         lived(careless).run("careless", {})
-
-
-@pytest.mark.parametrize(
-    ("depends", "named"),
-    [
-        (lambda: time.time_ns(), "likely: time.time_ns() in test_cluster_test.py, line "),
-        (
-            lambda: secrets.token_hex(),
-            "likely: secrets.token_hex() in test_cluster_test.py, line ",
-        ),
-        (lambda: uuid.uuid4(), "likely: uuid.uuid4() in test_cluster_test.py, line "),
-        (lambda: next(LEFT), "likely: the order of a set, .* global state of an earlier run"),
-    ],
-)
-def test_the_likely_cause_is_named_with_its_line(depends, named):
-    def careless(cluster):
-        cluster(1)
-        cluster.trace.note(cluster.now, "test", depends())
-
-    with pytest.raises(NotDeterministic, match=named.replace("()", r"\(\)")):
-        lived(careless).run("careless", {})
-
-
-def test_what_other_threads_ask_is_no_cause():
-    is_over = threading.Event()
-
-    def asks():
-        while not is_over.is_set():
-            time.monotonic()
-
-    other = threading.Thread(target=asks)
-    other.start()
-    try:
-        with pytest.raises(NotDeterministic, match=r"likely: the order of a set") as told:
-            lived(lambda cluster: cluster.trace.note(0.0, "test", next(LEFT))).run("some", {})
-    finally:
-        is_over.set()
-        other.join()
-    assert "monotonic" not in str(told.value)
 
 
 def test_a_failure_that_does_not_come_again_is_told():

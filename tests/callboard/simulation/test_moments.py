@@ -1,6 +1,5 @@
 """Faults that wait for moments, steps of a test, calm, and time that stands still."""
 
-import asyncio
 from contextlib import closing
 
 import pytest
@@ -283,63 +282,52 @@ def test_a_node_that_its_disk_does_not_let_start_starts_again_later():
             cluster.advance(5.0)
 
 
+class Listener(Actor):
+    """Records texts and the virtual time of their arrival."""
+
+    def __init__(self, cluster, heard):
+        self.cluster, self.heard = cluster, heard
+
+    @handler
+    def on_text(self, msg: str) -> None:
+        self.heard.append((msg, self.cluster.now))
+
+
 def test_what_a_machine_was_about_to_send_waits_until_a_pause_is_over():
     heard = []
-
-    async def listener():
-        async def serve(reader, writer):
-            heard.append((await reader.readline(), asyncio.get_running_loop().time()))
-            writer.close()
-
-        async with await asyncio.start_server(serve, "0.0.0.0", 80) as listening:
-            await listening.serve_forever()
-
-    async def caller():
-        _, writer = await asyncio.open_connection("listener", 80)
-        asyncio.get_running_loop().call_later(1.0, writer.write, b"hello\n")
-        await asyncio.Event().wait()
-
     with closing(Cluster(3)) as cluster:
-        FaultInjector(cluster, [pause(1, at=0.5, on="send", lasts=3.0)])
-        cluster.host("listener", listener)
-        cluster.host("caller", caller)
+        a, b = cluster(2)
+        there = b.ref(str(a.spawn(Listener, cluster, heard)))
+        cluster.advance(1.0)
+        began = cluster.now
+        FaultInjector(cluster, [pause(1, at=0.0, on="send", lasts=2.0)])
+        cluster.advance(0.0)
 
-        cluster.advance(3.9)
+        there.tell("hello")
+        cluster.advance(1.9)
         assert heard == []
         cluster.advance(1.0)
 
-    ((line, at),) = heard
-    assert line == b"hello\n"
-    assert at > 4.0
+    ((text, time),) = heard
+    assert text == "hello"
+    assert time > began + 2.0
 
 
 def test_a_machine_that_is_killed_in_a_pause_says_no_more_what_it_was_about_to_say():
     heard = []
-
-    async def listener():
-        async def serve(reader, writer):
-            heard.append(await reader.readline())
-            writer.close()
-
-        async with await asyncio.start_server(serve, "0.0.0.0", 80) as listening:
-            await listening.serve_forever()
-
-    async def caller():
-        _, writer = await asyncio.open_connection("listener", 80)
-        asyncio.get_running_loop().call_later(1.0, writer.write, b"hello\n")
-        await asyncio.Event().wait()
-
     with closing(Cluster(3)) as cluster:
-        cluster.host("listener", listener)
-        host = cluster.host("caller", caller)
-        cluster.advance(0.5)
-        FaultInjector(cluster, [pause(1, on="send", lasts=3.0)])
+        a, b = cluster(2)
+        there = b.ref(str(a.spawn(Listener, cluster, heard)))
+        cluster.advance(1.0)
+        FaultInjector(cluster, [pause(1, on="send", lasts=2.0)])
+        cluster.advance(0.0)
+        there.tell("hello")
         cluster.advance(1.0)
 
-        cluster.kill(host)
+        cluster.kill(b)
         cluster.advance(10.0)
 
-    assert heard == [b""]
+    assert heard == []
 
 
 def test_nothing_goes_wrong_while_a_test_still_sets_its_nodes_up():

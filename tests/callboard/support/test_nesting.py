@@ -160,7 +160,7 @@ def _calls(name: str, module: str) -> set[str]:
         )
         if plain or dotted:
             found.add(path.relative_to(ROOT).as_posix())
-    return {path for path in found if not path.startswith("simulation/programs/")}
+    return found
 
 
 def test_values_of_users_and_peers_are_checked_before_native_encoders():

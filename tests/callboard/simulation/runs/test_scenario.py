@@ -35,7 +35,7 @@ class Tests:
 @pytest.mark.parametrize(
     ("function", "told"),
     [
-        (waits, "waits is `async def`: remove `async`; .*cluster.host"),
+        (waits, "waits is `async def`: remove `async`; .*handlers of actors"),
         (yields, "yields has a `yield`"),
         (nothing, r"write `def nothing\(cluster\):`"),
         (Tests.nothing, r"write `def nothing\(self, cluster\):`"),

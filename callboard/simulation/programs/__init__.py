@@ -1,1 +1,0 @@
-"""Programs of plain asyncio as hosts of a simulated cluster."""
