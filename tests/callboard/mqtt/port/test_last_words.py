@@ -1,8 +1,6 @@
 """The router's last packet arrives, even if the client keeps sending."""
 
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -30,16 +28,6 @@ TIMES = 30
 #: What follows the packet that ends a connection.
 FLOOD = encode(Publish("flood", bytes(60_000), properties=NO_PROPERTIES), V5) * 100
 KINDS = ("tcp", "unix", "tls", "ws", "wss")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def load():
-    """Two programs that compute beside the tests."""
-    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
-    yield
-    for each in burners:
-        each.kill()
-        each.wait()
 
 
 @pytest.fixture(scope="module")
