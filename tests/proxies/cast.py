@@ -203,14 +203,18 @@ class Fragile(Linking):
 
 
 class Blocker(Actor):
-    def __init__(self, gate: threading.Event) -> None:
+    """Waits for a gate, forwards a message, and returns when another gate is open."""
+
+    def __init__(self, gate: threading.Event, end: threading.Event | None = None) -> None:
         self.gate = gate
+        self.end = end
 
     @handler
     def forward(self, msg: Forward) -> None:
-        self.gate.wait(5)
+        self.gate.wait(60)
         msg.to.tell(msg.content)
-        threading.Event().wait(0.5)
+        if self.end is not None:
+            self.end.wait(60)
 
 
 class Unlucky(Actor):

@@ -424,7 +424,7 @@ def test_twins_do_the_same():
         async with Endpoint() as here, Endpoint() as there:
             port = here.listen("127.0.0.1", 0)
             subscriber = here.make_subscriber("/a")
-            assert await there.apeer("127.0.0.1", port, datetime.timedelta(seconds=1))
+            assert await there.apeer("127.0.0.1", port, datetime.timedelta(seconds=20))
             assert await here.aawait_peer(there.node_id())
             await there.apublish("/a", 1)
             await there.apublish_batch(("/a", 2), ("/a", 3))

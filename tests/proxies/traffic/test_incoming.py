@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -17,6 +17,7 @@ from callboard.actors.errors import (
 from callboard.basp.frame import pack_frame
 from callboard.basp.header import Operation
 from callboard.proxies.events import FramesRefused, LinkDown
+from callboard.proxies.link.connector import Connector
 from callboard.proxies.traffic import unverified
 from tests.proxies.cast import (
     Blocker,
@@ -165,19 +166,28 @@ class Bouncer(Actor):
         return msg.content
 
 
-def test_a_handler_that_blocked_sends_without_delay(make_node):
-    """It lost the runner's role meanwhile, so nobody flushes for it at the end of a turn."""
+def test_a_handler_that_blocked_sends_without_delay(make_node, monkeypatch):
+    """It lost the runner's role, so the end of a turn does not flush its message.
+
+    Neither does a heartbeat.
+    """
+    config = Connector.config
+    monkeypatch.setattr(
+        Connector, "config", lambda *given: replace(config(*given), heartbeat=60.0)
+    )
     a, b = make_node("a"), make_node("b")
     line(a, b)
     sink = b.spawn(Sink)
-    gate = threading.Event()
-    blocker = a.spawn(Blocker, gate)
+    gate, end = threading.Event(), threading.Event()
+    blocker = a.spawn(Blocker, gate, end)
     blocker.tell(Forward(a.ref(str(sink)), 1))
     threading.Event().wait(0.05)
 
     gate.set()
 
-    eventually(lambda: sink.ask(Size()).result(5) == 1, seconds=0.4)
+    # The handler has not returned: it does so after the message has arrived.
+    eventually(lambda: sink.ask(Size()).result(30) == 1, seconds=30)
+    end.set()
 
 
 # --- what the receiver does not want ---

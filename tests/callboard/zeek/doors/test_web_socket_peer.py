@@ -196,9 +196,9 @@ def test_nobody_there_no_zeek_and_a_wrong_token_are_told_at_once(zeek, endpoint)
     with pytest.raises(NodeUnreachable, match="nothing answers"):
         endpoint.connect_web_socket("ws://127.0.0.1:1", timeout=0.3)
     with pytest.raises((LinkError, NodeUnreachable), match="401"):
-        endpoint.connect_web_socket(f"ws://127.0.0.1:{port}", timeout=2)
+        endpoint.connect_web_socket(f"ws://127.0.0.1:{port}", timeout=4)
     with pytest.raises((LinkError, NodeUnreachable), match="400"):
-        endpoint.connect_web_socket(f"ws://127.0.0.1:{port}/other", timeout=2)
+        endpoint.connect_web_socket(f"ws://127.0.0.1:{port}/other", timeout=4)
     for url in ("http://x", "zeek", "ws://"):
         with pytest.raises(InvalidOption):
             endpoint.connect_web_socket(url)
