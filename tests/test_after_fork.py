@@ -32,7 +32,8 @@ from callboard.gateway import Gateway, Module, ModuleOptions
 from callboard.lease.leases import LeaseValue
 from callboard.lease.sqlite import SqliteLeases
 from callboard.mqtt import Router, RouterConfig
-from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.service.bridge import BridgeSettings
+from callboard.mqtt.service.bridge_relay import BridgeTopics
 from callboard.operation.health import HealthServer
 from callboard.proxies.events import NodeDown
 from callboard.store.errors import StoreError

@@ -15,7 +15,8 @@ from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.limits import DuplicateClientId, Limits
-from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.service.bridge import BridgeSettings
+from callboard.mqtt.service.bridge_relay import BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.router import Router

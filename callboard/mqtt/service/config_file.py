@@ -29,7 +29,8 @@ from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
 from callboard.mqtt.router.limits import CustomSegment, Limits
-from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.service.bridge import BridgeSettings
+from callboard.mqtt.service.bridge_relay import BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.rules import Rule
@@ -265,7 +266,9 @@ class BridgeTable(TlsTable):
 
     address: str
     topics: list[BridgeTopicTable] = Field(min_length=1)
-    client_id: str = "callboard-bridge"
+    client_id: str = ""
+    fallbacks: list[str] = []
+    notifications: bool = True
     username: str | None = None
     password: str | None = Field(default=None, repr=False)
     version: Literal["5", "3.1.1"] = "5"
@@ -275,6 +278,7 @@ class BridgeTable(TlsTable):
     def settings(self, folder: Path) -> BridgeSettings:
         """Return the settings of the bridge."""
         values = self.model_dump(exclude={*TlsTable.model_fields, "topics", "password"})
+        values["fallbacks"] = tuple(self.fallbacks)
         topics = tuple(BridgeTopics(*dict(topic).values()) for topic in self.topics)
         password = None if self.password is None else self.password.encode()
         return BridgeSettings(**values, topics=topics, password=password, tls=self.tls(folder))
@@ -379,7 +383,7 @@ def _contradictions(table: ConfigTable, users: list[str]) -> Iterator[tuple[str,
                 )
                 yield f"segments.{index}.filter", f"{later.filter!r}: {advice}"
                 break
-    names = [f"{bridge.address} {bridge.client_id}" for bridge in table.bridges]
+    names = [bridge.client_id or f" {bridge.address}" for bridge in table.bridges]
     yield from _twice("bridges", "client_id", names)
     for index, bridge in enumerate(table.bridges):
         if not bridge.address.startswith("tls://"):

@@ -11,7 +11,7 @@ all ready sockets; the output of the turn is written at once.
 import asyncio
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -34,7 +34,13 @@ from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.message import MessageRun
-from callboard.mqtt.service.bridge import BridgeConnection
+from callboard.mqtt.service.bridge import (
+    FORMER_CLIENT_ID,
+    BridgeConnection,
+    BridgeSettings,
+    default_client_id,
+    session_name,
+)
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.figures import RouterState, SysTopics
 from callboard.mqtt.service.router_actor import (
@@ -163,7 +169,7 @@ class Router(Closing):
         if config.rules:
             self.rules = RuleRunner(self._mailbox, config.rules)
             stack.callback(self.rules.close)
-        for settings in config.bridges:
+        for settings in self._named(config.bridges):
             bridge = BridgeConnection(self._mailbox, settings, self.edge.door.note_certificates)
             self.bridges.append(bridge)
             running = asyncio.run_coroutine_threadsafe(bridge.run(), self.edge.loop)
@@ -175,6 +181,30 @@ class Router(Closing):
         if config.console is not None:
             self._console = self._open_console(config.console, state)
             stack.callback(self._console.close)
+
+    def _named(self, bridges: Iterable[BridgeSettings]) -> Iterator[BridgeSettings]:
+        """Return the settings of bridges with the client id of each.
+
+        Raises:
+            ListenError: two bridges have one client id; they would share a session.
+        """
+        config, names = self.config, {each.client_id for each in bridges if each.client_id}
+        used: set[str] = set()
+        for settings in bridges:
+            name = settings.client_id
+            if not name and FORMER_CLIENT_ID not in names:
+                # A journal of 0.1 has the session, and what waits in it, under that name.
+                former = session_name(FORMER_CLIENT_ID)
+                if self.call(self.machine.sessions.get, former) is not None:
+                    name = FORMER_CLIENT_ID
+                    names.add(name)
+            if not name:
+                name = default_client_id(config.name, config.directory, settings.address)
+            if name in used:
+                message = f"two bridges have the client_id {name!r}; give each its own"
+                raise ListenError(message)
+            used.add(name)
+            yield replace(settings, client_id=name)
 
     def _open_console(self, address: str, state: RouterState) -> PageServer:
         """Open the console's port."""

@@ -14,7 +14,8 @@ from callboard import Node, Tls
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
-from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.service.bridge import BridgeSettings
+from callboard.mqtt.service.bridge_relay import BridgeTopics
 from callboard.mqtt.service.figures import RouterState, router_metrics
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.packet import V4, Connect

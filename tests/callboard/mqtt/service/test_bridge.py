@@ -12,7 +12,8 @@ from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.access.scrypt import hash_password
 from callboard.mqtt.port.listener import ListenerSettings
-from callboard.mqtt.service.bridge import BridgeSettings, BridgeTopics
+from callboard.mqtt.service.bridge import BridgeSettings
+from callboard.mqtt.service.bridge_relay import BridgeTopics
 from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.framing import Deframer
