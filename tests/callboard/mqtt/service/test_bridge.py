@@ -117,6 +117,67 @@ def test_messages_wait_for_a_broker_that_is_away():
         assert got == set(range(50))
 
 
+def test_messages_wait_for_a_broker_that_was_never_reached_also_over_a_restart(tmp_path):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+    with running(to(port), directory=tmp_path) as near, near.link() as here:
+        name = near.bridges[0].settings.client_id
+        wait_until(lambda: near.call(near.machine.logs.get, "out/#") is not None)
+        for number in range(50):
+            here.publish("out/x", b"%d" % number, qos=1 + number % 2).result(5)
+
+    far = running(listeners=(ListenerSettings(f"127.0.0.1:{port}"),))
+    with far, far.link() as there:
+        there.subscribe("near/#", qos=2).result(5)
+        with running(to(port), directory=tmp_path) as near:
+            assert near.bridges[0].settings.client_id == name
+            got = sorted(int(there.recv(10).payload) for _ in range(50))
+
+    assert got == list(range(50))
+
+
+def test_bridges_without_a_client_id_have_different_ones():
+    with running(to(1), to(2)) as near:
+        first, second = (each.settings.client_id for each in near.bridges)
+
+    assert first != second
+
+
+def test_a_bridge_keeps_its_session_in_a_journal_of_the_first_release(tmp_path):
+    with (
+        running(directory=tmp_path) as near,
+        near.link("$bridge-callboard-bridge", clean_start=False, session_expiry=1000),
+    ):
+        pass
+
+    with running(to(1), to(2), directory=tmp_path) as near:
+        first, second = (each.settings.client_id for each in near.bridges)
+
+    assert first == "callboard-bridge" != second
+
+
+def test_two_bridges_with_one_client_id_are_refused():
+    router = running(to(1, client_id="same"), to(2, client_id="same"))
+    with pytest.raises(ListenError, match="two bridges have the client_id 'same'"):
+        router.start()
+
+
+def test_the_state_of_a_bridge_is_published():
+    with running() as far, running(to(far.port)) as near, near.link() as here:
+        here.subscribe("$SYS/broker/connection/+/state", qos=1).result(5)
+        wait_until(lambda: here.recv(10).payload == b"1")
+        far.close()
+        wait_until(lambda: here.recv(10).payload == b"0")
+
+
+def test_a_bridge_tries_its_further_addresses():
+    with running() as far:
+        settings = to(1, fallbacks=(f"127.0.0.1:{far.port}",))
+        with running(settings) as near:
+            wait_for(near)
+
+
 def test_a_bridge_logs_in_and_speaks_tls(tmp_path):
     authority = trustme.CA()
     path, ca = tmp_path / "server.pem", tmp_path / "ca.pem"

@@ -158,7 +158,7 @@ class Stage:
 
     def settle(self):
         self.connect()
-        while any([self.step(lane) for lane in range(4)]):
+        while sum(self.step(lane) for lane in range(4)):
             pass
 
 
