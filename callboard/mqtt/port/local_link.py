@@ -8,6 +8,16 @@
 Acknowledgements are sent in both directions as over a network; the router does not see a
 difference. Messages wait in a queue; a full queue makes the router wait like a full socket. All
 methods may be called from any thread.
+
+A link with a lasting session acknowledges a message with QoS 1 or 2 when it is read, so that
+unread messages arrive again after `close` or a restart. With `acknowledge="manual"` it does so
+when `acknowledge` is called::
+
+    lasting = {"clean_start": False, "session_expiry": 86_400}
+    link = router.link("billing", acknowledge="manual", **lasting)
+    message = link.recv()
+    book(message)
+    link.acknowledge(message)
 """
 
 import asyncio
@@ -15,11 +25,12 @@ import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, Final, Literal, get_args
 
 import callboard.mqtt.wire.packet as packets
 from callboard import locks
-from callboard.kernel.checks import limit
+from callboard.kernel.checks import limit, require
 from callboard.kernel.twins import Closing
 from callboard.mqtt.router.link import (
     UNSCHEDULE,
@@ -39,6 +50,9 @@ from callboard.topics.message_queue import MessageQueue
 #: Messages that may wait for `recv`. Above it the router pauses until half of them are read.
 QUEUE_LIMIT: Final = 10_000
 Answered = Future[tuple[int, ...]]
+#: The moment of an acknowledgement to the router: when a message has arrived in the queue, when
+#: it is read, or when `LocalLink.acknowledge` is called.
+Acknowledge = Literal["arrival", "read", "manual"]
 
 
 class LocalLink(Closing):
@@ -52,6 +66,7 @@ class LocalLink(Closing):
         clean_start: bool = True,
         session_expiry: int = 0,
         access: Access | None = None,
+        acknowledge: Acknowledge | None = None,
     ) -> None:
         """Connect to the router.
 
@@ -61,7 +76,17 @@ class LocalLink(Closing):
             clean_start: whether to discard an existing session.
             session_expiry: seconds that the session remains after `close`.
             access: the permissions; None is all.
+            acknowledge: when messages with QoS 1 and 2 are acknowledged. By default `read` with
+                a `session_expiry`, and `arrival` without one, as nothing would be kept.
+
+        Raises:
+            WrongArgument: `acknowledge` is none of these.
         """
+        usage = 'acknowledge is "arrival", "read" or "manual"'
+        require(acknowledge is None or acknowledge in get_args(Acknowledge), usage, acknowledge)
+        self._acknowledge = acknowledge or ("read" if session_expiry else "arrival")
+        #: Messages that were not acknowledged, by packet identifier.
+        self._unacknowledged: dict[int, Message] = {}
         #: Unlimited, because the router stops sending when QUEUE_LIMIT is exceeded.
         self._queue: MessageQueue[Message] = MessageQueue(sys.maxsize)
         #: Not empty while the router is paused and must be told to resume. It has no lock,
@@ -195,8 +220,26 @@ class LocalLink(Closing):
             except EOFError:
                 raise LinkClosed(self._end or "closed") from None
 
+    def acknowledge(self, message: Message) -> None:
+        """Acknowledge a message of a link with `acknowledge="manual"`. Idempotent.
+
+        Until then it counts to the link's unacknowledged messages, and arrives again at the
+        next link with this lasting session.
+
+        Raises:
+            LinkClosed: the link is closed.
+        """
+        packet_id, waiting = message.packet_id, self._unacknowledged
+        # The removal is atomic: of two threads one acknowledges.
+        if waiting.get(packet_id) is message and waiting.pop(packet_id, None) is message:
+            packet = packets.PubAck if message.qos == 1 else packets.PubRec
+            self._send(encode(packet(packet_id), V5))
+
     def _took(self, message: Message) -> Message:
         """Return a message from the queue; resume the router if the queue is half empty."""
+        if self._acknowledge == "read" and message.packet_id:
+            with suppress(LinkClosed):  # it will arrive again
+                self.acknowledge(message)
         if self._owed:
             self._pay(QUEUE_LIMIT // 2)
         return message
@@ -248,6 +291,10 @@ class LocalLink(Closing):
     def _take(self, packet: Packet, messages: list[Message]) -> None:
         """Process one packet of the router."""
         match self._client.take(packet):
+            case Publish() as publish if publish.qos and self._acknowledge != "arrival":
+                message = replace(Message.of(publish), packet_id=publish.packet_id)
+                self._unacknowledged[publish.packet_id] = message
+                messages.append(message)
             case Publish() as publish:
                 self._client.acknowledge(publish)
                 messages.append(Message.of(publish))

@@ -7,6 +7,7 @@ until `take` gets its last acknowledgement. The owner acknowledges a received me
 """
 
 from contextlib import suppress
+from dataclasses import field
 from itertools import cycle
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -24,13 +25,18 @@ _LAST_ID: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message, received or to be published."""
+    """A message, received or to be published.
+
+    Attributes:
+        packet_id: the identifier of the delivery, if the receiver has to acknowledge it.
+    """
 
     topic: str
     payload: bytes = b""
     qos: int = 0
     retain: bool = False
     properties: Properties | None = None
+    packet_id: int = field(default=0, compare=False, repr=False)
 
     @classmethod
     def of(cls, packet: Publish) -> "Message":

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from callboard.kernel.errors import WrongArgument
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.port.local_link import QUEUE_LIMIT
 from callboard.mqtt.service.rules import Rule
@@ -64,6 +65,47 @@ def test_a_session_of_a_local_link_waits_for_it(router):
     with router.link("keeper", clean_start=False) as again:
         assert again.connected.result(5) is True
         assert again.recv(5).payload == b"x"
+
+
+LASTING = {"clean_start": False, "session_expiry": 1000}
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_unread_messages_of_a_lasting_session_arrive_again(router, qos):
+    with router.link("reader", **LASTING) as link, router.link() as publisher:
+        link.subscribe("a", qos=2).result(5)
+        for number in range(5):
+            publisher.publish("a", b"%d" % number, qos=qos).result(5)
+        assert [link.recv(5).payload for _ in range(2)] == [b"0", b"1"]
+
+    with router.link("reader", **LASTING) as link:
+        assert [link.recv(5).payload for _ in range(3)] == [b"2", b"3", b"4"]
+        assert link.try_recv() is None
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_manual_link_gets_again_what_it_has_not_acknowledged(router, qos):
+    with router.link("billing", acknowledge="manual", **LASTING) as link:
+        link.subscribe("a", qos=2).result(5)
+        for number in range(3):
+            link.publish("a", b"%d" % number, qos=qos).result(5)
+        first, second, third = (link.recv(5) for _ in range(3))
+        for _ in range(2):  # idempotent
+            link.acknowledge(second)
+
+    with router.link("billing", acknowledge="manual", **LASTING) as link:
+        again = [link.recv(5) for _ in range(2)]
+        assert [each.payload for each in again] == [first.payload, third.payload]
+        link.acknowledge(second)  # of the former link
+        for message in again:
+            link.acknowledge(message)
+        link.publish("a", b"last", qos=qos).result(5)
+        assert link.recv(5).payload == b"last"
+
+
+def test_an_unknown_way_to_acknowledge_is_refused(router):
+    with pytest.raises(WrongArgument, match='"arrival", "read" or "manual"'):
+        router.link(acknowledge="never")
 
 
 def test_a_local_link_is_awaited(router):
