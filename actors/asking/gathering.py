@@ -1,4 +1,8 @@
-"""Waits for many futures, also of `concurrent.futures`, on threads or in coroutines."""
+"""Waits for many futures, also of `concurrent.futures`, on threads or in coroutines.
+
+`concurrent.futures.wait` accepts only futures with a condition variable of their own, which
+cost each ask 1.5 µs instead of 0.2. It would stop a simulation, whose time passes in our waits.
+"""
 
 import asyncio
 import concurrent.futures

@@ -1,6 +1,8 @@
 """System calls that keep the interpreter's lock, made through the C library.
 
-A separate module, because importing `ctypes` is slow and few programs need these calls.
+A separate module, because importing `ctypes` is slow and few programs need these calls. They
+are worth it: beside a computing actor, the 99th percentile of delays is 52 ms with them and 71
+without on two busy cores, 6 and 17 to 20 on idle ones (`make bench ARGS=blocked`).
 """
 
 import ctypes

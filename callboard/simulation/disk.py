@@ -122,10 +122,6 @@ class FolderInode:
         _enter(self.seen, entries)
         self._pending.append(entries)
 
-    def keep(self, name: str, inode: "FileInode | FolderInode") -> None:
-        """Set a name that is durable immediately."""
-        self.seen[name] = self._durable[name] = inode
-
     def sync(self) -> None:
         """Make all changes of names durable."""
         for entries in self._pending:
@@ -223,13 +219,6 @@ class SimulatedDisk:
             raise _error(errno.EEXIST, path)
         folder.change({name: FolderInode()})
         self.did_change()
-
-    def furnish(self, path: str) -> None:
-        """Create a folder that is durable immediately, as part of a new machine."""
-        folder, name, inode = self._look(path)
-        if inode is not None:
-            raise _error(errno.EEXIST, path)
-        folder.keep(name, FolderInode())
 
     def rename(self, old: str, new: str) -> None:
         """Rename within one folder; an existing file is replaced atomically.

@@ -3,6 +3,9 @@
 Python's `ssl` checks lists only when a connection starts, and OpenSSL does not recheck
 established connections. This module reads the lists for those. It decodes only the identity of
 a certificate: issuer and serial number, both as raw bytes.
+
+`cryptography` would read a list of 200,000 certificates in 0.1 s instead of 0.3, but takes
+16 MB, and a node that revokes certificates would not start without it.
 """
 
 import binascii

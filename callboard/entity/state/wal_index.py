@@ -9,6 +9,9 @@ still holds.
 The copies are read where SQLite has mapped the file into this process. Opening the file a
 second time would be a mistake: when a process closes any descriptor of a file, the system
 releases all locks of the process on it, including SQLite's.
+
+It is worth it: a read-only ask on the entity's own node takes 36 µs of CPU time with it and 47
+without, one from another node 121 and 133 (two busy cores, in turns).
 """
 
 import os
