@@ -61,7 +61,7 @@ from callboard.actors.dispatch import (
 from callboard.actors.envelope import INSTRUMENTATION, Encoded, Envelope, accompanied, traced_as
 from callboard.actors.events import Expired, Unexpected
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import EXPIRED, Future, Pause
+from callboard.actors.future import EXPIRED, Asked, Future, Pause
 from callboard.actors.life import LifeEvent, LifeState, check_transition
 from callboard.actors.mailbox import BoundedMailbox, Item, Mailbox, MailboxHost, SendTurn
 from callboard.actors.reference import (
@@ -881,9 +881,10 @@ class Cell(MessageSender):
                     self.drop_expired(envelope.message, sender)
             return
         key = envelope.key
-        is_asked = sender is not None and sender.expects and sender.deadline is not EXPIRED
-        if key is not None and is_asked:
-            sender = self.runtime.kept.admit(self.number, key, sender, deadline)  # type: ignore[arg-type]
+        if key is None or sender is None or not sender.expects:
+            pass
+        elif sender.deadline is not EXPIRED:
+            sender = self.runtime.kept.admit(self.number, key, sender, deadline)
             if sender is None:
                 return
         if envelope.trace is None and not envelope.chain:
@@ -1088,6 +1089,9 @@ class Cell(MessageSender):
         """Return True: a repeated ask is answered from the reply cache."""
         return True
 
+    def error_of_unsent(self, _: Asker) -> None:
+        """Return None, as a message to an actor of this node is always sent."""
+
     def give_up(self, asker: object) -> None:
         """Cancel a coroutine handler whose asker has given up. Can be called from any thread.
 
@@ -1101,7 +1105,7 @@ class Cell(MessageSender):
     def _give_up(self, asker: object) -> None:
         """Cancel the handler of an asker that has given up, or drop its waiting message."""
 
-        def is_it(sender: Any) -> bool:
+        def is_it(sender: Sender | None) -> bool:
             return sender is not None and sender.origin == asker
 
         tasks = [] if self.task is None else [self.task]
@@ -1238,7 +1242,8 @@ class Cell(MessageSender):
             if cell.rare is not None and cell.rare.blocked_by is not None:
                 cell = cell.rare.blocked_by
             elif cell.task is not None and cell.task.waiting_for.__class__ is Future:
-                cell = getattr(cell.task.waiting_for.asked, "target", None)
+                address = cell.task.waiting_for.asked
+                cell = address.target if isinstance(address, Asked) else None
             else:
                 return False
             if not isinstance(cell, Cell):

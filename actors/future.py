@@ -60,6 +60,24 @@ class ReplyAddresses(Protocol[R_co]):
         """Return an address that answers the asker."""
 
 
+class AskTarget(Protocol):
+    """The target of an ask, as its future uses it."""
+
+    def give_up(self, asker: "Future[Any]", /) -> None:
+        """Stop working on an ask whose caller no longer waits."""
+
+    def error_of_unsent(self, asker: "Future[Any]", /) -> BaseException | None:
+        """Return the error of an expired ask that was never sent; None if it was sent."""
+
+
+class Asked:
+    """Base class of refs, to which asks are sent."""
+
+    __slots__ = ()
+
+    target: AskTarget
+
+
 @runtime_checkable
 class GuardedLoop(Protocol):
     """An event loop that can tell whether its thread may wait for an actor."""
@@ -154,9 +172,8 @@ class Future(Reply, Generic[T]):
     def give_up(self) -> None:
         """Ask the actor to stop working on the answer, as no waiter is left."""
         self.deadline = EXPIRED
-        target = getattr(self.asked, "target", None)
-        if target is not None:
-            target.give_up(self)
+        if isinstance(self.asked, Asked):
+            self.asked.target.give_up(self)
 
     def set_result(self, value: T) -> bool:
         """Store the answer and wake the waiters; return False, without effect, if done."""
@@ -313,8 +330,10 @@ class Future(Reply, Generic[T]):
         A target that has not sent the message yet provides another error, which says so.
         """
         text = f"{self.asked} did not answer within {self.timeout:g} s"
-        error_of_unsent = getattr(getattr(self.asked, "target", None), "error_of_unsent", None)
-        error = None if error_of_unsent is None else error_of_unsent(self)
+        address = self.asked
+        error = None
+        if isinstance(address, Asked):
+            error = address.target.error_of_unsent(self)
         if self.set_exception(AskTimeout(text) if error is None else error):
             self.give_up()
 

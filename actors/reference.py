@@ -34,7 +34,7 @@ from callboard.actors.asking.retry import (
 from callboard.actors.envelope import INSTRUMENTATION, Envelope, Priority
 from callboard.actors.errors import NoSuchMethod, WrongArgument, WrongValue
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import Future
+from callboard.actors.future import Asked, Future
 from callboard.actors.seconds import limit as checked_limit
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import MAX_SECONDS
@@ -278,6 +278,9 @@ class Target(RetryTarget, Protocol):
     def give_up(self, asker: Asker, /) -> None:
         """Cancel a coroutine handler whose asker no longer waits."""
 
+    def error_of_unsent(self, asker: Asker, /) -> BaseException | None:
+        """Return the error of an expired ask that was never sent; None if it was sent."""
+
     def stop(self) -> None:
         """End the actor after the messages that it has received."""
 
@@ -413,7 +416,7 @@ def checked_ref(ref: object, call: str) -> "ActorRef[Any]":
 
 
 @functools.total_ordering
-class ActorRef(Callee[A_co], ActorAddress):
+class ActorRef(Callee[A_co], Asked, ActorAddress):
     """The address of an actor on this node or any other; A_co is the actor's class.
 
     Refs are equal if they name the same actor, on whichever node they were created. They can be
@@ -422,6 +425,8 @@ class ActorRef(Callee[A_co], ActorAddress):
     """
 
     __slots__ = ("_key", "home", "target")
+
+    target: Target
 
     def __init__(self, home: Home, node: bytes, number: int, target: Target) -> None:
         """Create a ref; only the runtime does, users get refs from `spawn` and in messages."""
@@ -753,6 +758,10 @@ class NoActor:
     def keeps_answers(self) -> bool:
         """Return True, as nothing is handled twice."""
         return True
+
+    def error_of_unsent(self, _: Asker) -> BaseException | None:
+        """Return None, as a message needs not wait here."""
+        return None
 
     def give_up(self, asker: Asker) -> None:
         """Do nothing, as no handler runs."""

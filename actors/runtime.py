@@ -32,7 +32,7 @@ from callboard.actors.dispatch import NO_HANDLERS, DispatchTable
 from callboard.actors.envelope import Envelope, traced_as
 from callboard.actors.errors import ActorDown, InvalidAddress, NodeClosed, ResultTimeout
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.future import AskList, Future, waiting
+from callboard.actors.future import Asked, AskList, Future, waiting
 from callboard.actors.mailbox import Remote, options_of, refuse_abstract
 from callboard.actors.reference import (
     LIMIT_MARGIN,
@@ -110,9 +110,9 @@ class NextAsk:
         fresh.append(future)
         since, asks = runtime.now(), runner.sampler.asks
         future.add_done_callback(lambda _: asks.add(runtime.now() - since))
-        cell = getattr(future.asked, "target", None)
-        if isinstance(cell, Cell):
-            runner.sampler.follow(cell, since, offset=1)
+        address = future.asked
+        if isinstance(address, Asked) and isinstance(address.target, Cell):
+            runner.sampler.follow(address.target, since, offset=1)
 
 
 class Runtime:

@@ -286,11 +286,11 @@ class EventHistory:
         kinds |= {name: kind.__name__ for kind, name in _KINDS.items()}
         self._keep(kinds[loss.row.kind], values | {"count": str(count)})
 
-    def origin_of(self, sender: Any) -> str:
+    def origin_of(self, sender: Sender | None) -> str:
         """Return the sender of a message: the class of an actor here, or another node."""
         if isinstance(sender, Cell):
             return "" if sender.actor is None else type(sender.actor).__qualname__
-        node: bytes = b"" if sender is None else sender.node
+        node = b"" if sender is None else sender.node
         if not node:
             return ""
         return f"node {self._node_names.get(node) or node.hex()}"

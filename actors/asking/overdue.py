@@ -14,7 +14,7 @@ send an answer, which the asker drops, or accepts if its clock runs slower.
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 #: Default timeout of `ask` in seconds.
 ASK_SECONDS: Final = 60.0
@@ -37,26 +37,24 @@ class Promised(Protocol):
     """An asker that was promised an answer."""
 
     @property
+    def node(self) -> bytes:
+        """The node of the asker; empty for this one."""
+
+    @property
     def deadline(self) -> float | None:
         """When the asker gives up, if its message says so."""
 
 
 def due_of(asker: Promised, arrived: float) -> float:
     """Return when an asker has certainly given up; infinity for an asker of this node."""
-    if not _node_of(asker):
+    if not asker.node:
         return math.inf
     deadline = asker.deadline
     return (arrived + ASK_SECONDS if deadline is None else deadline) + MARGIN_SECONDS
 
 
 def has_given_up(
-    asker: Any, due: float, now: float, is_reachable: Callable[[bytes], bool]
+    asker: Promised, due: float, now: float, is_reachable: Callable[[bytes], bool]
 ) -> bool:
     """Return whether an asker on another node no longer waits for the answer."""
-    return due <= now or (due < math.inf and not is_reachable(_node_of(asker)))
-
-
-def _node_of(asker: Any) -> bytes:
-    """Return the node of an asker; empty for this one."""
-    node: bytes = asker.node
-    return node
+    return due <= now or (due < math.inf and not is_reachable(asker.node))

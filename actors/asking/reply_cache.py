@@ -73,7 +73,7 @@ class CachedReply(Reply):
         """The node of the asker; empty for this one."""
         return self.place[1]
 
-    def is_asked_by(self, is_it: Callable[[Any], bool]) -> bool:
+    def is_asked_by(self, is_it: Callable[[Asker], bool]) -> bool:
         """Return whether the predicate holds for one of the askers."""
         return any(is_it(asker) for asker in list(self._askers))
 

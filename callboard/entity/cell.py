@@ -69,6 +69,9 @@ _new_event: Final[Callable[[tuple[str, int, str, int, str]], NewEvent]] = partia
     tuple.__new__, NewEvent
 )
 
+#: Posts a message with its sender.
+Post = Callable[[Any, Sender | None], object]
+
 #: Seconds between checks whether a blocking handler has returned.
 _BLOCKED_POLL_SECONDS: Final = 0.005
 
@@ -270,9 +273,9 @@ class EntityCell(Cell):
         if self.task is None:
             self.close_unit()
 
-    def _admit(self, envelope: Envelope, key: bytes, sender: Any) -> None:
+    def _admit(self, envelope: Envelope, key: bytes, sender: Sender | None) -> None:
         """Handle an ask with an idempotency key; its answer is cached when it has left."""
-        inner = sender.inner
+        inner = sender.inner if isinstance(sender, DeferredReply) else sender
         if inner is not None and inner.expects:
             inner = self.runtime.kept.admit(self.number, key, inner, envelope.deadline)
             if inner is None:
@@ -282,7 +285,7 @@ class EntityCell(Cell):
         )
         super().handle_other(plain, DeferredReply(self, inner))
 
-    def _handle_reminder(self, ticket: ReminderTicket, sender: Any) -> None:
+    def _handle_reminder(self, ticket: ReminderTicket, sender: Sender | None) -> None:
         """Handle a reminder, unless it was forgotten or replaced while it waited."""
         row = ticket.row
         if not ticket.is_current or self._changes_reminder(row.name):
@@ -538,7 +541,7 @@ class EntityCell(Cell):
             else:
                 self.host.prove(self.slot, (send, fail))
 
-    def outbox(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
+    def outbox(self, post: Post, message: Any, sender: Sender | None) -> bool:
         """Hold a message back until the state it shows is durable.
 
         Returns:
@@ -553,7 +556,7 @@ class EntityCell(Cell):
             return True
         return self._emit(post, message, sender)
 
-    def _emit_later(self, post: Callable[..., Any], message: Any, sender: Any) -> None:
+    def _emit_later(self, post: Post, message: Any, sender: Sender | None) -> None:
         """Hand over a message that is sent inside a call of the host, after earlier ones."""
         copied = self._copied(message)
 
@@ -575,7 +578,7 @@ class EntityCell(Cell):
             return replace(message, message=copy(message.message))
         return copy(message)
 
-    def _emit(self, post: Callable[..., Any], message: Any, sender: Any) -> bool:
+    def _emit(self, post: Post, message: Any, sender: Sender | None) -> bool:
         """Hold a message back if it must wait; returns whether it does."""
         if self.is_clean and self._broken is None:
             return False

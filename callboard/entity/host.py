@@ -46,7 +46,7 @@ from callboard.kernel.activation import DispatchTable, Envelope
 from callboard.kernel.actors import ActorRef, ExitReason
 from callboard.kernel.codec import RecordType
 from callboard.kernel.context import NodeContext
-from callboard.kernel.reply import Sender
+from callboard.kernel.reply import Asker, Sender
 from callboard.lease.errors import StateCorrupt
 from callboard.support import reentry
 from callboard.support.dataclass import dataclass
@@ -339,7 +339,7 @@ class EntityHost:
         self.runtime.post(self._answer_or_refuse, key, message, sender)
         return True
 
-    def _answer_or_refuse(self, key: str, message: Any, sender: Any) -> None:
+    def _answer_or_refuse(self, key: str, message: Any, sender: Asker) -> None:
         """Answer an ask that came back by a read-only handler, or fail it as a deadlock."""
         cell = self.cells.get(key)
         if cell is not None and cell.running:  # it will soon await or return
@@ -848,9 +848,10 @@ class EntityHost:
         is_over = self.is_leased is not None and not self.is_leased()
         return is_over and is_ask and self.serves(slot_of(key))
 
-    def refuse_unleased(self, sender: Any) -> None:
+    def refuse_unleased(self, sender: Sender | None) -> None:
         """Refuse an ask because the lease has run out; messages without an answer wait."""
-        self._lock.after(sender.set_exception, self._unleased())
+        if sender is not None and sender.expects:
+            self._lock.after(sender.set_exception, self._unleased())
 
     def park(self, cell: EntityCell) -> None:
         """Keep a cell from running until the lease is valid, or the cell must end."""

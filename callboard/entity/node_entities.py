@@ -57,7 +57,7 @@ from callboard.kernel.codec import (
 )
 from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import WrongValue
-from callboard.kernel.reply import Future, Sender
+from callboard.kernel.reply import Asker, Future, Sender
 from callboard.kernel.shutdown import Deadline
 from callboard.kernel.topology import ENTITIES, Topology
 from callboard.kernel.tracing import INSTRUMENTATION
@@ -401,7 +401,7 @@ class Entities:
         table = Table(1, members=members).filled()
         return EntityTable(name, table.version, table.text())
 
-    def table(self, name: str, asker: Any = None) -> EntityTable | None:
+    def table(self, name: str, asker: Sender | None = None) -> EntityTable | None:
         """Return the table of a hosted type; the asking node will receive newer ones."""
         host = self._hosts.get(name)
         if host is None:
@@ -565,7 +565,7 @@ class Entities:
         if host is not None and (cell := host.cells.get(key)) is not None:
             host.passivate(cell)
 
-    def error_of_unsent(self, type_name: str, key: str, asker: Any) -> BaseException | None:
+    def error_of_unsent(self, type_name: str, key: str, asker: Asker) -> BaseException | None:
         """Return the error of an expired ask that was never sent; None if it was sent."""
         sender = self._routers.get(type_name)
         return None if sender is None else sender.error_of_unsent(key, slot_of(key), asker)

@@ -48,7 +48,7 @@ from callboard.kernel.errors import (
     NodeUnreachable,
     NotPermitted,
 )
-from callboard.kernel.reply import Future, Reply, Sender, due_of
+from callboard.kernel.reply import Asker, Future, Reply, Sender, due_of
 from callboard.kernel.shutdown import Phase
 from callboard.kernel.topology import ENTITIES
 from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
@@ -841,7 +841,7 @@ class TypeRouter:
             ):
                 self._refuse(pending, str(error), error)
 
-    def error_of_unsent(self, key: str, slot: int, asker: Any) -> EntityUnavailable | None:
+    def error_of_unsent(self, key: str, slot: int, asker: Asker) -> EntityUnavailable | None:
         """Return the error of an expired ask that was never sent; None if it was sent."""
         with self._lock:
             queue = self._queues.get(slot, ())

@@ -233,7 +233,7 @@ class ServedEntities(Protocol):
     def route_for_leaf(self, arrived: ArrivedMessage, /) -> NotOwner | None:
         """Route a message of a leaf to its owner."""
 
-    def table(self, name: str, asker: Any = None, /) -> EntityTable | None:
+    def table(self, name: str, asker: Sender | None = None, /) -> EntityTable | None:
         """Return the table of a hosted type; the asking node will receive newer ones."""
 
     def table_for_leaf(self, name: str, /) -> EntityTable:

@@ -13,7 +13,7 @@ from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, NodeUnreachable
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.mailbox import BackPressure, Mailbox, SendTurn
-from callboard.actors.reference import ActorRef, AnySender, Down, Sender, Watcher
+from callboard.actors.reference import ActorRef, AnySender, Asker, Down, Sender, Watcher
 from callboard.actors.runtime import Runtime
 from callboard.basp.header import NODE_ACTOR
 from callboard.proxies.address import Endpoint
@@ -208,6 +208,9 @@ class Proxy(RefCount):
         if sender is not None and sender.expects:
             sender.set_exception(error)
         self._runtime.dead_letter(self.ref, message, sender)
+
+    def error_of_unsent(self, _: Asker) -> None:
+        """Return None: `AskTimeout` says enough of a message that waited for a path."""
 
     def keeps_answers(self) -> bool:
         """Return whether its node repeats the answer of a repeated ask."""

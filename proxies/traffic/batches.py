@@ -24,7 +24,7 @@ from functools import partial
 from operator import itemgetter
 from struct import Struct
 from threading import get_ident
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from callboard import locks
 from callboard.actors.envelope import Envelope
@@ -51,7 +51,7 @@ from callboard.proxies.messages import (
     check_columns,
 )
 from callboard.proxies.route_table import RouteTable
-from callboard.proxies.traffic.pending_asks import PendingAsks
+from callboard.proxies.traffic.pending_asks import PendingAsks, SentAsk
 from callboard.support import reentry
 from callboard.support.dataclass import dataclass
 
@@ -126,10 +126,20 @@ class AnswerBatch(TurnBatch):
         wire.write(batches.frame_of(node, payload, len(items), RESPONSE, 0), at_once=True)
 
 
+class KeyedMessage(SentAsk, Protocol):
+    """A message to a keyed actor. While it is an ask, it is its own asker."""
+
+    message: Any
+    key: str
+    is_urgent: bool
+    #: The number of the attempt in which it is sent.
+    attempt: int
+
+
 class AskBatch(TurnBatch):
     """Messages from this node to keyed actors of one kind on another node."""
 
-    __slots__ = ("_is_usable", "_large", "_make", "_proxy", "ref")
+    __slots__ = ("_large", "_make", "_proxy", "ref")
 
     def __init__(
         self, make: Callable[[bytes, bytes, bytes], object], node: bytes, ref: ActorRef[Any]
@@ -142,33 +152,34 @@ class AskBatch(TurnBatch):
             ref: the actor there that accepts such batches.
         """
         self.ref, target = ref, ref.target  # the ref is kept so that its proxy stays alive
-        self._proxy: Any = target
-        batches = target.outbound.batches if isinstance(target, Proxy) else None
-        self._is_usable = isinstance(batches, TurnBatches)
-        if isinstance(batches, TurnBatches):
-            super().__init__(batches, node)
+        #: The proxy of that actor; None if its messages cannot be batched.
+        self._proxy: Proxy | None = None
+        if isinstance(target, Proxy) and isinstance(target.outbound.batches, TurnBatches):
+            self._proxy = target
+            super().__init__(target.outbound.batches, node)
         self.node, self._make = node, make
         #: Number of next messages of a class that are sent alone without checking their size.
         self._large: dict[type, int] = {}
 
     # Every ask to an entity takes this path, so the work is inline.
     def take(  # noqa: C901
-        self, parcel: Any, told_by: ActorRef[Any] | None, asker: Any
+        self, parcel: KeyedMessage, told_by: ActorRef[Any] | None, asker: SentAsk
     ) -> bool:
         """Add a message to the batch; return False if it has to be sent alone.
 
         Args:
-            parcel: has the message, its key, its attempt, and whether it is urgent.
+            parcel: the message with its key.
             told_by: the sending actor; None for an ask, and for an unknown sender.
             asker: receives the outcome; it is the parcel itself if the message is an ask.
         """
-        if not self._is_usable:
+        proxy = self._proxy
+        if proxy is None:
             return False
         batches, message = self._batches, parcel.message
         runner = batches.runner
         is_open = batches.open.get(self.node) is self  # the usual case
         is_free = is_open and runner.holder == get_ident()
-        if not is_free and not batches.may_gather(self._proxy, self):
+        if not is_free and not batches.may_gather(proxy, self):
             return False
         left, teller = NO_DEADLINE, 0
         if message.__class__ is Envelope:
@@ -218,6 +229,7 @@ class AskBatch(TurnBatch):
     def _send_part(self, items: list[Any]) -> None:
         ids, *columns = zip(*items, strict=True)
         message = self._make(*[b"".join(column) for column in columns])
+        assert self._proxy is not None, "without it the batch is empty"
         self._batches.send_asks(self._proxy, message, ids)
 
 

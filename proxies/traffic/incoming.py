@@ -357,7 +357,7 @@ class Incoming:
             except RunsUserCode:
                 self._decode_apart(wire, frame)
                 continue
-            sender: Any = teller  # messages of one sender usually arrive in a row
+            sender = teller  # messages of one sender usually arrive in a row
             message_id = data & MESSAGE_ID_MASK
             if message_id or last != (data >> EPOCH_SHIFT, source, source_actor):
                 arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
@@ -380,6 +380,7 @@ class Incoming:
                     error = MalformedPayload("a batch of messages lacks an id")
                     self._refuse_payload(wire, frame, error)
                 else:
+                    assert sender is not None, "the first of a row has made it"
                     self._refuse(number, message, sender)
             elif data < HIGH_PRIORITY:
                 context.post(message, sender)
@@ -625,7 +626,7 @@ class Incoming:
             self._out.refusing.add(source)
         return error_of(failure)
 
-    def _refuse(self, number: int, message: Any, sender: Any) -> None:
+    def _refuse(self, number: int, message: Any, sender: RemoteReply) -> None:
         """Execute a command for the node, or refuse a message without a target."""
         if number == NODE_ACTOR:
             message = message.message if message.__class__ is Envelope else message

@@ -107,7 +107,8 @@ class Outgoing:
         self.careful = self.codec.without_user_code()
         self._checked_from = min(self._payload_limit, self._item_limit)
         self.asks = PendingAsks(self._runtime.awake_by)
-        self._add_ask = self.asks.add
+        #: Called with a future, or a substitute with a message id.
+        self._add_ask: Callable[[Any, bytes], int] = self.asks.add
         self.batches = TurnBatches(
             self._runtime,
             routes,

@@ -19,6 +19,10 @@ class SentAsk(Protocol):
     message_id: int
 
     @property
+    def deadline(self) -> float | None:
+        """When the ask expires; None if never."""
+
+    @property
     def is_done(self) -> bool:
         """Whether the ask has an outcome."""
 
@@ -44,7 +48,7 @@ class PendingAsks:
         #: under another id.
         self.batches: Final[dict[int, tuple[bytes, Sequence[int]]]] = {}
 
-    def add(self, asker: Any, node: bytes) -> int:
+    def add(self, asker: SentAsk, node: bytes) -> int:
         """Register an ask, and return its message id."""
         pending, batches, ids = self.by_id, self.batches, self._ids
         message_id = next(ids) & MESSAGE_ID_MASK

@@ -228,7 +228,7 @@ class Unrouted:
                 ):
                     break
                 entry = waiting.take()
-            sender: Any = entry[1]
+            sender = entry[1]
             if sender is None or not sender.expects or not sender.is_done:
                 proxy.post_waited(*entry)
         else:

@@ -14,6 +14,7 @@ from typing import Final
 from scripts.structure.circles import circles, import_graph
 from scripts.structure.figure import Figure
 from scripts.structure.kernel_imports import import_figures
+from scripts.structure.loose_types import loose_types
 from scripts.structure.source import Function, SourceFile, canonical
 from scripts.structure.wording import wording_figures
 
@@ -55,6 +56,7 @@ def measure(source: Sequence[SourceFile], tests: Sequence[SourceFile]) -> list[F
         _private_reaches(source),
         _sleeps(tests),
         _missing_names(source, tests),
+        loose_types(source),
         *wording_figures(source),
     ]
 

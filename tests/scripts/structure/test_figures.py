@@ -229,3 +229,20 @@ def test_templates_and_faults_are_left_out():
     ]
     assert [str(each.path) for each in select_source(files)] == ["callboard/a.py"]
     assert [str(each.path) for each in select_tests(files)] == ["tests/a.py"]
+
+
+# --- types ---
+
+
+def test_types_that_say_nothing_are_counted_in_three_packages():
+    text = """
+from typing import Any, cast
+
+def f(a: Any, b: "list[object]", *c: object) -> "Any | None":
+    d: dict[str, Any] = cast(dict, object())
+    return d  # type: ignore[return-value]
+"""
+    source = [file("actors/a.py", text), file("callboard/mqtt/b.py", text)]
+    assert figure("loose_types", source).value == 7
+    assert figure("loose_types", source).found == ["7 actors/a.py"]
+    assert figure("loose_types", [file("callboard/entity/c.py", "x: Any")]).value == 1
