@@ -6,7 +6,6 @@ from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.foreign import Arrived
 from callboard.basp.link import Closed
 from callboard.model.errors import EndpointError
-from callboard.zeek.command import command_from_bytes
 from callboard.zeek.peering import (
     MAGIC,
     NOBODY,
@@ -18,6 +17,7 @@ from callboard.zeek.peering import (
     message_frame,
 )
 from callboard.zeek.transcoder import broker_from_cbor, cbor_from_broker
+from tests.callboard.zeek.broker_command import command_from_bytes
 from tests.callboard.zeek.peering_ends import LARGE, REAL, SMALL, frames_of, recording
 from tests.fuzz.case import Case, require
 from tests.fuzz.mutation import mutate_bytes

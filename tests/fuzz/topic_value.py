@@ -21,9 +21,13 @@ from callboard.model.encoding import (
 from callboard.model.errors import EndpointError
 from callboard.store.machine.command import Command, CommandRun, EntityId, encode_run, read_run
 from callboard.topics.machine.run import PackedType, decode_run, pack_runs
-from callboard.zeek.command import InternalCommand, command_from_bytes, command_to_bytes
 from callboard.zeek.transcoder import broker_from_cbor, cbor_from_broker
 from callboard.zeek.value import value_from_bytes, value_to_bytes
+from tests.callboard.zeek.broker_command import (
+    InternalCommand,
+    command_from_bytes,
+    command_to_bytes,
+)
 from tests.fuzz.case import Case, require
 from tests.fuzz.datum import datum
 from tests.fuzz.mutation import mutate_bytes

@@ -4,8 +4,12 @@ from typing import Any
 
 from callboard.model.data import Data, DataType, Table
 from callboard.model.timespan import Timespan
-from callboard.zeek.command import InternalCommand, command_from_bytes, command_to_bytes
 from callboard.zeek.value import value_from_bytes, value_to_bytes
+from tests.callboard.zeek.broker_command import (
+    InternalCommand,
+    command_from_bytes,
+    command_to_bytes,
+)
 from tests.golden.sample import Sample
 from tests.golden.stores import MASTER, NAMES, WRITER
 from tests.golden.topics import DATA

@@ -13,8 +13,8 @@ from callboard.store.machine.command import (
     CommandField,
     EntityId,
 )
-from callboard.zeek.command import InternalCommand
 from tests.callboard.model.strategies import DATA
+from tests.callboard.zeek.broker_command import InternalCommand
 
 NUMBERS = st.integers(0, NUMBER_LIMIT)
 ENTITIES = st.just(NIL) | st.builds(EntityId, st.uuids(), NUMBERS)

@@ -11,8 +11,12 @@ from callboard.model.data import Data, DataType, Table
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan
 from callboard.store.machine.command import NIL, Command, EntityId
-from callboard.zeek.command import InternalCommand, command_from_bytes, command_to_bytes
 from tests.callboard.store.strategies import COMMANDS_SENT
+from tests.callboard.zeek.broker_command import (
+    InternalCommand,
+    command_from_bytes,
+    command_to_bytes,
+)
 
 WHO = EntityId(UUID(int=1), 2)
 WHO_BYTES = "00" * 15 + "01" + "00" * 7 + "02"

@@ -18,7 +18,6 @@ from callboard.model.data import Data
 from callboard.model.errors import InvalidData
 from callboard.model.scalar import Count
 from callboard.store.machine.command import Command
-from callboard.zeek.command import command_from_bytes, command_to_bytes
 from callboard.zeek.peering import (
     FILTER_LIMIT,
     HANDSHAKE_FRAME_LIMIT,
@@ -38,6 +37,7 @@ from callboard.zeek.peering import (
     message_frame,
     message_of,
 )
+from tests.callboard.zeek.broker_command import command_from_bytes, command_to_bytes
 from tests.callboard.zeek.peering_ends import (
     LARGE,
     REAL,
