@@ -9,7 +9,7 @@ registered classes.
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum, Flag
 from functools import partial
 from inspect import Parameter, signature
@@ -402,6 +402,30 @@ class MessageRegistry:
         self.plain_flat: dict[bytes, RecordType] = {}
         #: All types that run user functions.
         self.coded: dict[bytes, MessageType] = {}
+        #: Classes by their names on foreign wires, by wire; and these names by class.
+        self._foreign: dict[str, dict[str, type]] = {}
+        self._foreign_names: dict[tuple[str, type], str] = {}
+
+    def foreign_types(self, wire: str) -> Mapping[str, type]:
+        """Return the classes that have a name on a foreign wire, by that name."""
+        return self._foreign.get(wire, {})
+
+    def foreign_name(self, wire: str, cls: type) -> str | None:
+        """Return the name of a class on a foreign wire, or None."""
+        return self._foreign_names.get((wire, cls))
+
+    def register_foreign(self, wire: str, name: str, cls: type) -> None:
+        """Give a class a name on a foreign wire; a reloaded class replaces the earlier one.
+
+        Raises:
+            DuplicateMessageType: another class has that name.
+        """
+        earlier = self._foreign.setdefault(wire, {}).get(name, cls)
+        if _full_name(earlier) != _full_name(cls):
+            msg = f"{name!r} of {wire} is {_full_name(earlier)} already: choose another name"
+            raise errors.DuplicateMessageType(msg)
+        self._foreign[wire] = {**self._foreign[wire], name: cls}
+        self._foreign_names[wire, cls] = name
 
     def type_of(self, cls: type) -> MessageType | None:
         """Return the message type of a class, or None."""

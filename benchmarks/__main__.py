@@ -43,6 +43,8 @@ MEASURES = (
     "remote_flood",
     "remote_ask",
     "remote_pipeline",
+    "caf_ask",
+    "caf_flood",
     "chain_flood",
     "flow",
     "gateway",

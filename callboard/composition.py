@@ -51,6 +51,13 @@ slots.BACKENDS.fill(
 
 slots.NODE_PARTS.fill({"dashboard": "callboard.dashboard:DashboardServer"})
 
+slots.NODE_WIRES.fill(
+    {
+        "caf-0.17": "callboard.caf.node_wire:CafWire",
+        "caf": "callboard.caf.node_wire:CafWire",
+    }
+)
+
 slots.LOG_OPENERS.fill(
     {
         "basp": "callboard.log_service.node_disk:NodeDisk",

@@ -7,24 +7,36 @@ node has these methods, including those in worker processes.
 import contextlib
 import ssl
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, TypeVar, Unpack, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 from callboard import locks
 from callboard.actors.actor import Actor
 from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
-from callboard.actors.reference import ActorRef
+from callboard.actors.reference import ActorRef, checked_ref
 from callboard.actors.seconds import count as checked_count
+from callboard.actors.seconds import seconds as checked_seconds
 from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
 from callboard.proxies import node
 from callboard.proxies.environment import NodeEnvironment
-from callboard.proxies.link.certificates import TlsSource
+from callboard.proxies.link.certificates import Certificates, TlsSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.tls import Tls
+from callboard.proxies.names.search import CONNECT_TIMEOUT
 from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
-from callboard.support.slots import NODE_PARTS
+from callboard.support.slots import NODE_PARTS, NODE_WIRES
 
 if TYPE_CHECKING:
     from callboard.entity.inspection.figures import EntityStats
@@ -41,6 +53,9 @@ A = TypeVar("A", bound=Actor)
 
 #: Seconds that closing a node waits for entities to commit and move.
 CLOSE_ENTITIES: Final = 6.0
+
+#: Bytes of the ids of nodes of other protocols; our own have 18.
+FOREIGN_ID_SIZE: Final = 24
 
 #: Held while the `Entities` of a node are created.
 _ENTITIES_LOCK: Final = locks.lock("making of a node's entities", 130)
@@ -61,6 +76,49 @@ class NodeOptions(TypedDict, total=False):
     is_tool: bool
     surroundings: NodeEnvironment | None
     serve_logs: Mapping[str, Any] | None
+
+
+class ListenOptions(TypedDict, total=False):
+    """Options of `Node.listen`; see `callboard.proxies.node.Node.listen`."""
+
+    publish: ActorRef[Any] | None
+    tls: TlsSource | ssl.SSLContext | None
+    secret: Secrets | None
+    secrets: Mapping[str, Secrets] | None
+    permissions: Mapping[str, Rights] | None
+    allow_unsealed: bool | None
+    encrypt: bool | None
+    insecure: bool
+
+
+class NodeWire(Protocol):
+    """Another protocol between nodes, such as that of CAF."""
+
+    def listen(
+        self,
+        address: str,
+        port: int,
+        *,
+        publish: ActorRef[Any] | None,
+        interface: tuple[str, ...],
+        tls: TlsSource | ssl.SSLContext | None,
+        insecure: bool,
+    ) -> int:
+        """Accept connections; return the port."""
+
+    async def connect(self, address: str, timeout: float) -> bytes:
+        """Link with the node at an address; return its id."""
+
+    async def remote_actor(self, address: str, timeout: float) -> ActorRef[Any]:
+        """Return the actor at an address."""
+
+    async def spawn(
+        self, address: str, name: str, args: tuple[Any, ...], timeout: float
+    ) -> ActorRef[Any]:
+        """Create an actor at a node."""
+
+    def disconnect(self, node: bytes) -> None:
+        """End the connection with a node."""
 
 
 class Node(node.Node):
@@ -93,6 +151,7 @@ class Node(node.Node):
         Raises:
             DashboardError: the dashboard cannot be opened.
         """
+        self._node_wires: dict[str, NodeWire] = {}
         self._flight: FlightProcess | None = None
         self._entities: Entities | None = None
         self._dashboard: Any = None
@@ -152,6 +211,118 @@ class Node(node.Node):
             self._entities.release()
         if self._flight is not None:
             self._flight.close()
+
+    # --- other protocols between nodes ---
+
+    def _node_wire(self, name: str) -> NodeWire:
+        """Return the protocol with a name, created on first use.
+
+        Raises:
+            WrongValue: there is no such protocol.
+        """
+        self._refuse_closed()
+        try:
+            wire_class: Any = NODE_WIRES.load(name)
+        except LookupError:
+            names = ", ".join(["basp", *NODE_WIRES.names()])
+            msg = f"{name!r:.80} is not a protocol of nodes; choose one of {names}"
+            raise WrongValue(msg) from None
+        tls = self._encryption if isinstance(self._encryption, Certificates) else None
+        with _ENTITIES_LOCK:
+            kind = wire_class.kind
+            if kind not in self._node_wires:
+                self._node_wires[kind] = wire_class(self, tls)
+        return self._node_wires[kind]
+
+    def _wire_of(self, address: object) -> NodeWire | None:
+        """Return the protocol of an address; None for BASP."""
+        scheme, _, rest = address.partition("://") if isinstance(address, str) else ("", "", "")
+        return self._node_wire(scheme) if rest and scheme in NODE_WIRES.names() else None
+
+    def listen(
+        self,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        wire: str = "basp",
+        interface: Sequence[str] = (),
+        **options: Unpack[ListenOptions],
+    ) -> int:
+        """Accept links on a port; return the port (0 picks a free one).
+
+        Args:
+            address: local address; a public one needs `tls`, a secret, or `insecure=True`.
+            port: TCP port; none for a Unix socket.
+            wire: the protocol of the port: `basp` for nodes of callboard, `caf-0.17` for nodes
+                of the C++ Actor Framework, which know no secrets and permissions.
+            interface: signatures of the published actor for the wire of CAF, such as
+                `caf::replies_to<@i32>::with<@i32>`; empty for an untyped actor.
+            options: see `callboard.proxies.node.Node.listen`.
+
+        Raises:
+            PortUnavailable: the address is not on this machine, or the port is taken.
+            PublicAddress: other machines can reach the port, and nothing guards it.
+            WrongValue: the protocol is unknown, or has no such option.
+        """
+        if wire == "basp":
+            return super().listen(address, port, **options)
+        other = self._node_wire(wire)
+        unfit = sorted(options.keys() - {"publish", "tls", "insecure"})
+        if unfit:
+            msg = f"the wire {wire!r} has no {', '.join(unfit)}; omit them"
+            raise WrongValue(msg)
+        publish, tls = options.get("publish"), options.get("tls")
+        if publish is not None:
+            checked_ref(publish, "listen(publish=…)")
+        return other.listen(
+            address,
+            port,
+            publish=publish,
+            interface=tuple(interface),
+            tls=tls,
+            insecure=options.get("insecure", False),
+        )
+
+    async def aconnect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
+        """Awaitable twin of `connect`."""
+        wire = self._wire_of(address)
+        if wire is None:
+            return await super().aconnect(address, timeout)
+        with self.runtime.shutdown.ending():
+            return await wire.connect(address, checked_seconds(timeout))
+
+    async def aremote_actor(
+        self, address: str, timeout: float = CONNECT_TIMEOUT
+    ) -> ActorRef[Any]:
+        """Awaitable twin of `remote_actor`."""
+        wire = self._wire_of(address)
+        if wire is None:
+            return await super().aremote_actor(address, timeout)
+        with self.runtime.shutdown.ending():
+            return await wire.remote_actor(address, checked_seconds(timeout))
+
+    async def aremote_spawn(
+        self, on: str | bytes, name: str, *args: Any, **kwargs: Any
+    ) -> ActorRef[Any]:
+        """Awaitable twin of `remote_spawn`."""
+        wire = self._wire_of(on)
+        if wire is None:
+            return await super().aremote_spawn(on, name, *args, **kwargs)
+        require(not kwargs, "an actor of another protocol takes no keyword arguments", kwargs)
+        with self.runtime.shutdown.ending():
+            return await wire.spawn(str(on), name, args, CONNECT_TIMEOUT)
+
+    def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
+        """Cut the link with a neighbor and refuse it for some seconds, to test failures.
+
+        The link with a node of another protocol ends for good, until the next `connect`.
+        """
+        value: object = node_id
+        if isinstance(value, bytes) and len(value) == FOREIGN_ID_SIZE:
+            for wire in list(self._node_wires.values()):
+                wire.disconnect(node_id)
+            return
+        super().disconnect(node_id, seconds)
 
     # --- entities ---
 

@@ -34,7 +34,9 @@ from callboard.support.text import TEXT_LIMIT, error_text, safe_repr
 T = TypeVar("T", bound=type)
 
 
-def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T], T]:
+def message(
+    name: str, *, was: str = "", switched: bool = False, caf: str = ""
+) -> Callable[[T], T]:
     """Register a message type under its name on the wire and in states.
 
     The class is a dataclass, an enum or a named tuple. Fields that a later release adds need a
@@ -48,6 +50,8 @@ def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T]
         name: the name of the type, the same in every program.
         was: the former name of the type, if it was renamed.
         switched: whether values are sent under `name` if there is a former one.
+        caf: the name of the type in programs that use CAF, or the signature of a whole message;
+            see the page on CAF.
 
     Raises:
         DuplicateMessageType: another class has that name.
@@ -75,6 +79,8 @@ def message(name: str, *, was: str = "", switched: bool = False) -> Callable[[T]
     def register(cls: T) -> T:
         try:
             DEFAULT_REGISTRY.register(names[0], cls, filter(None, names[1:]))
+            if caf:
+                DEFAULT_REGISTRY.register_foreign("caf", caf, cls)
         except BaspDuplicate as error:
             raise DuplicateMessageType(str(error)) from None
         except BaspNotSerializable as error:

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 #: Pages whose blocks are files of a program, or tests, with how they are run.
 ELSEWHERE = {
+    "caf.md": "interop/test_caf_tutorial.py",
     "pipeline.md": "callboard/pipeline/test_spark.py",
     "kill-the-owner.md": "test_kill_the_owner.py",
     "lost-update.md": "test_testing_guide.py",

@@ -7,6 +7,7 @@ from callboard.basp.header import FIRST_ACTOR as FIRST_ACTOR
 from callboard.basp.header import INSPECTOR as INSPECTOR
 from callboard.basp.header import LOG_INTAKE as LOG_INTAKE
 from callboard.basp.header import LOG_SERVICE as LOG_SERVICE
+from callboard.basp.header import SPAWN_SERVER as SPAWN_SERVER
 from callboard.basp.node_id import NODE_ID_SIZE as NODE_ID_SIZE
 from callboard.basp.node_id import make_node_id as make_node_id
 from callboard.basp.node_id import node_id_text as node_id_text
@@ -19,4 +20,5 @@ from callboard.proxies.address import parse_seed as parse_seed
 from callboard.proxies.link.dialer import LAST_RETRY as LAST_RETRY
 from callboard.proxies.link.dialer import Dial as Dial
 from callboard.proxies.messages import Lookup as Lookup
+from callboard.proxies.messages import Spawn as Spawn
 from callboard.proxies.topology import Topology as Topology

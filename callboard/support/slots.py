@@ -74,6 +74,10 @@ BACKENDS: Final = PartSlot("backend", "callboard.backends")
 #: Optional parts of public nodes: classes or modules.
 NODE_PARTS: Final = PartSlot("part of nodes", "callboard.node_parts")
 
+#: Protocols between nodes besides BASP, by the name of the wire and by the scheme of its
+#: addresses: classes that are created with a node and its certificates.
+NODE_WIRES: Final = PartSlot("wire of nodes", "callboard.node_wires")
+
 #: Functions that open logs outside a folder, by the scheme of the address.
 LOG_OPENERS: Final = PartSlot("opener of logs", "callboard.log_openers")
 

@@ -32,6 +32,23 @@ from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple
 
+from callboard.caf.wire.frame import (
+    CAF_VERSION,
+    CafFlag,
+    CafFrame,
+    CafFrames,
+    CafOperation,
+    caf_frame,
+)
+from callboard.caf.wire.reader import (
+    CafActor,
+    CafNode,
+    CafReader,
+    atom,
+    message_bytes,
+    sized,
+    texts_bytes,
+)
 from callboard.kernel.codec import (
     AlreadyLinked,
     BaspError,
@@ -46,21 +63,6 @@ from callboard.kernel.codec import (
 from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
 from callboard.model.errors import InvalidData
 from callboard.topics.machine.topic import TOPIC_LIMIT
-from callboard.zeek.caf import (
-    CAF_VERSION,
-    CafActor,
-    CafFlag,
-    CafFrame,
-    CafFrames,
-    CafNode,
-    CafOperation,
-    CafReader,
-    atom,
-    caf_frame,
-    message_bytes,
-    sized,
-    texts_bytes,
-)
 from callboard.zeek.caf_stream import (
     NORMAL,
     AckOpen,

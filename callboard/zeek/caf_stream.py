@@ -16,17 +16,16 @@ import struct
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from callboard.kernel.codec import MalformedPayload
-from callboard.zeek.caf import (
+from callboard.caf.wire.frame import CafOperation, caf_frame
+from callboard.caf.wire.reader import (
     CafActor,
-    CafOperation,
     CafReader,
     atom,
-    caf_frame,
     message_bytes,
     texts_bytes,
     varbyte,
 )
+from callboard.kernel.codec import MalformedPayload
 
 
 class MessageTypes(StrEnum):

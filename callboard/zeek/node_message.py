@@ -16,14 +16,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from callboard.caf.wire.reader import CafReader, sized
+from callboard.caf.wire.varbyte import read_varbyte
 from callboard.kernel.codec import MalformedPayload
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.topics.machine.topic import TOPIC_LIMIT
-from callboard.zeek.caf import CafReader, sized
 from callboard.zeek.transcoder import cbor_at
 from callboard.zeek.value import read_value
-from callboard.zeek.varbyte import read_varbyte
 
 _DATA, _COMMAND = 0, 1
 

@@ -41,6 +41,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from callboard.caf.wire.varbyte import read_varbyte, write_varbyte
 from callboard.kernel.codec import (
     AlreadyLinked,
     BaspError,
@@ -55,7 +56,6 @@ from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit, wire_of
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.topics.machine.status import EC
 from callboard.topics.machine.topic import checked_topic
-from callboard.zeek.varbyte import read_varbyte, write_varbyte
 
 MAGIC: Final = b"ZEEK"
 VERSION: Final = 1

@@ -24,12 +24,12 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any, Final
 
+from callboard.caf.wire.varbyte import read_varbyte, write_varbyte
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import DEPTH_LIMIT, Data, DataType, Set, Table, Vector
 from callboard.model.errors import DataOverflow, InvalidData
 from callboard.model.scalar import Count, Enum
 from callboard.model.timespan import Timespan, Timestamp
-from callboard.zeek.varbyte import read_varbyte, write_varbyte
 
 _U64: Final = struct.Struct(">Q")
 _I64: Final = struct.Struct(">q")

@@ -346,16 +346,16 @@ class ForeignWires:
         if tls is not None:
             self._watch(tls)
 
-    def close_port(self, port: ForeignPort, reason: str) -> None:
-        """Close a port and end its links."""
-        self._runner.post(self._close_port, port, reason)
+    def close_port(self, port: ForeignPort, reason: str, *, keep_links: bool = False) -> None:
+        """Close a port and end its links, unless they are kept."""
+        self._runner.post(partial(self._close_port, port, reason, keep_links=keep_links))
 
-    def _close_port(self, port: ForeignPort, reason: str) -> None:
+    def _close_port(self, port: ForeignPort, reason: str, *, keep_links: bool = False) -> None:
         """Close a port. Must be called on the runner's thread."""
         port.acceptor.close()
         if port in self.ports:
             self.ports.remove(port)
-        for link in list(port.links):
+        for link in [] if keep_links else list(port.links):
             link.end(reason)
 
     def _part_at(self, gate: AcceptLimiter, connection: object, sock: Any) -> None:

@@ -11,10 +11,11 @@ from typing import Any, Final
 from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.foreign import Admitted, Arrived
 from callboard.basp.link import Closed, Transmit
+from callboard.caf.wire.frame import CafOperation, caf_frame
+from callboard.caf.wire.reader import CafNode, message_bytes, sized
 from callboard.model.data import Data
 from callboard.model.encoding import data_from_cbor, python_to_cbor
 from callboard.zeek.broker_1_4 import Broker14Session, PeerKnown, PeerTopics
-from callboard.zeek.caf import CafNode, CafOperation, caf_frame, message_bytes, sized
 from callboard.zeek.node_message import DataRun, data_message_bytes, read_messages
 from callboard.zeek.transcoder import broker_from_cbor
 from callboard.zeek.value import value_to_bytes

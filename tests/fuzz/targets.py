@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.fuzz.broker_1_4 import Broker14
+from tests.fuzz.caf import Caf
 from tests.fuzz.carriers import Carriers
 from tests.fuzz.case import Case, Target, Violation, dump_case, load_case
 from tests.fuzz.control import Control
@@ -54,6 +55,7 @@ _ALL: Final[tuple[Target, ...]] = (
     ZeroMqMember(),
     Peering(),
     Broker14(),
+    Caf(),
     Seal(),
 )
 TARGETS: Final[dict[str, Target]] = {target.name: target for target in _ALL}

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from callboard.bounded_queue import Overflow
+from callboard.caf.wire.reader import CafNode
 from callboard.kernel.context import CallBack
 from callboard.kernel.errors import ResultTimeout
 from callboard.kernel.reply import Future
@@ -41,7 +42,6 @@ from callboard.zeek.broker_1_4 import (
     PeerTopics,
     RoomAgain,
 )
-from callboard.zeek.caf import CafNode
 from callboard.zeek.doors.broker_peering import PAUSE, BrokerNeighbor, BrokerPeering
 from callboard.zeek.node_message import DataRun, data_message_bytes
 from callboard.zeek.transcoder import broker_from_cbor

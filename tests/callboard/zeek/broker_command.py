@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from callboard.caf.wire.varbyte import read_varbyte, write_varbyte
 from callboard.model.data import Data, DataType, Table
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan
@@ -33,7 +34,6 @@ from callboard.store.machine.command import (
     EntityId,
 )
 from callboard.zeek.value import read_value, value_to_bytes
-from callboard.zeek.varbyte import read_varbyte, write_varbyte
 
 _NUMBER: Final = struct.Struct(">Q")
 _SIGNED: Final = struct.Struct(">q")

@@ -11,6 +11,15 @@ from callboard.basp import errors
 from callboard.basp.foreign import Admitted, Arrived
 from callboard.basp.header import HEADER
 from callboard.basp.link import Closed, Transmit
+from callboard.caf.wire.frame import CafFrames, CafOperation, caf_frame
+from callboard.caf.wire.reader import (
+    CafActor,
+    CafNode,
+    CafReader,
+    message_bytes,
+    sized,
+    texts_bytes,
+)
 from callboard.model.encoding import data_to_cbor, python_to_cbor
 from callboard.zeek import broker_1_4
 from callboard.zeek.broker_1_4 import (
@@ -19,17 +28,6 @@ from callboard.zeek.broker_1_4 import (
     PeerKnown,
     PeerTopics,
     RoomAgain,
-)
-from callboard.zeek.caf import (
-    CafActor,
-    CafFrames,
-    CafNode,
-    CafOperation,
-    CafReader,
-    caf_frame,
-    message_bytes,
-    sized,
-    texts_bytes,
 )
 from callboard.zeek.caf_stream import StreamPair
 from callboard.zeek.node_message import (
@@ -394,7 +392,7 @@ def test_what_is_none_of_it_ends_the_connection(data, error):
     ("name", "what"),
     [
         ("another protocol", "HTTP or WebSocket"),
-        ("TLS", "TLS; set disable_ssl on both sides"),
+        ("TLS", "TLS; encrypt both sides"),
         ("our own wire", "BASP"),
         ("Broker 2.x's wire", "Zeek Broker 2.x"),
     ],

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callboard.caf.wire.varbyte import read_varbyte, write_varbyte
 from callboard.model.data import DEPTH_LIMIT, Data
 from callboard.model.errors import InvalidData
 from callboard.zeek.value import value_from_bytes, value_to_bytes
-from callboard.zeek.varbyte import read_varbyte, write_varbyte
 from tests.callboard.model.strategies import DATA, build
 
 SIXTEEN = bytes(range(16))

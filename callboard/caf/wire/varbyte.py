@@ -1,4 +1,4 @@
-"""Variable-length integers of Broker's wires: seven bits per byte, low bits first.
+"""Variable-length integers of CAF and of Broker: seven bits per byte, low bits first.
 
 The highest bit of a byte is set if another byte follows.
 """

@@ -1,0 +1,298 @@
+"""One CAF node, as this node sees it: its actors, pending asks and monitors.
+
+A node is *direct* if a connection leads to it, and otherwise reached through a direct one, from
+which a frame or an address of it arrived. CAF reports nothing when such a path breaks: so all
+actors of a lost connection go down here at once, and an indirect node is queried
+while actors of it are known.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from callboard.caf.errors import CafError, exit_error, reason_of
+from callboard.caf.stand_in import CafCell, CafRequests, exception_of
+from callboard.caf.wire import connection as caf
+from callboard.caf.wire.connection import ASKER, NORMAL
+from callboard.caf.wire.message import ExitMessage
+from callboard.caf.wire.reader import CafActor, CafNode
+from callboard.kernel.actors import ActorRef, Down, ExitReason
+from callboard.kernel.context import current_cell
+from callboard.kernel.errors import ActorDown, MessageTooLarge, NodeUnreachable
+from callboard.kernel.reply import Sender
+from callboard.kernel.topology import FIRST_ACTOR
+from callboard.kernel.wire import ForeignLink
+
+_log = logging.getLogger("callboard.caf")
+
+#: Bytes that may wait for a peer before senders wait for it.
+WAITING_LIMIT: Final = 16 * 1024 * 1024
+
+#: Ended actors that are remembered, to recognize late messages of theirs.
+ENDED_LIMIT: Final = 1_000
+
+#: Seconds between two queries to an indirect node, and of silence until it is lost.
+QUERY_SECONDS: Final = 1.0
+SILENCE_LIMIT: Final = 5.0
+
+
+class CafPeer:
+    """One CAF node.
+
+    Attributes:
+        node: its id.
+        link: the connection to it, or to the node before it.
+        is_direct: whether the connection leads to this node.
+        heard_at: when a frame of it arrived, if it is not direct.
+    """
+
+    def __init__(self, wire: Any, node: CafNode, link: ForeignLink, *, is_direct: bool) -> None:
+        """Create the view of a node that has become known."""
+        self.context, self.runner = wire.context, wire.runner
+        self.node, self.link, self.is_direct = node, link, is_direct
+        self.heard_at = self.context.now()
+        self.is_lost = False
+        self.pending = CafRequests()
+        #: The stand-ins of its actors, by number.
+        self.cells: dict[int, CafCell] = {}
+        #: Stand-ins of its latest ended actors.
+        self.ended: OrderedDict[int, CafCell] = OrderedDict()
+        #: Actors of this node that it monitors, by number.
+        self.watched: dict[int, ActorRef[Any]] = {}
+        #: Actors of other CAF nodes that it monitors through this node.
+        self.watched_behind: set[CafActor] = set()
+        #: Number of its requests that are not answered.
+        self.unanswered = 0
+        self._wire = wire
+
+    def __str__(self) -> str:
+        return str(self.node)
+
+    # --- frames to the node ---
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the connection can hold further messages."""
+        return self.link.waiting <= WAITING_LIMIT or not self.link.is_open
+
+    def encode(self, message: Any) -> bytes:
+        """Serialize a message.
+
+        Raises:
+            NotSerializable: CAF has no type for a part of it.
+            MessageTooLarge: it is larger than the limit of this node.
+        """
+        content: bytes = self._wire.codec.encode(message)
+        if len(content) > self._wire.limits.payload:
+            msg = (
+                f"a message has {len(content):,} B, the limit is {self._wire.limits.payload:,}"
+            )
+            raise MessageTooLarge(msg)
+        return content
+
+    def message(self, message_id: int, source: int, target: int, content: bytes) -> None:
+        """Send a message to an actor of the node. Can be called from any thread."""
+        if self.is_direct:
+            frame = caf.direct(message_id, source, target, content)
+        else:
+            nodes = self._wire.own, self.node
+            frame = caf.routed(nodes, message_id, source, target, content)
+        self.link.write(frame)
+
+    def named(self, message_id: int, source: int, name: int, content: bytes) -> None:
+        """Send a message to the actor with a name on the node."""
+        if self.is_direct:
+            frame = caf.named(message_id, source, name, content)
+        else:
+            nodes = self._wire.own, self.node
+            frame = caf.routed(nodes, message_id, source, name, content, is_named=True)
+        self.link.write(frame)
+
+    def send(
+        self, cell: CafCell, content: bytes, sender: Sender | None, *, is_urgent: bool
+    ) -> None:
+        """Send a message to an actor; register the sender of an ask.
+
+        Raises:
+            LinkFull: the peer does not read.
+        """
+        if not self.has_room:
+            self.link.make_room()
+        message_id = 0 if is_urgent else NORMAL
+        if sender is None:
+            self.message(message_id, 0, cell.caf.number, content)
+        elif not sender.expects:
+            self.message(message_id, self._number_of(sender), cell.caf.number, content)
+        elif not sender.wants_reply:  # it arrived from another node over BASP
+            ref = sender.reference(self.context)
+            source = 0 if ref is None else self._wire.exports.actor_of(ref).number
+            self.message(message_id, source, cell.caf.number, content)
+            sender.mark_handled()
+        else:
+            asking = current_cell.get()
+            source = ASKER if asking is None else self._number_of(asking)
+            request = self.pending.add(sender, cell)
+            self.message(message_id | request, source, cell.caf.number, content)
+            if self.is_lost or cell.reason is not None:  # another thread has ended it meanwhile
+                self.pending.fail(cell, cell.ended_error())
+
+    def _number_of(self, sender: Any) -> int:
+        """Return the number under which CAF knows a sending actor."""
+        is_here = sender.runtime is self.context and sender.number >= FIRST_ACTOR
+        return sender.number if is_here else ASKER
+
+    def request(
+        self, name: int, message: Any, on_answer: Callable[[Any], object], *, limit: float
+    ) -> None:
+        """Ask an actor of CAF itself; `on_answer` is called with the answer or an exception."""
+        asker = SystemAsk(on_answer)
+        home = CafActor(caf.CONFIG_SERVER, self.node)
+        cell = CafCell(self, caf.CONFIG_SERVER, home)  # it is in no table
+        request = self.pending.add(asker, cell)  # type: ignore[arg-type]
+        self.named(NORMAL | request, ASKER, name, self.encode(message))
+        late = TimeoutError(f"{self.node} did not answer within {limit:g} s")
+        self.context.call_later(limit, asker.set_exception, late)
+        if self.is_lost:
+            asker.set_exception(NodeUnreachable(f"{self.node} is lost"))
+
+    def command(self, cell: CafCell, message: Any, *, is_link: bool = False) -> None:
+        """Send a message of the runtime itself to an actor."""
+        if self.is_lost:
+            return
+        content, number = self.encode(message), cell.caf.number
+        if is_link:
+            # CAF sends links as if from the actor to itself, on its own node (captured).
+            nodes = self.node, self.node
+            self.link.write(caf.routed(nodes, NORMAL, number, number, content))
+            return
+        source = 0
+        if isinstance(message, ExitMessage) and isinstance(message.source, ActorRef):
+            actor = self._wire.exports.actor_of(message.source)
+            source = actor.number if actor.node == self._wire.own else 0
+        self.message(0, source, number, content)
+
+    # --- actors of the node ---
+
+    def cell_of(self, number: int) -> CafCell:
+        """Return the stand-in of an actor; a new one is monitored at once, as CAF does it."""
+        cell = self.cells.get(number) or self.ended.get(number)
+        if cell is None:
+            if len(self.cells) >= self._wire.limits.proxies:
+                self.link.end(f"{self.node} has shown more than {len(self.cells):,} actors")
+            actor = CafActor(number, self.node)
+            cell = self.context.place(lambda local: CafCell(self, local, actor))
+            self.cells[number] = cell
+            self._wire.stand_ins[actor] = cell
+            if self.is_lost:
+                self._end(number, ExitReason.UNREACHABLE, "its node is lost")
+            else:
+                self.link.write(caf.monitor(self._wire.own, actor))
+        return cell
+
+    def down(self, number: int, error: CafError | None) -> None:
+        """Handle the end of an actor."""
+        if number in self.cells:
+            self._end(number, *reason_of(error))
+
+    def _end(self, number: int, reason: ExitReason, detail: str) -> None:
+        """End a stand-in, and the asks to its actor."""
+        cell = self.cells.pop(number)
+        self._wire.stand_ins.pop(cell.caf, None)
+        self.ended[number] = cell
+        if len(self.ended) > ENDED_LIMIT:
+            self.ended.popitem(last=False)
+        if cell.reason is None:  # the end of this node has ended it already
+            cell.terminate(reason, detail)
+        self.pending.fail(cell, cell.ended_error())
+
+    def lose(self, reason: str) -> None:
+        """Handle the loss of the node: all its actors are unreachable."""
+        if self.is_lost:
+            return
+        self.is_lost = True
+        for number in list(self.cells):
+            self._end(number, ExitReason.UNREACHABLE, f"{self.node}: {reason}")
+        error = ActorDown(f"{self.node} is lost: {reason}", ExitReason.UNREACHABLE, reason)
+        self.pending.fail(None, error)
+        for number, ref in self.watched.items():
+            ref.target.demonitor(self._key(number))
+        self.watched.clear()
+
+    def answer(self, message_id: int, content: Any) -> None:
+        """Complete an ask with its answer."""
+        pending = self.pending.pop(message_id)
+        if pending is None:
+            self.context.counters.late_answers += 1
+            return
+        asker, cell = pending
+        if isinstance(content, CafError):
+            asker.set_exception(exception_of(content, cell.ref))
+        elif not asker.set_result(content):
+            self.context.counters.late_answers += 1
+
+    def fail(self, message_id: int, error: BaseException) -> None:
+        """Fail an ask whose answer cannot be read."""
+        pending = self.pending.pop(message_id)
+        if pending is not None:
+            pending[0].set_exception(error)
+
+    # --- actors of this node that the node monitors ---
+
+    def _key(self, number: int) -> object:
+        """Return the key of the monitor of an actor."""
+        return "caf monitor", self.node, number
+
+    def watch(self, number: int, ref: ActorRef[Any] | None) -> None:
+        """Report the end of an actor of this node to the CAF node, once."""
+        if number in self.watched:
+            return
+        if ref is None:
+            self._report(
+                number, Down(self.context.ref_of(self.context.node_id, 0), "not_found")
+            )
+        elif len(self.watched) >= self._wire.limits.proxies:
+            self.link.end(f"{self.node} monitors more than {len(self.watched):,} actors")
+        else:
+            self.watched[number] = ref
+            ref.target.monitor(self._key(number), partial(self._report, number))
+
+    def _report(self, number: int, down: Down) -> None:
+        """Send the end of an actor. Can be called from any thread."""
+        self.watched.pop(number, None)
+        if not self.is_lost:
+            error = self._wire.codec.error_bytes(exit_error(down.reason, down.detail))
+            actor = CafActor(number, self._wire.own)
+            self.link.write(caf.down(actor, self.node, error))
+
+    # --- an indirect node ---
+
+    def query(self, now: float) -> bool:
+        """Query an indirect node; return False if it has been silent for too long."""
+        if self.is_direct or not (self.cells or len(self.pending)):
+            self.heard_at = now
+            return True
+        if now >= self.heard_at + SILENCE_LIMIT:
+            return False
+        self.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY)
+        return True
+
+
+class SystemAsk:
+    """An ask of this node's wire itself."""
+
+    def __init__(self, on_answer: Callable[[Any], object]) -> None:
+        self._on_answer, self.is_done = on_answer, False
+
+    def set_result(self, value: Any) -> bool:
+        """Pass the answer on, once."""
+        if self.is_done:
+            return False
+        self.is_done = True
+        self._on_answer(value)
+        return True
+
+    def set_exception(self, error: BaseException) -> bool:
+        """Pass the error on, once."""
+        return self.set_result(error)

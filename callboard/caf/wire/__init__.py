@@ -1,0 +1,1 @@
+"""CAF's wire: frames, fields, values and messages. Pure."""
