@@ -24,6 +24,7 @@ from callboard.entity.state.interface import (
     StoredReminder,
 )
 from callboard.lease.leases import LeaseValue
+from tests.callboard.entity.state.stores import reminders_of
 from tests.golden.sample import Folder, Sample
 
 CART, QUEUE = "shop.Cart", "queue:mail"
@@ -69,7 +70,7 @@ def look(path: Path) -> list[Any]:
         [(e.position, e.key, e.number, e.kind, e.body) for e in state.journal(CART)],
         state.recover(CART, "u-17", 4).snapshot,
         sorted(state.fences([(CART, 3), (CART, 255), (QUEUE, 0)]).items()),
-        state.reminders_of(CART, "u-17"),
+        reminders_of(state, CART, "u-17"),
         sorted(state.job_counts(QUEUE, "mail").items()),
         [job._replace(time_ms=0) for job in state.jobs(QUEUE, "mail", JobStatus.DELAYED)],
         sorted(state.kinds(CART)),

@@ -324,9 +324,6 @@ class EntityState(Protocol):
     ) -> DueReminders:
         """Return the first reminders of slots that are due within a time and not parked."""
 
-    def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
-        """Return the reminders of an entity, ordered by name."""
-
     def set_attempts(
         self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
     ) -> None:

@@ -301,12 +301,6 @@ class MemoryState:
         due.sort(key=lambda reminder: (reminder.due_ms, reminder.key, reminder.name))
         return DueReminders(now_ms, due[:limit])
 
-    def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
-        """Return the reminders of an entity."""
-        with self.tables.lock:
-            rows = self.tables.reminders.items()
-            return sorted(row for (t, k, _), (_, row) in rows if (t, k) == (type_name, key))
-
     def set_attempts(
         self, type_name: str, reminders: Sequence[StoredReminder], attempts: int
     ) -> None:

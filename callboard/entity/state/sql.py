@@ -198,11 +198,6 @@ class SqlView(ABC):
         rows = self.rows(sql, type_name, *sorted(slots), until, PARKED_FROM, limit)
         return DueReminders(now_ms, [StoredReminder(*row) for row in rows])
 
-    def reminders_of(self, type_name: str, key: str) -> Sequence[StoredReminder]:
-        """Return the reminders of an entity."""
-        rows = self.rows(f"{_REMINDER} AND key = ? ORDER BY name", type_name, key)
-        return [StoredReminder(*row) for row in rows]
-
     def parked_reminders(self, type_name: str, limit: int = PAGE) -> Sequence[StoredReminder]:
         """Return the parked reminders of a type."""
         sql = f"{_REMINDER} AND attempts >= ? ORDER BY key, name LIMIT ?"

@@ -15,6 +15,7 @@ from callboard.entity.state.backends import open_state
 from callboard.entity.state.interface import PARKED_FROM
 from callboard.errors import WrongArgument, WrongValue
 from callboard.simulation import Cluster
+from tests.callboard.entity.state.stores import reminders_of
 from tests.polling import eventually
 from tests.proxies.cast import ROOT
 
@@ -170,7 +171,7 @@ def test_the_command_lists_and_starts_parked_reminders(tmp_path: Path) -> None:
     with host(url, "sets") as child:
         assert child.wait(60) == 0
     with closing(open_state(url, "test")) as state:
-        found = state.reminders_of("parked-tests.Clock", "bad")
+        found = reminders_of(state, "parked-tests.Clock", "bad")
         state.set_attempts("parked-tests.Clock", found, PARKED_FROM)
     shown = json.loads(run_cli("entity", "reminders", "--state", url, "--json"))
     assert (shown["key"], shown["name"], shown["body"]) == ("bad", "ring", '"bad"')

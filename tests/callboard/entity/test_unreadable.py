@@ -25,6 +25,7 @@ from callboard.entity.state.interface import (
     StoredReminder,
 )
 from callboard.errors import AskTimeout, StateCorrupt, StateVersion
+from tests.callboard.entity.state.stores import reminders_of
 from tests.polling import eventually
 from tests.sources import mentioning
 
@@ -182,7 +183,7 @@ def test_a_reminder_waits_and_its_entity_goes_on(url: str, body: str) -> None:
         assert Clock.activations == 1, "it was not read again"
         assert node.parked_reminders(Clock) == []
     with closing(open_state(url, "test")) as state:
-        assert [each.body for each in state.reminders_of(Clock.name, "a")] == [body]
+        assert [each.body for each in reminders_of(state, Clock.name, "a")] == [body]
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)

@@ -4,11 +4,13 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from callboard.entity.machine.table import SLOTS
 from callboard.entity.state.backends import open_state
 from callboard.entity.state.interface import (
     Committed,
@@ -16,6 +18,7 @@ from callboard.entity.state.interface import (
     EntityState,
     NewEvent,
     SlotBatch,
+    StoredReminder,
 )
 from callboard.entity.state.memory import MemoryState, MemoryTables
 from callboard.simulation.clock import Clock
@@ -139,3 +142,10 @@ def batch(
     return SlotBatch(
         (type_name, slot), epoch, events, snapshots, {key: forget} if forget else {}
     )
+
+
+def reminders_of(state: EntityState, type_name: str, key: str) -> list[StoredReminder]:
+    """Return the reminders of an entity, parked ones too, ordered by name."""
+    due = state.reminders(type_name, range(SLOTS), within_ms=10**12).reminders
+    rows = [*due, *state.parked_reminders(type_name)]
+    return sorted((row for row in rows if row.key == key), key=attrgetter("name"))

@@ -18,7 +18,7 @@ from callboard.entity.state.interface import (
     StoredReminder,
 )
 from callboard.lease.errors import StateCorrupt, StateVersion, ValueRefused
-from tests.callboard.entity.state.stores import OpenState, batch, open_one
+from tests.callboard.entity.state.stores import OpenState, batch, open_one, reminders_of
 
 __all__ = ["open_one"]
 
@@ -261,8 +261,8 @@ def test_reminders_of_slots_are_found_in_the_order_in_which_they_are_due(
     ]
     assert len(state.reminders("Cart", [1, 2, 3], 60_000, limit=1).reminders) == 1
     assert list(state.reminders("Cart", [], 60_000).reminders) == []
-    assert [r.name for r in state.reminders_of("Cart", "k-1")] == ["later", "pay"]
-    assert list(state.reminders_of("Order", "k-1")) == []
+    assert [r.name for r in reminders_of(state, "Cart", "k-1")] == ["later", "pay"]
+    assert list(reminders_of(state, "Order", "k-1")) == []
 
 
 def test_a_reminder_is_replaced_and_deleted_by_its_name(open_one: OpenState) -> None:
@@ -271,9 +271,11 @@ def test_a_reminder_is_replaced_and_deleted_by_its_name(open_one: OpenState) -> 
     now = state.clock()
     state.commit([of_slot(1, rows(("k-1", "pay", now), ("k-1", "other", now)))])
     state.commit([of_slot(1, rows(("k-1", "pay", now + 1), ("k-1", "other", 0)))])
-    assert [(r.name, r.due_ms) for r in state.reminders_of("Cart", "k-1")] == [("pay", now + 1)]
+    assert [(r.name, r.due_ms) for r in reminders_of(state, "Cart", "k-1")] == [
+        ("pay", now + 1)
+    ]
     state.commit([of_slot(1, rows(("k-1", "pay", 0), ("k-1", "never was", 0)))])
-    assert list(state.reminders_of("Cart", "k-1")) == []
+    assert list(reminders_of(state, "Cart", "k-1")) == []
 
 
 def test_rows_of_a_fenced_slot_are_left_out(open_one: OpenState) -> None:
@@ -286,7 +288,7 @@ def test_rows_of_a_fenced_slot_are_left_out(open_one: OpenState) -> None:
         [of_slot(1, rows(("k-1", "pay", 0), ("k-1", "x", 1))), of_slot(2, late)]
     )
     assert set(done.fenced) == {("Cart", 1), ("Cart", 2)}
-    assert [r.name for r in second.reminders_of("Cart", "k-1")] == ["pay"]
+    assert [r.name for r in reminders_of(second, "Cart", "k-1")] == ["pay"]
     assert [j.number for j in second.jobs("Cart", "q", JobStatus.READY)] == [1, 2]
     assert dict(second.job_counts("Cart", "q")) == {JobStatus.READY: 2}
 

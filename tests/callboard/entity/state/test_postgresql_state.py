@@ -17,7 +17,7 @@ from callboard.lease.errors import (
     UnsafeDatabase,
 )
 from tests.callboard.entity.state.postgresql_server import running_server
-from tests.callboard.entity.state.stores import batch
+from tests.callboard.entity.state.stores import batch, reminders_of
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_lost_answer_to_the_question_is_not_taken_for_the_commits(state: Any) 
     rows.reminders["k-1", "wake"] = StoredReminder("k-1", "wake", 5, 0, "{}")
     state.commit([SlotBatch(("Cart", 1), 1, [], rows=rows)])
     assert lost == [None]
-    assert [each.name for each in state.reminders_of("Cart", "k-1")] == ["wake"]
+    assert [each.name for each in reminders_of(state, "Cart", "k-1")] == ["wake"]
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_tables_of_the_first_version_get_reminders_and_jobs(
     row = StoredReminder("k-1", "pay", 7, 0, "{}")
     state.claim("Cart", {1: 2})
     state.commit([SlotBatch(("Cart", 1), 2, rows=RowChanges({("k-1", "pay"): row}))])
-    assert list(state.reminders_of("Cart", "k-1")) == [row]
+    assert list(reminders_of(state, "Cart", "k-1")) == [row]
     state.close()
 
 

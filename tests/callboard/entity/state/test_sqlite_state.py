@@ -36,7 +36,7 @@ from callboard.lease.errors import (
     StateVersion,
     UnsafeDatabase,
 )
-from tests.callboard.entity.state.stores import batch
+from tests.callboard.entity.state.stores import batch, reminders_of
 
 
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_a_file_of_the_first_version_gets_reminders_and_jobs(tmp_path: Path) -> 
     old.close()
     state = SqliteState(tmp_path / "a.db", "b")
     assert [e.number for e in state.recover("Cart", "k-1", 1).events] == [1, 2]
-    assert list(state.reminders_of("Cart", "k-1")) == []
+    assert list(reminders_of(state, "Cart", "k-1")) == []
     assert state.rows("SELECT schema_version FROM callboard_state") == [(len(schema.STEPS),)]
     state.claim("Cart", {1: 2})
     row = StoredReminder("k-1", "pay", 7, 0, "{}")
     state.commit([SlotBatch(("Cart", 1), 2, rows=RowChanges({("k-1", "pay"): row}))])
-    assert list(state.reminders_of("Cart", "k-1")) == [row]
+    assert list(reminders_of(state, "Cart", "k-1")) == [row]
     state.close()
 
 
