@@ -1,5 +1,6 @@
 """Bridges to our router and to mosquitto, through outages, without loops."""
 
+import contextlib
 import shutil
 import socket
 import subprocess
@@ -135,6 +136,70 @@ def test_messages_wait_for_a_broker_that_was_never_reached_also_over_a_restart(t
             got = sorted(int(there.recv(10).payload) for _ in range(50))
 
     assert got == list(range(50))
+
+
+class Uplink:
+    """A TCP path to a port that can be cut."""
+
+    def __init__(self, port):
+        self._target, self._pairs = port, []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._pairs.append((near, far))
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._copy, args=ends, daemon=True).start()
+
+    @staticmethod
+    def _copy(source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(2_000):
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def cut(self):
+        """Break all connections; what is under way is lost."""
+        for pair in self._pairs:
+            for each in pair:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        self._pairs.clear()
+
+    def close(self):
+        self._listener.close()
+        self.cut()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_uplink_that_is_cut_again_and_again_loses_no_message(qos):
+    with running() as far, far.link() as there, contextlib.closing(Uplink(far.port)) as uplink:
+        there.subscribe("near/#", qos=2).result(5)
+        with running(to(uplink.port)) as near, near.link() as here:
+            here.subscribe("far/#", qos=2).result(5)
+            wait_for(near)
+            wait_until(lambda: far.call(far.machine.logs.get, "in/#") is not None)
+            done = []
+            for number in range(600):
+                done.append(here.publish("out/x", b"%d" % number, qos=qos))
+                done.append(there.publish("in/x", b"%d" % number, qos=qos))
+                if number % 50 == 49:
+                    done[-2].result(10)
+                    uplink.cut()
+            got = {"there": [], "here": []}
+            for name, link in (("there", there), ("here", here)):
+                while set(got[name]) != set(range(600)):
+                    got[name].append(int(link.recv(20).payload))
+
+    if qos == 2:
+        assert all(len(each) == 600 for each in got.values())
 
 
 def test_bridges_without_a_client_id_have_different_ones():
