@@ -86,6 +86,8 @@ class BridgeSettings:
             minute.
         fallbacks: further addresses of the same kind, tried in order when `address` is
             unreachable.
+        retain: whether messages to the remote broker keep the flag *retain*.
+        packet_size: bytes of the largest packet to the remote broker; None for its own limit.
         notifications: whether `$SYS/broker/connection/CLIENT-ID/state` and topics beside it
             tell the state and the counts of the bridge.
     """
@@ -101,6 +103,8 @@ class BridgeSettings:
     reconnect_delay: float = 1.0
     fallbacks: tuple[str, ...] = ()
     notifications: bool = True
+    retain: bool = True
+    packet_size: int | None = None
 
     def parse(self, address: str | None = None) -> tuple[str, int, bool]:
         """Return host, port, and whether TLS is used, of `address` or the first one.
@@ -109,6 +113,11 @@ class BridgeSettings:
             ListenError: the address is malformed, or messages would loop.
         """
         if address is None:
+            if any(topic.direction == "both" and topic.prefix for topic in self.topics):
+                message = (
+                    "a bridge topic of both directions takes local_prefix and remote_prefix"
+                )
+                raise ListenError(message)
             self._refuse_rounds()
             for fallback in self.fallbacks:
                 self.parse(fallback)
@@ -126,8 +135,9 @@ class BridgeSettings:
         """Refuse topics for which a broker of 3.1.1 would return the bridge's own messages."""
         if self.version == "5":
             return
-        inward = [topic.topic_filter for topic in self.topics if topic.direction == "in"]
-        outward = [e.prefix + e.topic_filter for e in self.topics if e.direction == "out"]
+        routes = [route for topic in self.topics for route in topic.routes()]
+        inward = [route.source for route in routes if not route.is_outward]
+        outward = [route.target for route in routes if route.is_outward]
         for target in outward:
             for topic_filter in inward:
                 if overlap(target, topic_filter):
@@ -184,7 +194,7 @@ class BridgeConnection:
         self._mailbox, self.settings, self._report = mailbox, settings, report
         self.is_connected = False
         self._version = V5 if settings.version == "5" else V4
-        self._relay = BridgeRelay(settings.topics, self._version)
+        self._relay = self._new_relay()
         self._figures = BridgeFigures()
         self._link: RouterLink | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -254,15 +264,22 @@ class BridgeConnection:
         running.cancel()
         wait([running], LAST_WORDS)
 
+    def _new_relay(self) -> BridgeRelay:
+        """Return a relay for a new link with the router."""
+        settings = self.settings
+        return BridgeRelay(
+            settings.topics,
+            self._version,
+            retains=settings.retain,
+            packet_size=settings.packet_size,
+        )
+
     # --- the router ---
 
     async def _join_router(self) -> None:
         """Become a client of the router, and subscribe the filters of direction `out`."""
         loop = self._loop = asyncio.get_running_loop()
-        figures, self._relay = (
-            self._relay.figures,
-            BridgeRelay(self.settings.topics, self._version),
-        )
+        figures, self._relay = self._relay.figures, self._new_relay()
         self._relay.figures = figures  # of all connections
         self._joined, self._parted = loop.create_future(), loop.create_future()
         properties = Properties(session_expiry_interval=SESSION, receive_maximum=WINDOW)
@@ -288,14 +305,15 @@ class BridgeConnection:
         """
         subscriptions = tuple(
             packets.Subscription(
-                topic.topic_filter,
-                topic.qos,
+                route.source,
+                route.qos,
                 no_local=True,
                 retain_as_published=True,
                 retain_handling=int(only_new),
             )
             for topic in self.settings.topics
-            if topic.direction == "out"
+            for route in topic.routes()
+            if route.is_outward
         )
         if subscriptions:
             self._push(packets.Subscribe(_SUBSCRIBE_ID, subscriptions))

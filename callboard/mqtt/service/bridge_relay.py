@@ -20,7 +20,7 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import callboard.mqtt.wire.packet as packets
 from callboard.mqtt.wire.codec import encode
@@ -41,16 +41,63 @@ class BridgeTopics:
     """One topic filter whose messages are carried.
 
     Attributes:
-        topic_filter: the filter on the side where messages are subscribed.
-        direction: `in`: from the remote broker; `out`: to it.
+        topic_filter: the filter, behind the prefix of the side where messages are subscribed.
+        direction: `in`: from the remote broker; `out`: to it; `both`.
         qos: the highest QoS that messages are carried with.
-        prefix: added to topics on the side where messages are published.
+        prefix: added to topics on the side where messages are published; not with `both`.
+        local_prefix: in front of the filter and of topics at the router.
+        remote_prefix: in front of the filter and of topics at the remote broker.
     """
 
     topic_filter: str
     direction: str = "in"
     qos: int = 1
     prefix: str = ""
+    local_prefix: str = ""
+    remote_prefix: str = ""
+
+    def routes(self) -> "Iterator[Route]":
+        """Return the route of each direction."""
+        if self.direction in ("in", "both"):
+            target = self.local_prefix + self.prefix
+            yield Route(self.remote_prefix, self.topic_filter, target, self.qos)
+        if self.direction in ("out", "both"):
+            target = self.remote_prefix + self.prefix
+            yield Route(self.local_prefix, self.topic_filter, target, self.qos, is_outward=True)
+
+
+class Route(NamedTuple):
+    """One direction of one filter.
+
+    Attributes:
+        source_prefix: in front of topics on the side where messages are subscribed.
+        topic_filter: the filter behind it.
+        target_prefix: replaces it on the other side.
+        qos: the highest QoS.
+        is_outward: whether it leads to the remote broker.
+    """
+
+    source_prefix: str
+    topic_filter: str
+    target_prefix: str
+    qos: int
+    is_outward: bool = False
+
+    @property
+    def source(self) -> str:
+        """The filter that is subscribed."""
+        return self.source_prefix + self.topic_filter
+
+    @property
+    def target(self) -> str:
+        """A filter for the topics under which messages are published."""
+        return self.target_prefix + self.topic_filter
+
+    def topic(self, topic: str) -> str | None:
+        """Return a topic as it is on the other side; None if the filter does not match."""
+        if not matches(topic, self.source):
+            return None
+        return self.target_prefix + topic[len(self.source_prefix) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +223,26 @@ class BridgeRelay:
         is_open: whether the remote broker is connected.
     """
 
-    def __init__(self, topics: Iterable[BridgeTopics], version: int = V5) -> None:
-        """Start without a connection; the router's session begins at the same time."""
-        topics = tuple(topics)
-        self._outward = [topic for topic in topics if topic.direction == "out"]
-        self._inward = [topic for topic in topics if topic.direction == "in"]
-        self.version = version
+    def __init__(
+        self,
+        topics: Iterable[BridgeTopics],
+        version: int = V5,
+        *,
+        retains: bool = True,
+        packet_size: int | None = None,
+    ) -> None:
+        """Start without a connection; the router's session begins at the same time.
+
+        Args:
+            topics: the filters that are carried.
+            version: the version of MQTT of the remote broker.
+            retains: whether messages to it keep their flag.
+            packet_size: bytes of the largest packet to it; None for its own limit.
+        """
+        routes = [route for topic in topics for route in topic.routes()]
+        self._outward = [route for route in routes if route.is_outward]
+        self._inward = [route for route in routes if not route.is_outward]
+        self.version, self._retains, self._packet_size = version, retains, packet_size
         self.to_router: list[Packet] = []
         self.to_remote: list[bytes] = []
         self.notes: list[str] = []
@@ -221,7 +282,13 @@ class BridgeRelay:
 
     def remote_opened(self, limits: RemoteLimits, *, session_present: bool) -> None:
         """Resend unacknowledged packets on a new connection with the remote broker."""
-        self.is_open, self._limits = True, limits
+        sizes = [size for size in (limits.packet_size, self._packet_size) if size is not None]
+        self.is_open = True
+        self._limits = replace(
+            limits,
+            retains=limits.retains and self._retains,
+            packet_size=min(sizes, default=None),
+        )
         self._in_flight.clear()
         self._waiting.clear()
         if not session_present:
@@ -258,14 +325,14 @@ class BridgeRelay:
         """Subscribe the filters that the remote broker allows."""
         is_v5 = self.version == V5  # no local, retain as published
         allowed = []
-        for topics in self._inward:
-            if not self._limits.wildcards and {"#", "+"} & set(topics.topic_filter):
+        for route in self._inward:
+            source, qos = route.source, min(route.qos, self._limits.qos)
+            if not self._limits.wildcards and {"#", "+"} & set(source):
                 self.notes.append(
-                    f"the filter {topics.topic_filter} has wildcards, which it does not accept"
+                    f"the filter {source} has wildcards, which it does not accept"
                 )
                 continue
-            qos = min(topics.qos, self._limits.qos)
-            allowed.append(packets.Subscription(topics.topic_filter, qos, is_v5, is_v5))
+            allowed.append(packets.Subscription(source, qos, is_v5, is_v5))
         self._subscribed = tuple(allowed)
         if allowed:
             self.say(packets.Subscribe(packet_id, self._subscribed))
@@ -316,25 +383,20 @@ class BridgeRelay:
             self.figures.sent += 1
             self.say(fitting)
 
-    def _copies(self, filters: Sequence[BridgeTopics], packet: Publish) -> list[Publish]:
+    def _copies(self, routes: Sequence[Route], packet: Publish) -> list[Publish]:
         """Return the copies of a message for one direction, with prefix and lowered QoS."""
         properties = _carried(packet.properties)
         return [
-            replace(
-                packet,
-                topic=topics.prefix + packet.topic,
-                qos=min(topics.qos, packet.qos),
-                properties=properties,
-            )
-            for topics in filters
-            if matches(packet.topic, topics.topic_filter)
+            replace(packet, topic=topic, qos=min(route.qos, packet.qos), properties=properties)
+            for route in routes
+            if (topic := route.topic(packet.topic)) is not None
         ]
 
     @staticmethod
-    def _ids(packet_id: int, filters: Sequence[BridgeTopics]) -> Iterator[int]:
+    def _ids(packet_id: int, routes: Sequence[Route]) -> Iterator[int]:
         """Return the identifiers of the copies of a message: its own one, then far ones."""
-        step = _LAST_ID // (len(filters) or 1)
-        for index in range(len(filters) or 1):
+        step = _LAST_ID // (len(routes) or 1)
+        for index in range(len(routes) or 1):
             yield (packet_id - 1 + index * step) % _LAST_ID + 1
 
     def _fill(self) -> None:

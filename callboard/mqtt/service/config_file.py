@@ -256,9 +256,11 @@ class BridgeTopicTable(reading.Table):
     """`[[bridges.topics]]`."""
 
     filter: Filter
-    direction: Literal["in", "out"] = "in"
+    direction: Literal["in", "out", "both"] = "in"
     qos: Qos = 1
     prefix: Prefix = ""
+    local_prefix: Prefix = ""
+    remote_prefix: Prefix = ""
 
 
 class BridgeTable(TlsTable):
@@ -269,6 +271,8 @@ class BridgeTable(TlsTable):
     client_id: str = ""
     fallbacks: list[str] = []
     notifications: bool = True
+    retain: bool = True
+    packet_size: int | None = Field(default=None, ge=16)
     username: str | None = None
     password: str | None = Field(default=None, repr=False)
     version: Literal["5", "3.1.1"] = "5"
@@ -390,7 +394,7 @@ def _contradictions(table: ConfigTable, users: list[str]) -> Iterator[tuple[str,
             for key, name in bridge.files().items():
                 if name is not None:
                     yield f"bridges.{index}.{key}", f"{name!r}: it needs an address with tls://"
-        topics = [f"{topic.direction} {topic.filter} {topic.prefix}" for topic in bridge.topics]
+        topics = [" ".join(map(str, dict(topic).values())) for topic in bridge.topics]
         yield from _twice(f"bridges.{index}.topics", "filter", topics)
         if bridge.version != "5" and bridge.password is not None and bridge.username is None:
             yield f"bridges.{index}.password", "'…': MQTT 3.1.1 needs a username with it"

@@ -273,6 +273,30 @@ def test_two_matching_filters_send_a_message_with_both_prefixes():
     assert relay.to_router == [packets.PubAck(3)]
 
 
+def test_prefixes_of_both_sides_replace_each_other():
+    both = BridgeTopics("x/#", "both", 1, local_prefix="here/", remote_prefix="there/")
+    relay = opened((both,))
+    relay.subscribe(1)
+    (subscription,) = sent(relay)[0].subscriptions
+    assert subscription.topic_filter == "there/x/#"
+
+    relay.from_router(Publish("here/x/1", b"", 1, packet_id=1))
+    assert [each.topic for each in sent(relay)] == ["there/x/1"]
+    relay.from_remote(Publish("there/x/2", b"", 1, packet_id=1))
+    assert [each.topic for each in relay.to_router] == ["here/x/2"]
+
+
+def test_the_flag_retain_and_the_size_can_be_limited_by_the_settings():
+    relay = BridgeRelay([OUT], retains=False, packet_size=50)
+    relay.remote_opened(RemoteLimits(packet_size=1_000), session_present=False)
+    for size in (10, 100):
+        relay.from_router(Publish("out/a", bytes(size), 1, retain=True, packet_id=size))
+    (packet,) = sent(relay)
+
+    assert (len(packet.payload), packet.retain) == (10, False)
+    assert relay.figures.dropped == 1
+
+
 def test_a_refused_message_is_counted_and_not_sent_again():
     relay = opened()
     relay.from_router(Publish("out/a", b"", 1, packet_id=1))
