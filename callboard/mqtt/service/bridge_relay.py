@@ -41,7 +41,7 @@ class BridgeTopics:
     """One topic filter whose messages are carried.
 
     Attributes:
-        topic_filter: the filter, behind the prefix of the side where messages are subscribed.
+        topic_filter: the filter; the prefix of its side precedes it.
         direction: `in`: from the remote broker; `out`: to it; `both`.
         qos: the highest QoS that messages are carried with.
         prefix: added to topics on the side where messages are published; not with `both`.
@@ -56,22 +56,24 @@ class BridgeTopics:
     local_prefix: str = ""
     remote_prefix: str = ""
 
-    def routes(self) -> "Iterator[Route]":
+    def routes(self) -> "Iterator[BridgeRoute]":
         """Return the route of each direction."""
         if self.direction in ("in", "both"):
             target = self.local_prefix + self.prefix
-            yield Route(self.remote_prefix, self.topic_filter, target, self.qos)
+            yield BridgeRoute(self.remote_prefix, self.topic_filter, target, self.qos)
         if self.direction in ("out", "both"):
             target = self.remote_prefix + self.prefix
-            yield Route(self.local_prefix, self.topic_filter, target, self.qos, is_outward=True)
+            yield BridgeRoute(
+                self.local_prefix, self.topic_filter, target, self.qos, is_outward=True
+            )
 
 
-class Route(NamedTuple):
+class BridgeRoute(NamedTuple):
     """One direction of one filter.
 
     Attributes:
         source_prefix: in front of topics on the side where messages are subscribed.
-        topic_filter: the filter behind it.
+        topic_filter: the filter without this prefix.
         target_prefix: replaces it on the other side.
         qos: the highest QoS.
         is_outward: whether it leads to the remote broker.
@@ -383,7 +385,7 @@ class BridgeRelay:
             self.figures.sent += 1
             self.say(fitting)
 
-    def _copies(self, routes: Sequence[Route], packet: Publish) -> list[Publish]:
+    def _copies(self, routes: Sequence[BridgeRoute], packet: Publish) -> list[Publish]:
         """Return the copies of a message for one direction, with prefix and lowered QoS."""
         properties = _carried(packet.properties)
         return [
@@ -393,7 +395,7 @@ class BridgeRelay:
         ]
 
     @staticmethod
-    def _ids(packet_id: int, routes: Sequence[Route]) -> Iterator[int]:
+    def _ids(packet_id: int, routes: Sequence[BridgeRoute]) -> Iterator[int]:
         """Return the identifiers of the copies of a message: its own one, then far ones."""
         step = _LAST_ID // (len(routes) or 1)
         for index in range(len(routes) or 1):
