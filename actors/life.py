@@ -30,6 +30,8 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
+from callboard.transitions import next_state
+
 
 class LifeState(Enum):
     """A state of an actor's life."""
@@ -76,16 +78,10 @@ TRANSITIONS: Final[Mapping[LifeState, Mapping[LifeEvent, LifeState]]] = {
 }
 
 
-class IllegalTransition(AssertionError):
-    """An event that the current state of an actor does not allow: an error of callboard."""
-
-
 def check_transition(life: LifeState, event: LifeEvent, name: object) -> None:
     """Check that an event is legal for an actor in a state.
 
     Raises:
         IllegalTransition: the table has no entry for it.
     """
-    if event not in TRANSITIONS[life]:
-        msg = f"{name} is {life.name}, in which it cannot be {event.name}"
-        raise IllegalTransition(msg)
+    next_state(TRANSITIONS, life, event, name)

@@ -29,6 +29,14 @@ from weakref import ref as weak
 from callboard.entity.entity import Entity
 from callboard.entity.errors import EntityUnavailable, NotPersistable
 from callboard.entity.event_json import OTHER_RELEASE
+from callboard.entity.machine.activation_stage import (
+    ACTIVATION,
+    COMMITS,
+    ActivationEvent,
+    ActivationStage,
+    CommitEvent,
+    CommitStage,
+)
 from callboard.entity.reminders import ReminderTicket
 from callboard.entity.state.interface import (
     Committed,
@@ -63,6 +71,7 @@ from callboard.kernel.reply import Future, Sender
 from callboard.lease.errors import StateCorrupt, StateVersion
 from callboard.support.dataclass import dataclass
 from callboard.support.text import class_name, error_text
+from callboard.transitions import next_state
 
 #: Makes a `NewEvent` in half the time of its constructor; runs for each event.
 _new_event: Final[Callable[[tuple[str, int, str, int, str]], NewEvent]] = partial(
@@ -71,6 +80,15 @@ _new_event: Final[Callable[[tuple[str, int, str, int, str]], NewEvent]] = partia
 
 #: Posts a message with its sender.
 Post = Callable[[Any, Sender | None], object]
+
+#: The stages that run for each message; a global is read faster than a member of its class.
+_UNREAD: Final = ActivationStage.UNREAD
+_ACTIVE: Final = ActivationStage.ACTIVE
+
+#: The stages in which handlers run, so that messages may overtake others in the mailbox.
+_HANDLING: Final = frozenset(
+    (ActivationStage.ACTIVE, ActivationStage.BROKEN, ActivationStage.PASSIVATING)
+)
 
 #: Seconds between checks whether a blocking handler has returned.
 _BLOCKED_POLL_SECONDS: Final = 0.005
@@ -162,10 +180,10 @@ class EntityCell(Cell):
     """The cell of one activation."""
 
     __slots__ = (
-        "_broken", "_events", "_has_begun", "_in_flight", "_is_passivating", "_next", "_outbox",
-        "_recovered", "_saved", "_since", "after_commits", "host", "is_ending", "is_reading",
-        "_batches", "_partial", "_reads", "_rows", "_writing", "durable", "home", "key",
-        "last_used", "slot", "type", "type_is_kept", "written",
+        "_broken", "_events", "_in_flight", "_next", "_outbox", "_recovered", "_saved",
+        "_since", "after_commits", "host", "is_ending", "is_reading", "_batches", "_partial",
+        "_reads", "_rows", "_writing", "durable", "home", "key", "last_used", "slot", "stage",
+        "type", "type_is_kept", "written",
     )  # fmt: skip
 
     def __init__(self, host: Any, number: int, key: str, slot: int) -> None:
@@ -200,13 +218,14 @@ class EntityCell(Cell):
         self._broken: BaseException | None = None
         self._next: EntityBatch | None = None
         self._in_flight: EntityBatch | None = None
-        #: The recovered page to apply next; None while it is read.
+        #: See `callboard.entity.machine.activation_stage`.
+        self.stage = ActivationStage.UNREAD
+        #: The recovered page to apply next, in the stage READ.
         self._recovered: Recovered | None = None
         #: The entity after the pages before.
         self._partial: Entity | None = None
         #: Counts the reads of the state; a page of an earlier read is ignored.
         self._reads = 0
-        self._has_begun = self._is_passivating = False
         #: Called when the last commit of an activation that has ended is over.
         self.after_commits: Callable[[], object] | None = None
         #: Whether later messages go to the next activation.
@@ -223,7 +242,7 @@ class EntityCell(Cell):
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
         """Append a message ahead of the normal ones, after earlier urgent ones."""
-        if not self._has_begun:
+        if self.stage not in _HANDLING:  # the page that was read must be applied first
             self.post(message, sender)
             return
         self.last_used = self.runner.now()
@@ -252,7 +271,7 @@ class EntityCell(Cell):
     @property
     def is_paused(self) -> bool:
         """Whether messages must wait: the state is being read."""
-        if self.actor is None and self._recovered is None:
+        if self.actor is None and self.stage is not ActivationStage.READ:
             return True
         return super().is_paused
 
@@ -317,21 +336,29 @@ class EntityCell(Cell):
 
     # --- the state ---
 
+    def _enter(self, event: ActivationEvent) -> ActivationStage:
+        """Enter the stage that follows an event, and return it."""
+        self.stage = stage = next_state(ACTIVATION, self.stage, event, self.known_ref)
+        return stage
+
     def read_state(self) -> None:
         """Discard the actor, and read the stored state; messages wait."""
+        self._enter(ActivationEvent.READ_STARTED)
+        self._check_commits(CommitEvent.STATE_READ)
         self.actor, self._recovered, self._broken = None, None, None
-        self._partial, self._has_begun = None, False
+        self._partial = None
         self.attention = True
         self._reads += 1
         self.host.recover(self, partial(self._state_read, self._reads))
 
     def _state_read(self, read: int, recovered: Recovered | BaseException) -> None:
         """Queue a page that was read; on the node's thread."""
-        if self.reason is not None or read != self._reads:
+        if self.stage is not ActivationStage.READING or read != self._reads:
             return
         if isinstance(recovered, BaseException):
             self._recovery_failed(recovered)
             return
+        self._enter(ActivationEvent.PAGE_READ)
         self._recovered = recovered
         self.put_first(_BEGIN)
         self.attention = True
@@ -360,8 +387,8 @@ class EntityCell(Cell):
         stays bounded by one page for any number of events.
         """
         recovered, self._recovered = self._recovered, None
-        if recovered is None:
-            return
+        if recovered is None or self.stage is not ActivationStage.READ:
+            return  # a page of an earlier read
         try:
             actor = self._partial or self._restore(recovered.snapshot)
             self.host.apply(self, actor, recovered.events)
@@ -374,12 +401,14 @@ class EntityCell(Cell):
             return
         self._since += len(recovered.events)
         if recovered.has_more:
+            self._enter(ActivationEvent.PAGE_APPLIED)
             self._partial, self.attention = actor, True
             self.host.recover_more(self, self.written, partial(self._state_read, self._reads))
             return
         self._partial = None
         self.actor = actor
-        self._has_begun = self.attention = True  # this turn continues with the new actor
+        self._enter(ActivationEvent.RECOVERED)
+        self.attention = True  # this turn continues with the new actor
         self.host.activated()
         if type(actor).activated is not Entity.activated:
             self.sender = DeferredReply(
@@ -400,9 +429,9 @@ class EntityCell(Cell):
     def persist(self, event: object) -> None:
         """Apply an event, and commit it with the unit of work."""
         if (
-            self.is_reading
-            or self._is_passivating
-            or not (self.running and self._has_begun)
+            self.stage is not _ACTIVE
+            or self.is_reading
+            or not self.running
             or current_cell.get() is not self
         ):
             self._check_writing("persist")  # raises with the reason
@@ -499,10 +528,11 @@ class EntityCell(Cell):
         if self.is_reading:
             msg = f"{self.ref}: a read-only handler called {method}(); remove read_only=True"
             raise NotPersistable(msg)
-        if current_cell.get() is not self or not self.running or not self._has_begun:
+        is_running = self.running and self.stage in _HANDLING
+        if current_cell.get() is not self or not is_running:
             msg = f"{self.ref}: {method}() was called while none of its handlers was running"
             raise NotPersistable(msg)
-        if self._is_passivating:
+        if self.stage is ActivationStage.PASSIVATING:
             msg = f"{self.ref} is being passivated; call {method}() in a handler"
             raise NotPersistable(msg)
         self._writing = self.sender
@@ -513,6 +543,23 @@ class EntityCell(Cell):
     def is_clean(self) -> bool:
         """Whether every event is durable."""
         return self._next is None and self._in_flight is None and not self._has_written
+
+    @property
+    def commits(self) -> CommitStage:
+        """The stage of the commits, without the current unit of work."""
+        if self._broken is not None:
+            return CommitStage.FAILED
+        if self._in_flight is None:
+            return CommitStage.CLEAN
+        return CommitStage.COMMITTING if self._next is None else CommitStage.GATHERING
+
+    def _check_commits(self, event: CommitEvent) -> None:
+        """Check that an event is legal in the stage of the commits.
+
+        Raises:
+            IllegalTransition: it is not.
+        """
+        next_state(COMMITS, self.commits, event, self.known_ref)
 
     @property
     def _has_written(self) -> bool:
@@ -675,8 +722,8 @@ class EntityCell(Cell):
         """
         every = self.type.snapshot_every
         has_many = self.type_is_kept and every and self._since >= max(events, every // 10)
-        is_between = not (self.running or self.task or self._has_written) and self._has_begun
-        if not (is_between and has_many) or self._broken is not None:
+        is_between = not (self.running or self.task or self._has_written)
+        if not (is_between and has_many) or self.stage is not _ACTIVE:
             return
         self._since = 0
         snapshot = self.host.snapshot(self)  # without the lock: this runs user code
@@ -704,6 +751,8 @@ class EntityCell(Cell):
                 return
             host.has_committed(outcome)
         batch = self._in_flight
+        if batch is None:  # otherwise legal, and a look-up would slow down commits
+            self._check_commits(CommitEvent.DURABLE)
         assert batch is not None
         counters = host.counters
         counters.commits += 1
@@ -725,16 +774,20 @@ class EntityCell(Cell):
             batch.answer.release()
         for send, _ in batch.emissions:
             send()
-        if not self._has_begun and later is None and self.reason is None:
+        if self.stage is _UNREAD and later is None:
             self._read_if_clean()
 
     def _not_committed(self, error: BaseException) -> None:
         """Fail the answers and emissions of a failed commit, and read the state again."""
         failure = unavailable(error)
         with self.host.lock:
+            self._check_commits(CommitEvent.NOT_COMMITTED)
             batch, later = self._in_flight, self._next
-            self._in_flight = self._next = None
+            # First: a handler that fails on another thread at this moment reads the state as
+            # soon as there are no batches, and clears the error.
             self._broken = failure
+            self._enter(ActivationEvent.COMMIT_FAILED)
+            self._in_flight = self._next = None
             assert batch is not None
         if self.after_commits is not None and self.is_clean:
             self.runner.post(self.after_commits)
@@ -747,8 +800,8 @@ class EntityCell(Cell):
 
     def _restart(self, error: BaseException) -> None:
         """Read the state again after a failed commit, or end; handlers that await fail too."""
-        if self.reason is not None:
-            return
+        if self.reason is not None or self._broken is not error:
+            return  # it has ended, or the state was read since
         if self.running:  # a blocking handler: its later events are not committed
             self.runner.call_later(_BLOCKED_POLL_SECONDS, self._restart, error)
             return
@@ -758,9 +811,7 @@ class EntityCell(Cell):
             if isinstance(task.sender, DeferredReply):
                 task.sender.fail_at_once(error)
         self._discard_unit(error)
-        if self._is_passivating:
-            # Messages wait for the next activation, which waits for the end of this one. If
-            # this one read the state again, it would never end.
+        if self.stage is ActivationStage.PASSIVATING:
             self.kill(ExitReason.NORMAL, f"a commit failed while it was passivated: {error}")
             return
         self.read_state()
@@ -774,13 +825,13 @@ class EntityCell(Cell):
 
     def _read_if_clean(self) -> None:
         """Read the state if no commit is in flight."""
-        if self._recovered is None and self.is_clean:
+        if self.is_clean:
             self.read_state()
 
     def failed(self, error: BaseException, sender: Sender | None) -> None:
         """Handle an exception of a handler: discard its unit of work, and read the state."""
         self._discard_unit(error)
-        if self._is_passivating:
+        if self._enter(ActivationEvent.HANDLER_FAILED) is ActivationStage.PASSIVATING:
             super().failed(error, sender)
             return
         if not isinstance(error, SystemExit):
@@ -791,8 +842,10 @@ class EntityCell(Cell):
             return
         if sender is not None and sender.expects:
             sender.set_exception(errors.remote_error(error))
+        if self.stage is ActivationStage.ENDED:
+            return
         self.promised = None
-        self.actor, self._recovered, self._has_begun = None, None, False
+        self.actor, self._recovered = None, None
         self.attention = True
         self.close_unit()  # emissions may wait for this call alone
         self._read_if_clean()
@@ -802,7 +855,7 @@ class EntityCell(Cell):
     @property
     def is_idle(self) -> bool:
         """Whether nothing keeps this activation: no mail, work, timer or child."""
-        return self.is_quiet and self.is_clean and self._has_begun
+        return self.stage is _ACTIVE and self.is_quiet and self.is_clean
 
     def passivate(self) -> None:
         """End after the messages in the mailbox."""
@@ -810,7 +863,7 @@ class EntityCell(Cell):
 
     def _passivate(self) -> None:
         """Run the `passivated` hook, then end."""
-        self._is_passivating = True
+        self._enter(ActivationEvent.PASSIVATED)
         actor = self.actor
         if actor is not None and type(actor).passivated is not Entity.passivated:
             self.start_task(self._run_passivated(actor), DeferredReply(self, None), None)
@@ -858,6 +911,7 @@ class EntityCell(Cell):
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End this activation; answers still wait for the commits in flight."""
+        self._enter(ActivationEvent.TERMINATED)
         super().terminate(reason, detail)
         self.drain()
         self.host.activation_ended(self)

@@ -17,8 +17,14 @@ from callboard.entity.errors import EntityUnavailable
 from callboard.entity.event_json import EventSerializer
 from callboard.entity.inspection.events import SlotFenced, SlotsMoved
 from callboard.entity.inspection.figures import TIMED, EntityCounters
+from callboard.entity.machine.hosted_slot import (
+    HELD,
+    HOSTED_SLOTS,
+    HostedSlot,
+    HostedSlotEvent,
+)
 from callboard.entity.machine.ownership_machine import MOVED_AT_ONCE
-from callboard.entity.machine.table import slot_of
+from callboard.entity.machine.table import SLOTS, slot_of
 from callboard.entity.proofs import FenceProofs, LeaseProofs, fenced_error
 from callboard.entity.reentrancy import comes_back, is_nested, would_deadlock
 from callboard.entity.reminders import Reminders, ReminderTicket
@@ -53,6 +59,7 @@ from callboard.support.dataclass import dataclass
 from callboard.support.histogram import Histogram
 from callboard.support.reentry import HandOver
 from callboard.support.text import error_text
+from callboard.transitions import next_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +69,10 @@ _slot_batch: Final[Callable[[tuple[Any, ...]], SlotBatch]] = partial(tuple.__new
 
 #: The function that applies an event, its registered type, and the version to write.
 KnownEvent = tuple[Callable[[Any, Any], object], RecordType, int]
+
+#: The states that each message asks for; a global is read faster than a member of its class.
+_ABSENT: Final = HostedSlot.ABSENT
+_OWNED: Final = HostedSlot.OWNED
 
 #: For a batch that forgets no events.
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -193,6 +204,8 @@ class EntityHost:
         self._live: Counter[int] = Counter()
         #: The epochs of the slots that this node owns.
         self.epochs: dict[int, int] = {}
+        #: The state of each slot: see `callboard.entity.machine.hosted_slot`.
+        self.slots = [HostedSlot.ABSENT] * SLOTS
         self._position = 0
         #: The outcome of the latest transaction without a failed batch.
         self.all_committed: Committed | None = None
@@ -209,8 +222,7 @@ class EntityHost:
         #: Sends an answer after a proof that this node owns its slot; call it with the lock.
         self.prove = self._proofs(membership.is_leased).prove
         self._when_empty: list[Callable[[], object]] = []
-        #: Slots that are being drained, the callback for their end, and messages held for them.
-        self._stopped: set[int] = set()
+        #: The callback for the end of a drain, and the messages held for its slots.
         self._when_stopped: Callable[[], object] | None = None
         self._held: list[tuple[str, Any, Sender | None, bool]] = []
         #: By slot: the number of held messages.
@@ -319,7 +331,7 @@ class EntityHost:
             cell = self.cells.get(key)
             if (
                 cell is None
-                or self._stopped
+                or self.slots[cell.slot] is not _OWNED
                 or cell.is_ending
                 or cell.reason is not None
                 or cell.slot in refused
@@ -360,12 +372,13 @@ class EntityHost:
             self.refuse_unleased(sender)
             return True
         cell = self.cells.get(key)
-        if self._stopped and slot_of(key) in self._stopped and not self.is_closed:
+        state = self.slots[slot_of(key) if cell is None else cell.slot]
+        if state in HELD and not self.is_closed:
             if self._hold(key, message, sender, is_urgent=is_urgent):
                 return True
             cell = None
         elif cell is None:
-            if not self.serves(slot_of(key)):
+            if state is _ABSENT:
                 return False
             if not self.is_closed:
                 cell = self._activate(key)
@@ -413,7 +426,7 @@ class EntityHost:
         The caller must hold the lock.
         """
         key = ticket.row.key
-        if self.is_closed or slot_of(key) in self._stopped:
+        if self.is_closed or self.gives_away(slot_of(key)):
             return False
         cell = self.cells.get(key)
         if cell is None:
@@ -425,6 +438,12 @@ class EntityHost:
 
     # --- slots ---
 
+    def _change(self, slots: Iterable[int], event: HostedSlotEvent) -> None:
+        """Change the states of slots by an event; the caller must hold the lock."""
+        states = self.slots
+        for slot in slots:
+            states[slot] = next_state(HOSTED_SLOTS, states[slot], event, (self.type.name, slot))
+
     @property
     def portion(self) -> int:
         """Number of slots to drain together: fewer if each slot has many entities."""
@@ -433,17 +452,18 @@ class EntityHost:
 
     def serves(self, slot: int) -> bool:
         """Return whether this node accepts messages for a slot."""
-        return slot in self.epochs or slot in self._stopped
+        return self.slots[slot] is not _ABSENT
 
     def gives_away(self, slot: int) -> bool:
-        """Return whether a slot is being drained for another host."""
-        return slot in self._stopped
+        """Return whether messages for a slot are held, as it goes to another host."""
+        return self.slots[slot] in HELD
 
     def serve(self, epochs: Mapping[int, int]) -> None:
         """Serve slots whose fences this node has raised."""
         with self.lock:
             gained = len(epochs.keys() - self.epochs.keys())
             self.epochs.update(epochs)
+            self._change(epochs, HostedSlotEvent.SERVED)
             if self.state is not None:
                 self.reminders.served(epochs)
             self.singletons.start()
@@ -455,7 +475,7 @@ class EntityHost:
         The caller must hold the lock.
         """
         slot = slot_of(key)
-        if slot in self.epochs and slot not in self._stopped and key not in self.cells:
+        if self.slots[slot] is _OWNED and key not in self.cells:
             self._activate(key)
 
     def keep_only(self, owned: Mapping[int, int]) -> None:
@@ -464,6 +484,7 @@ class EntityHost:
             lost = [s for s, epoch in self.epochs.items() if owned.get(s) != epoch]
             for slot in lost:
                 del self.epochs[slot]
+            self._change(lost, HostedSlotEvent.LOST)
             moved = self._cells_of(lost)
         for cell in moved:
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
@@ -501,11 +522,16 @@ class EntityHost:
     def stop_slots(self, slots: "Sequence[int]", done: Callable[[], object]) -> None:
         """Hold messages for slots, and passivate their entities; calls back after that."""
         with self.lock:
-            self._stopped.update(slots)
+            self._change(slots, HostedSlotEvent.STOPPED)
             self._when_stopped = done
             for cell in self._cells_of(self._stopped):
                 self.passivate(cell)
         self._notify_stopped()
+
+    @property
+    def _stopped(self) -> list[int]:
+        """The slots that messages are held for."""
+        return [slot for slot, state in enumerate(self.slots) if state in HELD]
 
     def _schedule_let_in(self) -> None:
         """Schedule `_let_in` while slots are being drained; the caller must hold the lock."""
@@ -526,7 +552,9 @@ class EntityHost:
                 return
             nested = {key for key, message, *_ in self._held if is_nested(message)}
             drained = {
-                key for key in nested if key not in self.cells and slot_of(key) in self.epochs
+                key
+                for key in nested
+                if key not in self.cells and self.slots[slot_of(key)] is HostedSlot.DRAINING
             }
             messages = self._pop_held()
             for key, message, sender, is_urgent in messages:
@@ -553,7 +581,7 @@ class EntityHost:
         """Serve slots that stayed, and forward held messages of moved slots, in order."""
         with self._lock:
             stayed = {slot for slot in slots if slot in self.epochs}
-            self._stopped -= stayed
+            self._change(stayed, HostedSlotEvent.RELEASED)
             messages = self._pop_held()
             for key, message, sender, is_urgent in messages:
                 if slot_of(key) in stayed:
@@ -565,7 +593,8 @@ class EntityHost:
                 messages = self._pop_held()
                 markers, self._markers = self._markers, []
                 if not messages and not markers:
-                    self._stopped.difference_update(slots)
+                    moved = [slot for slot in slots if slot not in stayed]
+                    self._change(moved, HostedSlotEvent.RELEASED)
                     break
             for key, message, sender, is_urgent in messages:
                 self.router.forward(key, slot_of(key), message, sender, is_urgent=is_urgent)
@@ -593,10 +622,10 @@ class EntityHost:
     def _accept_marker(self, slot: int, passed: Callable[[], object]) -> bool:
         """Accept a marker, as `accept_marker` does."""
         with self.lock:
-            if slot in self._stopped:
+            if self.gives_away(slot):
                 self._markers.append((slot, passed))
                 return True
-            if slot not in self.epochs:
+            if not self.serves(slot):
                 return False
         self._lock.after(passed)
         return True
@@ -633,7 +662,7 @@ class EntityHost:
             del self.cells[cell.key]
             self._live[cell.slot] -= 1
             waiting = self._waiting.pop(cell.key, ())
-            if cell.slot in self._stopped:  # these messages are older than the held ones
+            if self.gives_away(cell.slot):  # these messages are older than the held ones
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
                 self._held_in[cell.slot] += len(waiting)
                 if any(is_nested(message) for message, _ in waiting):
@@ -827,6 +856,7 @@ class EntityHost:
             if epoch is None or fence.epoch < epoch or fence == (epoch, self.writer):
                 return  # the fence belongs to another epoch
             del self.epochs[slot]
+            self._change([slot], HostedSlotEvent.LOST)
             cells = self._cells_of([slot])
         self.counters.fenced += 1
         self.counters.lost += 1

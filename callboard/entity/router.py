@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Final, Literal
 
 from callboard import locks
 from callboard.entity.errors import EntityUnavailable
+from callboard.entity.machine.sent_slot import SENT_SLOTS, SentSlot, SentSlotEvent
 from callboard.entity.machine.table import Table
 from callboard.entity.messages import (
     AskEntityTable,
@@ -55,6 +56,7 @@ from callboard.lease.errors import OutcomeUnknown, StateCorrupt, StateVersion
 from callboard.support import reentry
 from callboard.support.dataclass import dataclass
 from callboard.support.reentry import HandOver
+from callboard.transitions import next_state
 
 #: Messages that may wait for the owner of one slot.
 WAITING_LIMIT: Final = 1_000
@@ -80,6 +82,10 @@ REFUSED_BEFORE: Final = 0.02
 FIRST_LOOKUP_SECONDS: Final = 0.02
 LONGEST_LOOKUP_SECONDS: Final = 0.25
 
+
+#: The states that each message asks for; a global is read faster than a member of its class.
+_IDLE: Final = SentSlot.IDLE
+_SENT: Final = SentSlot.SENT
 
 _NO_OWNER: Final = "no owner was found in the time of the ask"
 
@@ -218,10 +224,10 @@ class TypeRouter:
         #: By slot: the node that messages were forwarded to, until it has them all.
         self._forwarded_to: dict[int, bytes] = {}
         self._when_idle: list[Callable[[], object]] = []
+        #: The state of each slot: see `callboard.entity.machine.sent_slot`.
+        self._states: dict[int, SentSlot] = {}
         #: By slot: the node that the last message was sent to; it may not have arrived yet.
         self._last_nodes: dict[int, bytes] = {}
-        #: Slots with a marker under way to the former owner.
-        self._marked: set[int] = set()
         #: Nodes that refused messages of a slot; more messages may be on their way to them.
         self._refusing: dict[int, set[bytes]] = {}
         #: By slot: the number of the current attempt, increased by refusals.
@@ -233,8 +239,6 @@ class TypeRouter:
         self._hostless: set[bytes] = set()
         #: By node: gathers the messages of one turn; valid for the current table.
         self._batches: dict[bytes, AskBatch] = {}
-        #: By slot: the batch for its owner, if the last message of the slot went to that owner.
-        self._direct: dict[int, AskBatch] = {}
         runtime.shutdown.on(Phase.ENDED, self._end)
 
     @property
@@ -289,15 +293,6 @@ class TypeRouter:
         try:  # takes half the time of a `with` block, and every message passes here
             self._number = number = self._number + 1
             pending = PendingMessage(number, key, slot, message, sender, is_urgent, now)
-            batch = self._direct.get(slot)
-            if (
-                batch is not None
-                and not (self._queues or self._marked or self._refusing or self._forwarded)
-                # A batch that is not empty was opened for a reachable node in this turn.
-                and (batch.size > 0 or self._runtime.is_reachable(batch.node))
-            ):  # usual: the slot's last message went to this owner, and no queue waits
-                self._dispatch(pending, batch)
-                return
             if slot not in self._queues and self._send_own(pending):
                 return
             if not self._has_ended and self._enqueue(pending, self._queues):
@@ -434,7 +429,6 @@ class TypeRouter:
                 former_nodes, self.table = self.table.nodes, table
                 self._hostless.clear()
                 self._batches.clear()
-                self._direct.clear()
                 for node in sorted(former_nodes - table.nodes):
                     forget = self._forget_owner
                     self._runtime.call_later(GONE_SECONDS, forget, bytes.fromhex(node))
@@ -503,14 +497,14 @@ class TypeRouter:
         The caller must hold the lock.
         """
         slot = pending.slot
-        if slot in self._marked or slot in self._refusing or slot in self._forwarded:
+        state = self._states.get(slot, _IDLE)
+        if (state is not _SENT and state is not _IDLE) or slot in self._forwarded:
             return False
-        former = self._last_nodes.get(slot)
         # The host may hold messages for a slot that it gives away, whatever the table says.
-        if former is None and self._deliver_here(pending):
+        if state is _IDLE and self._deliver_here(pending):
             return True
         node = self.table.node_of(slot)
-        if former is not None and former != node:
+        if state is _SENT and (former := self._last_nodes[slot]) != node:
             self._mark(slot, former)
             return False
         return self._send_to(pending, node)
@@ -524,6 +518,11 @@ class TypeRouter:
             return False
         return self._send_to(pending, self.table.node_of(pending.slot))
 
+    def _enter(self, slot: int, event: SentSlotEvent) -> None:
+        """Change the state of a slot by an event; the caller must hold the lock."""
+        state, name = self._states.get(slot, _IDLE), (self.type_name, slot)
+        self._states[slot] = next_state(SENT_SLOTS, state, event, name)
+
     def _send_to(self, pending: PendingMessage, node: bytes) -> bool:
         """Send a message or marker to a node; return False if it must wait.
 
@@ -532,20 +531,21 @@ class TypeRouter:
         slot = pending.slot
         if node == self._runtime.node_id or not node:
             return self._deliver_here(pending)
-        if not self._runtime.is_reachable(node):
+        batch = self._batches.get(node)
+        # A batch that is not empty was opened for a reachable node in this turn.
+        if (batch is None or not batch.size) and not self._runtime.is_reachable(node):
             return False
         if not pending.key:
             self._ask_marker(slot, node, partial(self._marker_answered, pending))
             return True
-        batch = self._batches.get(node) or self._open_batch(node)
         if pending.is_forwarded:
             self._forwarded_to[slot] = node
-            # Forwarded messages may include messages that this node's own actors sent.
             self._last_nodes.setdefault(slot, node)
-        else:
+            self._enter(slot, SentSlotEvent.FORWARDED)
+        elif self._states.get(slot) is not _SENT:
             self._last_nodes[slot] = node
-            self._direct[slot] = batch
-        self._dispatch(pending, batch)
+            self._enter(slot, SentSlotEvent.SENT)
+        self._dispatch(pending, batch or self._open_batch(node))
         return True
 
     def _dispatch(self, pending: PendingMessage, batch: AskBatch) -> None:
@@ -682,6 +682,7 @@ class TypeRouter:
         with self._lock:
             if pending.attempt == self._attempts.get(slot, 0):
                 self._attempts[slot] = pending.attempt + 1
+            self._enter(slot, SentSlotEvent.REFUSED)
             refusing = self._refusing.setdefault(slot, set())
             if node not in refusing:
                 refusing.add(node)
@@ -708,7 +709,7 @@ class TypeRouter:
 
     def _mark(self, slot: int, node: bytes) -> None:
         """Wait until a former owner has accepted or refused everything that was sent to it."""
-        self._marked.add(slot)
+        self._enter(slot, SentSlotEvent.OWNER_CHANGED)
         self._ask_marker(slot, node, partial(self._marker_passed, slot, node))
 
     def _forget_owner(self, node: bytes) -> None:
@@ -728,18 +729,18 @@ class TypeRouter:
         with self._lock:
             if self._last_nodes.get(slot) != node:
                 return
-            self._marked.discard(slot)
+            self._enter(slot, SentSlotEvent.MARKER_PASSED)
             del self._last_nodes[slot]
-            self._direct.pop(slot, None)
         self._runtime.post(self.flush)
 
     def _refusals_complete(self, slot: int, node: bytes) -> None:
         """Send the refused messages again, at once if another node is the owner."""
         with self._lock:
-            refusing = self._refusing.get(slot, set())
+            refusing = self._refusing[slot]
             refusing.discard(node)
             if not refusing:
-                self._refusing.pop(slot, None)
+                del self._refusing[slot]
+                self._enter(slot, SentSlotEvent.COMPLETE)
             is_owner = self.table.node_of(slot) == node
         if is_owner:  # it has not read the newest table yet
             self._runtime.call_later(RETRY_SECONDS, self.flush)

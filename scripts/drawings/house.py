@@ -40,6 +40,7 @@ HOLDS: Final = {
     "actors": "local actors",
     "basp": "the protocol",
     "support": "small parts: texts, times, files, slots",
+    "transitions": "tables of states",
     "text": "names that a terminal may show",
     "base_error": "the root of errors",
     "bounded_queue": "limits, overflow policies",

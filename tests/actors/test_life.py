@@ -8,12 +8,12 @@ from callboard import Actor, handler
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.life import (
     TRANSITIONS,
-    IllegalTransition,
     LifeEvent,
     LifeState,
     check_transition,
 )
 from callboard.actors.runtime import Runtime
+from callboard.transitions import IllegalTransition
 
 PAIRS = list(itertools.product(LifeState, LifeEvent))
 LEGAL = [(life, event) for life, event in PAIRS if event in TRANSITIONS[life]]

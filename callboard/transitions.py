@@ -1,0 +1,25 @@
+"""Transition tables: the next state for each state and event."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+S = TypeVar("S", bound=Enum)
+E = TypeVar("E", bound=Enum)
+
+
+class IllegalTransition(AssertionError):
+    """An event that the current state does not allow: an error of callboard."""
+
+
+def next_state(transitions: Mapping[S, Mapping[E, S]], state: S, event: E, name: Any) -> S:
+    """Return the next state of a table; `name` is in its state, for the error.
+
+    Raises:
+        IllegalTransition: the table has no entry for the event.
+    """
+    state_after = transitions[state].get(event)
+    if state_after is None:
+        msg = f"{name} is {state.name}, in which it cannot be {event.name}"
+        raise IllegalTransition(msg)
+    return state_after
