@@ -53,7 +53,6 @@ from callboard.entity.unit_of_work import (
     Emission,
     EntityBatch,
     drop,
-    emission_of,
     unavailable,
 )
 from callboard.kernel import errors
@@ -213,7 +212,7 @@ class EntityCell(Cell):
         self._saved: EntitySnapshot | None = None
         self._rows: RowChanges | None = None
         #: Emissions of the current unit of work since its first event.
-        self._outbox: list[Emission] = []
+        self._outbox: list[Emission | DeferredReply] = []
         #: The error that stops commits and answers until the state is read again.
         self._broken: BaseException | None = None
         self._next: EntityBatch | None = None
@@ -343,8 +342,8 @@ class EntityCell(Cell):
 
     def read_state(self) -> None:
         """Discard the actor, and read the stored state; messages wait."""
-        self._enter(ActivationEvent.READ_STARTED)
         self._check_commits(CommitEvent.STATE_READ)
+        self._enter(ActivationEvent.READ_STARTED)
         self.actor, self._recovered, self._broken = None, None, None
         self._partial = None
         self.attention = True
@@ -577,16 +576,17 @@ class EntityCell(Cell):
         self, send: Callable[[], object], fail: Callable[[BaseException], object]
     ) -> None:
         """Send an answer when the state it shows is durable and the slot is still owned."""
+        emission = Emission(send, fail)
         with self.host.lock:
             if self._broken is not None:
                 self.runner.post(fail, self._broken)
             elif self._has_written:
-                self._outbox.append((send, fail))
-            elif not self.is_clean:
-                # That commit starts later than this answer, so it also proves the ownership.
-                self._open_batch().emissions.append((send, fail))
+                self._outbox.append(emission)
+            elif self._in_flight is None and self._next is None:
+                self.host.prove(self.slot, emission)
             else:
-                self.host.prove(self.slot, (send, fail))
+                # That commit starts later than this answer, so it also proves the ownership.
+                self._open_batch().emissions.append(emission)
 
     def outbox(self, post: Post, message: Any, sender: Sender | None) -> bool:
         """Hold a message back until the state it shows is durable.
@@ -638,80 +638,80 @@ class EntityCell(Cell):
             emissions = self._outbox
             if not self._has_written:
                 batch = self._in_flight if self._next is None else self._next
-                if batch is not None:
-                    emissions = batch.emissions
-            emissions.append((lambda: post(copied, sender), fail))
+                if batch is None:  # the commit has ended since
+                    return False
+                emissions = batch.emissions
+            emissions.append(Emission(partial(post, copied, sender), fail))
         return True
-
-    def finish_unit(self, answer: DeferredReply) -> None:
-        """End the unit of work of a handler that answered; the answer leaves when it may.
-
-        The two branches at the top do what `emit_answer` and `close_unit` do together, for the
-        usual cases: a handler that only read, and one that only persisted events. They take the
-        lock once, which is a large part of the time of a read.
-        """
-        host, every = self.host, self.type.snapshot_every
-        lock = host.lock
-        lock.acquire()  # takes half the time of a `with` block, and every answer passes here
-        try:
-            if (
-                self._in_flight is None
-                and self._next is None
-                and self._saved is None
-                and self._rows is None
-                and self._broken is None
-            ):
-                events = self._events
-                if not events:  # the handler only read
-                    host.prove(self.slot, answer)
-                    return
-                if not self._outbox and (self._since < every or not every):
-                    # The handler persisted events and sent no message.
-                    self._events = []
-                    self._batches = number = self._batches + 1
-                    self._in_flight = EntityBatch(number, events, [], answer)
-                    writing = self._writing
-                    if isinstance(writing, DeferredReply) and not writing.batch:
-                        writing.batch = number
-                    host.commit_events(self, events)
-                    return
-        finally:
-            lock.release()
-        self.emit_answer(*emission_of(answer))
-        self.close_unit()
 
     def close_unit(self) -> None:
         """End the unit of work: commit its events, now or after the commit in flight."""
-        if not self._has_written and self._next is None:
-            return
-        every = self.type.snapshot_every
-        is_due = bool(self._events and every and self._since >= every)
-        # Without the lock: this runs user code, and only this thread changes the state.
-        snapshot = self.host.snapshot(self) if is_due and self._broken is None else None
-        with self.host.lock:
-            events, saved, rows = self._events, self._saved, self._rows
-            self._events, self._saved, self._rows = [], None, None
-            emitted, self._outbox = self._outbox, []
+        if self._has_written or self._next is not None:
+            self.finish_unit(None)
+
+    def finish_unit(self, answer: DeferredReply | None) -> None:
+        """End the unit of work of a handler; its answer leaves when it may."""
+        host, snapshot = self.host, None
+        every = self.type.snapshot_every if self._events else 0
+        is_due = every and self._since >= every
+        if is_due and self._broken is None:
+            # Without the lock: this runs user code, and only this thread changes the state.
+            snapshot = host.snapshot(self)
+        lock = host.lock
+        lock.acquire()  # takes half the time of a `with` block, and every answer passes here
+        try:
             if self._broken is not None:
-                for _, fail in emitted:
-                    self.runner.post(fail, self._broken)
+                self._refuse_unit(answer, self._broken)
                 return
-            if events or saved is not None or rows is not None:
-                batch = self._open_batch()
-                if isinstance(self._writing, DeferredReply) and not self._writing.batch:
-                    self._writing.batch = batch.number
-                batch.events += events
-                if rows is not None and batch.rows is not None:
-                    batch.rows.include(rows)
-                elif rows is not None:
-                    batch.rows = rows
-                batch.emissions += emitted
-                batch.snapshot = saved or batch.snapshot
+            if self._events or self._saved is not None or self._rows is not None:
+                if answer is not None:
+                    self._outbox.append(answer)
                 if is_due:
                     self._since = 0
-                    batch.snapshot = snapshot
-            if self._next is not None and self._in_flight is None:
-                self._commit()
+                self._move_to_batch(snapshot or self._saved)
+            elif answer is not None:
+                if self._in_flight is None and self._next is None:  # the handler only read
+                    host.prove(self.slot, answer)
+                    return
+                # That commit starts later than this answer, so it also proves the ownership.
+                self._open_batch().emissions.append(answer)
+            if self._in_flight is None and (batch := self._next) is not None:
+                self._in_flight, self._next = batch, None
+                host.commit(self, batch)
+        finally:
+            lock.release()
+
+    def _move_to_batch(self, snapshot: EntitySnapshot | None) -> None:
+        """Move the changes and emissions of the unit of work to the next batch.
+
+        The caller must hold the lock.
+        """
+        batch, rows = self._next, self._rows
+        if batch is None:
+            self._batches = number = self._batches + 1
+            batch = self._next = EntityBatch(number, self._events, self._outbox)
+        else:
+            batch.events += self._events
+            batch.emissions += self._outbox
+        if rows is not None and batch.rows is not None:
+            batch.rows.include(rows)
+        elif rows is not None:
+            batch.rows = rows
+        if snapshot is not None:
+            batch.snapshot = snapshot
+        self._events, self._outbox, self._saved, self._rows = [], [], None, None
+        writing = self._writing
+        if isinstance(writing, DeferredReply) and not writing.batch:
+            writing.batch = batch.number
+
+    def _refuse_unit(self, answer: DeferredReply | None, error: BaseException) -> None:
+        """Discard a unit of work after a failed commit; the caller must hold the lock."""
+        emissions, self._outbox = self._outbox, []
+        self._events, self._saved, self._rows = [], None, None
+        if answer is not None:
+            emissions.append(answer)
+        for emission in emissions:
+            self.runner.post(emission.fail_at_once, error)
 
     def write_snapshot(self, events: int) -> None:
         """Write a snapshot if enough events follow the last one; on the runner's thread.
@@ -770,10 +770,8 @@ class EntityCell(Cell):
         self.durable = batch.number
         if batch.rows is not None:
             host.rows_committed(batch.rows)
-        if batch.answer is not None:
-            batch.answer.release()
-        for send, _ in batch.emissions:
-            send()
+        for emission in batch.emissions:
+            emission.release()
         if self.stage is _UNREAD and later is None:
             self._read_if_clean()
 
@@ -819,9 +817,9 @@ class EntityCell(Cell):
     def _discard_unit(self, error: BaseException) -> None:
         """Discard the events of the current unit of work, and fail its emissions."""
         self._events, self._saved, self._rows = [], None, None
-        emitted, self._outbox = self._outbox, []
-        for _, fail in emitted:
-            fail(error)
+        emissions, self._outbox = self._outbox, []
+        for emission in emissions:
+            emission.fail_at_once(error)
 
     def _read_if_clean(self) -> None:
         """Read the state if no commit is in flight."""

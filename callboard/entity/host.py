@@ -5,7 +5,7 @@ thread. Its lock guards the fields that handlers on other threads use too.
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -37,16 +37,13 @@ from callboard.entity.state.interface import (
     EntitySnapshot,
     EntityState,
     Fence,
-    NewEvent,
     PastEvent,
     Recovered,
     RowChanges,
     SlotBatch,
     check_numbers,
 )
-from callboard.entity.unit_of_work import (
-    EntityBatch,
-)
+from callboard.entity.unit_of_work import EntityBatch
 from callboard.entity.unpersisted import checking
 from callboard.kernel.activation import DispatchTable, Envelope
 from callboard.kernel.actors import ActorRef, ExitReason
@@ -274,7 +271,7 @@ class EntityHost:
         Returns:
             False if this node does not serve the key's slot; nothing happened then.
         """
-        if is_nested(message) and self._comes_back(key, message, sender):
+        if message.__class__ is Envelope and self._comes_back(key, message, sender):
             return True
         if is_held:
             return self._post(key, message, sender, is_urgent=is_urgent)
@@ -303,44 +300,6 @@ class EntityHost:
             is_taken = self._post(key, message, sender, is_urgent=is_urgent)
         if not is_taken:
             self.router.send(key, slot_of(key), message, sender, is_urgent=is_urgent)
-
-    def deliver_batched(
-        self, key: str, message: Any, sender: Sender, refused: Container[int]
-    ) -> bool:
-        """Post a message of a batch from another node to an active entity.
-
-        The fast form of `deliver`, for messages without an envelope and entities that are
-        active.
-
-        Args:
-            key: the key of the entity.
-            message: a message of the batch.
-            sender: the reply to the message.
-            refused: slots whose messages were refused to that node.
-
-        Returns:
-            False if the message needs `deliver`; nothing happened then.
-        """
-        if message.__class__ is Envelope or self.is_leased is not None or self.is_closed:
-            return False
-        if self.handed:  # an earlier message of this entity may be handed over
-            return False
-        lock = self.lock
-        lock.acquire()  # takes half the time of a `with` block, and every message passes here
-        try:
-            cell = self.cells.get(key)
-            if (
-                cell is None
-                or self.slots[cell.slot] is not _OWNED
-                or cell.is_ending
-                or cell.reason is not None
-                or cell.slot in refused
-            ):
-                return False
-            cell.post(message, sender)
-        finally:
-            lock.release()
-        return True
 
     def _comes_back(self, key: str, message: Any, sender: Sender | None) -> bool:
         """Schedule an ask whose chain includes this entity; return False for others."""
@@ -373,7 +332,7 @@ class EntityHost:
             return True
         cell = self.cells.get(key)
         state = self.slots[slot_of(key) if cell is None else cell.slot]
-        if state in HELD and not self.is_closed:
+        if state is not _OWNED and state in HELD and not self.is_closed:
             if self._hold(key, message, sender, is_urgent=is_urgent):
                 return True
             cell = None
@@ -781,9 +740,6 @@ class EntityHost:
 
     def commit(self, cell: EntityCell, batch: EntityBatch) -> None:
         """Commit a batch of an entity in the next transaction, and call it with the outcome."""
-        if batch.snapshot is None and batch.rows is None:
-            self.commit_events(cell, batch.events)
-            return
         snapshots: tuple[EntitySnapshot, ...] = ()
         forget = _NOTHING
         if batch.snapshot is not None:
@@ -791,19 +747,14 @@ class EntityHost:
             if keep != "all" and self.type.appliers:
                 last = batch.snapshot.number - keep
                 forget = {cell.key: last} if last > 0 else _NOTHING
-        assert self.state is not None
-        epoch = self.epochs.get(cell.slot, 0)
-        slot_batch = SlotBatch(cell.home, epoch, batch.events, snapshots, forget, batch.rows)
-        self.state.commit(slot_batch, cell.handle_outcome)
-
-    def commit_events(self, cell: EntityCell, events: "Sequence[NewEvent]") -> None:
-        """Commit only events of an entity."""
         done: Callable[[Committed | BaseException], None] = cell.handle_outcome
         if not self.counters.commits % TIMED:
             done = self._timed(done)
         epoch = self.epochs.get(cell.slot, 0)
         assert self.state is not None
-        self.state.commit(_slot_batch((cell.home, epoch, events, (), _NOTHING, None)), done)
+        self.state.commit(
+            _slot_batch((cell.home, epoch, batch.events, snapshots, forget, batch.rows)), done
+        )
 
     def _timed(
         self, done: Callable[[Committed | BaseException], None]

@@ -12,7 +12,7 @@ from typing import Protocol
 from callboard import locks
 from callboard.entity.state.client import StateClient
 from callboard.entity.state.interface import EntityState, Fence, Slot
-from callboard.entity.unit_of_work import DeferredReply, Emission, emission_of, unavailable
+from callboard.entity.unit_of_work import DeferredReply, Emission, unavailable
 from callboard.kernel.context import NodeContext
 from callboard.lease.errors import Fenced
 
@@ -67,10 +67,7 @@ class FenceProofs:
         for proof in proofs:
             slot, epoch, emission = proof
             if epoch is not None and own.get(slot) == epoch:
-                if isinstance(emission, DeferredReply):
-                    emission.release()
-                else:
-                    emission[0]()
+                emission.release()
             else:
                 unproven.append(proof)
         with self._host.lock:
@@ -100,17 +97,16 @@ class FenceProofs:
         with host.lock:
             self._read_fences()
         for slot, epoch, emission in proofs:
-            send, fail = emission_of(emission)
             if isinstance(fences, BaseException):
-                fail(unavailable(fences))
+                emission.fail_at_once(unavailable(fences))
                 continue
             fence = fences[self._name, slot]
             # The fence was ours when it was read, so the answer was true while it waited, even
             # if the slot was given away since.
             if fence == (epoch, host.writer):
-                send()
+                emission.release()
             else:
-                fail(unavailable(fenced_error(self._name, slot, fence)))
+                emission.fail_at_once(unavailable(fenced_error(self._name, slot, fence)))
                 host.lost(slot, fence)
 
 
@@ -128,11 +124,10 @@ class LeaseProofs:
 
     def prove(self, _: int, emission: Emission | DeferredReply) -> None:
         """Send an answer if the lease is valid, or fail it."""
-        send, fail = emission_of(emission)
         if self._is_leased():
-            self._runtime.post(send)
+            self._runtime.post(emission.release)
         else:
-            self._runtime.post(fail, self._error())
+            self._runtime.post(emission.fail_at_once, self._error())
 
 
 def fenced_error(type_name: str, slot: int, fence: Fence) -> Fenced:

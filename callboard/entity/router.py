@@ -212,6 +212,8 @@ class TypeRouter:
         self._runtime, self.type_name = runtime, type_name
         self._deliver_here, self._nodes, self._is_host = deliver_here, nodes, is_host
         self.table = Table()
+        #: The owner of each slot by the table; empty for none.
+        self._owners = self.table.owners
         self.lock = self._lock = locks.collecting_lock("messages to entities", 520)
         self._guard = self._lock.guard
         self._is_inside = locks.owner_test(self._guard)
@@ -219,8 +221,8 @@ class TypeRouter:
         #: Sends that were handed over; they go before later ones.
         self._handed = self._hand_over.calls
         self._queues: dict[int, deque[PendingMessage]] = {}
-        #: Forwarded messages that cannot be sent yet.
-        self._forwarded: dict[int, deque[PendingMessage]] = {}
+        #: By slot: forwarded messages that cannot be sent yet; they go before new ones.
+        self.forwarded: dict[int, deque[PendingMessage]] = {}
         #: By slot: the node that messages were forwarded to, until it has them all.
         self._forwarded_to: dict[int, bytes] = {}
         self._when_idle: list[Callable[[], object]] = []
@@ -241,25 +243,16 @@ class TypeRouter:
         self._batches: dict[bytes, AskBatch] = {}
         runtime.shutdown.on(Phase.ENDED, self._end)
 
-    @property
-    def has_forwarded(self) -> bool:
-        """Whether forwarded messages of any slot wait; they go before new ones."""
-        return bool(self._forwarded)
-
-    def has_forwarded_in(self, slot: int) -> bool:
-        """Return whether forwarded messages of a slot wait; they go before new ones."""
-        return slot in self._forwarded
-
     def is_waiting(self, slot: int) -> bool:
         """Return whether a message of a slot waits or may still be on its way."""
-        return slot in self._queues or slot in self._last_nodes or slot in self._forwarded
+        return slot in self._queues or slot in self._last_nodes or slot in self.forwarded
 
     @property
     def waiting(self) -> int:
         """Number of messages that wait for their owners."""
         with self._lock:
             return sum(
-                len(q) for queues in (self._queues, self._forwarded) for q in queues.values()
+                len(q) for queues in (self._queues, self.forwarded) for q in queues.values()
             )
 
     def send(
@@ -330,8 +323,8 @@ class TypeRouter:
             pending = self._new_message(
                 key, slot, message, sender, is_urgent=is_urgent, is_forwarded=True
             )
-            if slot in self._forwarded or not self._send_forwarded(pending):
-                self._enqueue(pending, self._forwarded)
+            if slot in self.forwarded or not self._send_forwarded(pending):
+                self._enqueue(pending, self.forwarded)
 
     def hold(
         self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
@@ -344,20 +337,20 @@ class TypeRouter:
         with self._lock:
             if self.table.node_of(slot) != self._runtime.node_id:
                 return False
-            if len(self._forwarded.get(slot, ())) >= WAITING_LIMIT:
+            if len(self.forwarded.get(slot, ())) >= WAITING_LIMIT:
                 return False
             pending = self._new_message(
                 key, slot, message, sender, is_urgent=is_urgent, is_forwarded=True
             )
-            return self._enqueue(pending, self._forwarded)
+            return self._enqueue(pending, self.forwarded)
 
     def forward_marker(self, slot: int, passed: Callable[[], object]) -> None:
         """Call back when the owner has everything that this node forwards for a slot."""
         with self._lock:
-            if slot in self._forwarded or slot in self._forwarded_to:
+            if slot in self.forwarded or slot in self._forwarded_to:
                 marker = self._new_message("", slot, passed, is_forwarded=True)
-                if slot in self._forwarded or not self._send_forwarded(marker):
-                    self._enqueue(marker, self._forwarded)
+                if slot in self.forwarded or not self._send_forwarded(marker):
+                    self._enqueue(marker, self.forwarded)
                 return
         self._lock.after(passed)
 
@@ -365,7 +358,7 @@ class TypeRouter:
         """End the forwarding of some slots: further messages are not forwarded."""
         with self._lock:
             for slot in slots:
-                if slot in self._forwarded_to or slot in self._forwarded:
+                if slot in self._forwarded_to or slot in self.forwarded:
                     self.forward_marker(slot, partial(self._forwarding_done, slot))
 
     def when_idle(self, callback: Callable[[], object]) -> None:
@@ -427,6 +420,7 @@ class TypeRouter:
         with self._lock:
             if table.version > self.table.version or (is_certain and table != self.table):
                 former_nodes, self.table = self.table.nodes, table
+                self._owners = table.owners
                 self._hostless.clear()
                 self._batches.clear()
                 for node in sorted(former_nodes - table.nodes):
@@ -437,7 +431,7 @@ class TypeRouter:
     def flush(self) -> None:
         """Send the queued messages that can be sent."""
         with self._lock:
-            self._flush(self._forwarded, self._send_forwarded)
+            self._flush(self.forwarded, self._send_forwarded)
             self._flush(self._queues, self._send_own)
         self._notify_idle()
 
@@ -467,7 +461,7 @@ class TypeRouter:
     def _notify_idle(self) -> None:
         """Call the idle callbacks if no message waits and all forwarded ones have arrived."""
         with self._lock:
-            if self._queues or self._forwarded or self._forwarded_to:
+            if self._queues or self.forwarded or self._forwarded_to:
                 return
             callbacks, self._when_idle = self._when_idle, []
         for callback in callbacks:
@@ -498,12 +492,12 @@ class TypeRouter:
         """
         slot = pending.slot
         state = self._states.get(slot, _IDLE)
-        if (state is not _SENT and state is not _IDLE) or slot in self._forwarded:
+        if (state is not _SENT and state is not _IDLE) or slot in self.forwarded:
             return False
         # The host may hold messages for a slot that it gives away, whatever the table says.
         if state is _IDLE and self._deliver_here(pending):
             return True
-        node = self.table.node_of(slot)
+        node = self._owners[slot]
         if state is _SENT and (former := self._last_nodes[slot]) != node:
             self._mark(slot, former)
             return False
@@ -670,7 +664,7 @@ class TypeRouter:
             self._refuse(pending, "", self._closed())
             return
         with self._lock:
-            queues = self._forwarded if pending.is_forwarded else self._queues
+            queues = self.forwarded if pending.is_forwarded else self._queues
             queue = queues.setdefault(pending.slot, deque())
             index = sum(queued.number < pending.number for queued in queue)
             queue.insert(index, pending)
@@ -693,7 +687,7 @@ class TypeRouter:
     def _marker_answered(self, pending: PendingMessage) -> None:
         """Handle a marker's answer; send the marker again if earlier messages wait again."""
         with self._lock:
-            queues = self._forwarded if pending.is_forwarded else self._queues
+            queues = self.forwarded if pending.is_forwarded else self._queues
             queue = queues.get(pending.slot, ())
             if any(queued.number < pending.number for queued in queue):
                 self._requeue(pending)
@@ -703,7 +697,7 @@ class TypeRouter:
     def _forwarding_done(self, slot: int) -> None:
         """End the forwarding of a slot: its owner has all forwarded messages."""
         with self._lock:
-            if slot not in self._forwarded:
+            if slot not in self.forwarded:
                 self._forwarded_to.pop(slot, None)
         self._runtime.post(self.flush)
 
@@ -798,7 +792,7 @@ class TypeRouter:
         """Ask the reachable nodes for the table, and repeat while messages wait."""
         self.flush()
         with self._lock:
-            self._is_looking_up = bool(self._queues or self._forwarded)
+            self._is_looking_up = bool(self._queues or self.forwarded)
             if not self._is_looking_up or self._runtime.is_closed:
                 return
             pause = min(self._pause, max(0.0, self._next_end() - self._runtime.now()))
@@ -811,7 +805,7 @@ class TypeRouter:
 
         The caller must hold the lock.
         """
-        queues = (*self._queues.values(), *self._forwarded.values())
+        queues = (*self._queues.values(), *self.forwarded.values())
         senders = [queue[0].sender for queue in queues if queue]
         ends = [asker.deadline for asker in senders if asker is not None and asker.deadline]
         return min(ends, default=math.inf) - REFUSED_BEFORE
@@ -866,8 +860,8 @@ class TypeRouter:
     def _end(self) -> None:
         """Fail the queued messages: the node has ended."""
         with self._lock:
-            queues = [*self._queues.values(), *self._forwarded.values()]
-            self._queues, self._forwarded = {}, {}
+            queues = [*self._queues.values(), *self.forwarded.values()]
+            self._queues, self.forwarded = {}, {}
         for pending in (queued for queue in queues for queued in queue if queued.key):
             self._refuse(pending, "", self._closed())
 

@@ -1,8 +1,9 @@
 """The server actor of a node's entities: messages of other nodes for them."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol
 
 from callboard.entity.host import EntityHost
 from callboard.entity.journal.growth import JournalGrowth
@@ -47,6 +48,9 @@ from callboard.kernel.reply import NoReply, Sender
 from callboard.kernel.topology import Topology
 from callboard.kernel.tracing import INSTRUMENTATION
 from callboard.support.text import class_name, error_text, safe_repr
+
+#: For a node without refused messages.
+_NO_REFUSALS: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class ArrivedMessage(NamedTuple):
@@ -101,30 +105,51 @@ class Inbound:
     def deliver(self, arrived: "ArrivedMessage", node: bytes, attempt: int) -> NotOwner | None:
         """Post a message from another node to its entity, or return a refusal."""
         name, key, message, sender, is_urgent = arrived
-        host = self._hosts.get(name)
-        if (
-            host is not None
-            and not self._refused
-            and not host.router.has_forwarded
-            and not host.is_closed
-            and host.deliver(key, message, sender, is_urgent=is_urgent)
-        ):
-            return None
-        slot, way = slot_of(key), (bytes(node), name)
-        refused = self._refused.get(way, {})
-        is_late = attempt <= refused.get(slot, -1)  # an earlier message of it was refused
-        if (
-            host is not None
-            and not host.is_closed
-            and not is_late
-            and self._post_or_hold(host, key, slot, message, sender, is_urgent=is_urgent)
-        ):
-            refused.pop(slot, None)
-            return None
-        if host is not None:
-            refused[slot] = max(attempt, refused.get(slot, 0))
-            self._refused[way] = refused
-        return NotOwner(self._table(name))
+        host, way = self._hosts.get(name), (bytes(node), name)
+        return self._deliver(host, way, key, message, sender, attempt, is_urgent=is_urgent)
+
+    def _deliver(
+        self,
+        host: EntityHost | None,
+        way: tuple[bytes, str],
+        key: str,
+        message: Any,
+        sender: Any,
+        attempt: int,
+        *,
+        is_urgent: bool,
+    ) -> NotOwner | None:
+        """Post a message to its entity, or hold it for a slot that this node is claiming.
+
+        Args:
+            host: the host of the type here.
+            way: the node that the message came from, and its type.
+            key: the key of the entity.
+            message: the message.
+            sender: its sender.
+            attempt: the attempt in which it was sent.
+            is_urgent: whether it goes ahead of others.
+
+        Returns:
+            The refusal if it was neither posted nor held.
+        """
+        slot, refused = slot_of(key), self._refused.get(way, _NO_REFUSALS)
+        # An earlier message of the same attempt was refused: see `callboard.entity.router`.
+        is_late = slot in refused and attempt <= refused[slot]
+        if host is None:
+            return NotOwner(self._table(way[1]))
+        if not (is_late or host.is_closed):
+            router = host.router
+            if (
+                slot not in router.forwarded
+                and host.deliver(key, message, sender, is_urgent=is_urgent)
+            ) or router.hold(key, slot, message, sender, is_urgent=is_urgent):
+                if slot in refused:
+                    del self._refused[way][slot]
+                return None
+        refused = self._refused.setdefault(way, {})
+        refused[slot] = max(attempt, refused.get(slot, 0))
+        return NotOwner(self._table(way[1]))
 
     def batch(
         self, name: str, carrier: RemoteReply, server: Any
@@ -135,10 +160,8 @@ class Inbound:
         own. `server` drops expired ones. `carrier` has counted all as received.
         """
         read, node, runtime = carrier.read, carrier.node, self._runtime
-        host, way, ways = self._hosts.get(name), (node, name), self._refused
+        host, way = self._hosts.get(name), (bytes(node), name)
         cells = {} if host is None else host.cells
-        fast_host = None if host is None or host.router.has_forwarded else host
-        refused: Container[int] = ways.get(way, ())
 
         def unread(reply: RemoteReply, error: BaseException) -> None:
             runtime.counters.dead_letters += 1
@@ -146,7 +169,6 @@ class Inbound:
             reply.set_exception(error)
 
         def post(carried: Carried, reply: RemoteReply) -> None:
-            nonlocal fast_host, refused
             _, flags, attempt, teller, left, key, body = carried
             if key not in cells and not is_key(key):
                 reply.set_exception(_invalid_key(key))
@@ -164,43 +186,18 @@ class Inbound:
                 carrier.died()
                 server.drop_expired(message, reply)
                 return
-            if (
-                fast_host is not None
-                and flags == CARRIED_ASKED
-                and fast_host.deliver_batched(key, message, reply, refused)
-            ):
-                return
             sender: Sender = reply
             is_asked = flags & CARRIED_ASKED
             if not is_asked:
                 sender = NoReply(runtime, runtime.ref_of(node, teller) if teller else None)
-            arrived = ArrivedMessage(name, key, message, sender, flags & CARRIED_URGENT != 0)
-            refusal = self.deliver(arrived, node, attempt)
+            is_urgent = flags & CARRIED_URGENT != 0
+            refusal = self._deliver(
+                host, way, key, message, sender, attempt, is_urgent=is_urgent
+            )
             if refusal is not None or not is_asked:
                 reply.set_result(refusal)
-            # The message may have been refused, or may wait in a queue.
-            fast_host = None if host is None or host.router.has_forwarded else host
-            refused = ways.get(way, ())
 
         return post
-
-    def _post_or_hold(
-        self,
-        host: EntityHost,
-        key: str,
-        slot: int,
-        message: Any,
-        sender: Sender | None,
-        *,
-        is_urgent: bool,
-    ) -> bool:
-        """Post a message to its entity, or hold it for a slot that this node is claiming."""
-        router = host.router
-        if not router.has_forwarded_in(slot) and host.deliver(
-            key, message, sender, is_urgent=is_urgent
-        ):
-            return True
-        return router.hold(key, slot, message, sender, is_urgent=is_urgent)
 
     def send_back(self, name: str, sender: Sender | None) -> bool:
         """Answer an ask from another node with `NotOwner`; return False for other messages."""
@@ -218,7 +215,7 @@ class Inbound:
             self._router(msg.type_name).send_marker(msg.slot, passed)
         elif host is None:
             passed()
-        elif host.router.has_forwarded_in(msg.slot) or not host.accept_marker(msg.slot, passed):
+        elif msg.slot in host.router.forwarded or not host.accept_marker(msg.slot, passed):
             host.router.forward_marker(msg.slot, passed)
 
 

@@ -36,21 +36,31 @@ _REPORTED_AS_THEY_ARE: Final = frozenset(
     )
 )
 
-#: Sends what a handler emitted; and fails it if it may not leave.
-Emission = tuple[Callable[[], object], Callable[[BaseException], object]]
+
+class Emission:
+    """An answer or a message of a handler, until it may leave."""
+
+    __slots__ = ("fail_at_once", "release")
+
+    def __init__(
+        self, release: Callable[[], object], fail_at_once: Callable[[BaseException], object]
+    ) -> None:
+        """Create an emission.
+
+        Args:
+            release: sends it.
+            fail_at_once: reports that it may not leave.
+        """
+        self.release, self.fail_at_once = release, fail_at_once
 
 
 class EntityBatch:
-    """One commit of an entity, with the answer and emissions that wait for it."""
+    """One commit of an entity, with the emissions that wait for it."""
 
-    __slots__ = ("answer", "emissions", "events", "number", "rows", "snapshot")
+    __slots__ = ("emissions", "events", "number", "rows", "snapshot")
 
     def __init__(
-        self,
-        number: int,
-        events: list[NewEvent],
-        emissions: "list[Emission]",
-        answer: "DeferredReply | None" = None,
+        self, number: int, events: list[NewEvent], emissions: "list[Emission | DeferredReply]"
     ) -> None:
         #: Position among the batches of one activation: 1, 2, 3 …
         self.number = number
@@ -58,16 +68,12 @@ class EntityBatch:
         self.snapshot: EntitySnapshot | None = None
         #: Changes of reminders and jobs; None if there are none.
         self.rows: RowChanges | None = None
-        #: The answer of the handler that persisted this; it leaves before the emissions.
-        self.answer = answer
         self.emissions = emissions
 
     def fail(self, error: BaseException) -> None:
-        """Fail the answer and the emissions."""
-        if self.answer is not None:
-            self.answer.fail_at_once(error)
-        for _, fail in self.emissions:
-            fail(error)
+        """Fail the emissions."""
+        for emission in self.emissions:
+            emission.fail_at_once(error)
 
 
 #: Marks a sender that was not answered yet.
@@ -97,8 +103,8 @@ class UnitCell(Protocol):
     def close_unit(self) -> None:
         """End the unit of work: commit its events, now or after the commit in flight."""
 
-    def finish_unit(self, answer: "DeferredReply", /) -> None:
-        """End the unit of work of a handler that answered; the answer leaves when it may."""
+    def finish_unit(self, answer: "DeferredReply | None", /) -> None:
+        """End the unit of work of a handler; its answer leaves when it may."""
 
     def emit_answer(
         self, send: Callable[[], object], fail: Callable[[BaseException], object], /
@@ -273,15 +279,6 @@ class DeferredReply(Reply):
         if inner is not None and inner.expects and self.wants_reply:
             return runtime.reply_ref(self)
         return None if inner is None else inner.reference(runtime)
-
-
-def emission_of(emission: "Emission | DeferredReply") -> Emission:
-    """Return the two calls of an emission, which may be an answer."""
-    return (
-        (emission.release, emission.fail_at_once)
-        if isinstance(emission, DeferredReply)
-        else emission
-    )
 
 
 def unavailable(error: BaseException) -> BaseException:

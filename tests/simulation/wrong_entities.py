@@ -20,7 +20,7 @@ from typing import Any, Final
 from callboard.entity.proofs import FenceProofs
 from callboard.entity.router import TypeRouter
 from callboard.entity.state.interface import Committed, SlotBatch
-from callboard.entity.unit_of_work import DeferredReply, Emission, emission_of
+from callboard.entity.unit_of_work import DeferredReply, Emission
 from callboard.lease.driver import LeaseDriver
 from callboard.lease.errors import StateCorrupt
 from callboard.simulation.databases.model_database import (
@@ -51,7 +51,7 @@ def _exists_check(client: ModelClient, batches: Sequence[SlotBatch]) -> Script:
 
 def _no_check_on_reads(proofs: FenceProofs, _: int, emission: Emission | DeferredReply) -> None:
     """Answer at once, as an owner that has not heard of another one does."""
-    proofs._host.runtime.post(emission_of(emission)[0])
+    proofs._host.runtime.post(emission.release)
 
 
 def _serial_positions(client: ModelClient, batches: Sequence[SlotBatch]) -> Script:

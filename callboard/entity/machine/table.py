@@ -7,7 +7,7 @@ alone, never on which nodes a member reaches, so that all members agree on it.
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -187,10 +187,15 @@ class Table:
 
     def node_of(self, slot: int) -> bytes:
         """Return the node that owns a slot; empty if none does."""
+        return self.owners[slot]
+
+    @property
+    def owners(self) -> Sequence[bytes]:
+        """The node that owns each slot; empty if none does."""
         if not self._nodes:
             ids = {name: bytes.fromhex(member.node) for name, member in self.members.items()}
             self._nodes.extend([ids.get(owner.writer, b"") for owner in self.slots])
-        return self._nodes[slot]
+        return self._nodes
 
     def with_member(self, writer: str, member: TableMember, state: SharedState) -> "Table":
         """Return the table with another member, which takes slots without an owner."""

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from callboard import Actor, Entity, Node, event, handler, locks, message
-from callboard.actors.future import Future
 from callboard.entity.cell import EntityCell
 from callboard.entity.host import EntityHost
 from callboard.entity.machine.table import slot_of
@@ -58,24 +57,11 @@ def test_messages_and_markers_come_behind_those_that_were_handed_over(
     with host.lock:
         assert host.deliver("one", Step(1), None)
         assert not mailbox, "it is handed over"
-        assert not host.deliver_batched("one", Step(2), Future(), ()), "it would overtake"
-        assert host.deliver("one", Step(3), None)
+        assert host.deliver("one", Step(2), None)
         assert host.accept_marker(slot, passed)
         assert not taken, "what was sent before it is not taken yet"
     eventually(lambda: taken)  # on the node's thread, before it handles any of them
-    assert [each.number for each in taken] == [1, 3]
-
-
-@pytest.mark.slow
-def test_carried_messages_are_taken_again_once_nothing_is_handed_over(
-    host: EntityHost,
-) -> None:
-    with host.lock:
-        host.deliver("one", Step(1), None)
-    ref = host.ref("one")
-    assert ref.ask(Step(2)).result(20) == [0, 1, 2]
-    assert not host.handed
-    assert host.deliver_batched("one", Step(3), Future(), ())
+    assert [each.number for each in taken] == [1, 2]
 
 
 @message("handed-tests.Kept")
@@ -123,17 +109,17 @@ def test_what_a_finalizer_sends_at_the_end_of_a_handler_does_not_overtake_its_me
     with Node("here") as node:
         node.host(Sender, state=f"sqlite:{tmp_path}/state.db")
         SINK[:] = [node.spawn(Sink, got)]
-        open_batch = EntityCell._open_batch
+        move_to_batch = EntityCell._move_to_batch
 
-        def interrupted(cell: EntityCell) -> Any:
+        def interrupted(cell: EntityCell, snapshot: Any) -> None:
             """Send where the messages of the handler are neither held nor in a batch."""
             if cell.key == "one" and len(sent) < 2:
                 sent.append(None)
                 SINK[0].tell(f"from a finalizer {len(sent)}")
-            return open_batch(cell)
+            move_to_batch(cell, snapshot)
 
         sent: list[None] = []
-        monkeypatch.setattr(EntityCell, "_open_batch", interrupted)
+        monkeypatch.setattr(EntityCell, "_move_to_batch", interrupted)
         ref = node.entity(Sender, "one")
         assert ref.ask(Step(1)).result(20) == 1
         assert ref.ask(Step(2)).result(20) == 3
