@@ -52,6 +52,8 @@ from callboard.entity.unit_of_work import (
     DeferredReply,
     Emission,
     EntityBatch,
+    Refuse,
+    Release,
     drop,
     unavailable,
 )
@@ -572,9 +574,7 @@ class EntityCell(Cell):
             self._next = EntityBatch(self._batches, [], [])
         return self._next
 
-    def emit_answer(
-        self, send: Callable[[], object], fail: Callable[[BaseException], object]
-    ) -> None:
+    def emit_answer(self, send: Release, fail: Refuse) -> None:
         """Send an answer when the state it shows is durable and the slot is still owned."""
         emission = Emission(send, fail)
         with self.host.lock:

@@ -114,7 +114,7 @@ class Inbound:
         way: tuple[bytes, str],
         key: str,
         message: Any,
-        sender: Any,
+        sender: Sender | None,
         attempt: int,
         *,
         is_urgent: bool,

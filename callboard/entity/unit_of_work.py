@@ -37,20 +37,20 @@ _REPORTED_AS_THEY_ARE: Final = frozenset(
 )
 
 
+#: Sends an emission.
+Release = Callable[[], object]
+
+#: Reports that an emission may not leave.
+Refuse = Callable[[BaseException], object]
+
+
 class Emission:
     """An answer or a message of a handler, until it may leave."""
 
     __slots__ = ("fail_at_once", "release")
 
-    def __init__(
-        self, release: Callable[[], object], fail_at_once: Callable[[BaseException], object]
-    ) -> None:
-        """Create an emission.
-
-        Args:
-            release: sends it.
-            fail_at_once: reports that it may not leave.
-        """
+    def __init__(self, release: Release, fail_at_once: Refuse) -> None:
+        """Create an emission from the calls that send or refuse it."""
         self.release, self.fail_at_once = release, fail_at_once
 
 
@@ -106,9 +106,7 @@ class UnitCell(Protocol):
     def finish_unit(self, answer: "DeferredReply | None", /) -> None:
         """End the unit of work of a handler; its answer leaves when it may."""
 
-    def emit_answer(
-        self, send: Callable[[], object], fail: Callable[[BaseException], object], /
-    ) -> None:
+    def emit_answer(self, send: Release, fail: Refuse, /) -> None:
         """Send an answer when the state it shows is durable and the slot is still owned."""
 
     def failed(self, error: BaseException, sender: Sender | None, /) -> None:

@@ -148,11 +148,12 @@ class Recorder:
             with suppress(ValueError):
                 self.calls.append((str(file.relative_to(ROOT)), frame.f_code.co_qualname))
 
-    def path(self) -> EntityPath:
+    def path(self, answers: int) -> EntityPath:
         """Return the path on the owner: from the first frame to the last one that is sent."""
         functions = [function for _, function in self.calls]
-        first = functions.index(FIRST)
-        last = len(functions) - functions[::-1].index(LAST)
+        last = first = functions.index(FIRST)
+        for _ in range(answers):
+            last = functions.index(LAST, last) + 1
         return EntityPath(
             tuple(
                 (file, function)
@@ -174,11 +175,11 @@ def measured(seed: int) -> dict[str, EntityPath]:
             "gathered": lambda: sender.ask("aa"),
             "telling": lambda: asker.entity(Total, "a").ask(Added(-1)),
         }
-        return {name: shortest(cluster, ask) for name, ask in ways.items()}
+        return {name: shortest(cluster, ask, name) for name, ask in ways.items()}
 
 
-def shortest(cluster: Cluster, ask: Callable[[], Future[Any]]) -> EntityPath:
-    """Return the shortest path of several asks."""
+def shortest(cluster: Cluster, ask: Callable[[], Future[Any]], way: str) -> EntityPath:
+    """Return the shortest path of several asks that are sent in one way."""
     ask().result(5)
     paths = []
     for _ in range(REPEATS):
@@ -189,7 +190,7 @@ def shortest(cluster: Cluster, ask: Callable[[], Future[Any]]) -> EntityPath:
             ask().result(5)
         finally:
             sys.setprofile(None)
-        paths.append(recorder.path())
+        paths.append(recorder.path(answers=2 if way == "gathered" else 1))
     return min(paths, key=lambda path: path.functions)
 
 
@@ -204,6 +205,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
     parser.add_argument("--calls", action="store_true", help="print the path, file by file")
     options = parser.parse_args(None if arguments is None else list(arguments))
+    ways: dict[str, EntityPath] = {}
     for seed in range(options.seeds):
         ways = measured(seed)
         ways["all ways"] = joined(ways.values())
