@@ -201,7 +201,7 @@ class ActorHost(MailboxHost, Protocol):
     def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
         """Count a message that no handler will receive."""
 
-    def note_failure(self, cell: "Cell", text: str, error: BaseException, /) -> None:
+    def log_failure(self, cell: "Cell", text: str, error: BaseException, /) -> None:
         """Count and log an exception that ends an actor."""
 
     def thespian_system(self) -> Any:
@@ -677,7 +677,7 @@ class Cell(MessageSender):
                 with accompanied(envelope):
                     self.answer(sender, entry.function(actor, message))
             except Exception as error:  # noqa: BLE001 - must not end the awaiting handler
-                self.runtime.note_failure(
+                self.runtime.log_failure(
                     self, f"{class_name(error)}: {error_text(error)}", error
                 )
                 sender.set_exception(errors.remote_error(error))
@@ -1367,7 +1367,7 @@ class Cell(MessageSender):
         if sender is not None and sender.expects:
             sender.set_exception(errors.remote_error(error))
         if reason is ExitReason.ERROR:
-            self.runtime.note_failure(self, text, error)
+            self.runtime.log_failure(self, text, error)
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End: fail unanswered asks, end children, notify watchers."""
@@ -1409,7 +1409,7 @@ class Cell(MessageSender):
         try:
             callback(*args)
         except BaseException as error:  # noqa: BLE001  # the actor has to end
-            self.runtime.note_failure(self, f"{context}: {error_text(error)}", error)
+            self.runtime.log_failure(self, f"{context}: {error_text(error)}", error)
 
     def _cancel_tasks(self) -> list[Asker]:
         """Cancel all running handlers; return their unanswered askers."""

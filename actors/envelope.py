@@ -121,7 +121,7 @@ class Instrumentation:
 
     trace: ContextVar[TraceContext | None]
     current: Callable[[], TraceContext | None]
-    looks: Callable[[], object]
+    may_be_traced: Callable[[], object]
     used: bool = False
     #: Whether actors with outboxes may exist; otherwise a send does not check for one.
     has_outboxes: bool = False
@@ -134,7 +134,7 @@ class Instrumentation:
     ) -> None:
         """Create spans for actors that are spawned from now on; None stops this."""
         self.current = current or self.trace.get
-        self.looks = self.trace.get if spans is None else lambda: True
+        self.may_be_traced = self.trace.get if spans is None else lambda: True
         self.used, self.spans = True, spans
 
     def use_outboxes(self) -> None:

@@ -562,7 +562,7 @@ class ActorRef(Callee[A_co], Asked, ActorAddress):
             if (
                 is_limited
                 or (cell is not None and cell.chain_name)
-                or INSTRUMENTATION.looks() is not None
+                or INSTRUMENTATION.may_be_traced() is not None
                 or INSTRUMENTATION.chain.get()
             ):
                 return self._ask_in_company(message, timeout, priority)

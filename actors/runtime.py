@@ -172,7 +172,7 @@ class Runtime:
         self.kept = ReplyCache(self.now, self.call_later)
         self.remote: Remote = LocalOnly()
         self._warned: set[object] = set()
-        after_fork.register(self, Runtime._leave)
+        after_fork.register(self, Runtime._drop_copy)
         #: The actors of this node by number; changed by the runtime only.
         self.contexts: dict[int, Cell] = {}
         #: Whether the end of the node has begun.
@@ -210,7 +210,7 @@ class Runtime:
         self.on_end.append(remote.actor_ended)
         self.runner.sampler.time_next_ask = partial(NextAsk, self)
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Clear all mailboxes in a forked process, so that each new message is refused."""
         for cell in list(self.contexts.values()):
             cell.leave()
@@ -440,7 +440,7 @@ class Runtime:
             if self._subscribers:
                 self.report(events.DeadLetter(ref, content))
 
-    def note_failure(self, cell: Cell, text: str, error: BaseException) -> None:
+    def log_failure(self, cell: Cell, text: str, error: BaseException) -> None:
         """Count, log and report an exception that ends an actor."""
         self.counters.failures += 1
         name = type(cell.actor).__name__

@@ -312,7 +312,7 @@ class PayloadCodec:
         if ref_to_pair is not None:
             self._encoders.update(dict.fromkeys(ref_types, _reference_encoder(ref_to_pair)))
         self._read_reference = _reference_reader(pair_to_ref, self._entity)
-        self._reader = self._make_reader(registry.reader(self._note_dropped))
+        self._reader = self._make_reader(registry.reader(self._count_dropped))
         self._flat, self._coded = registry.flat, _NO_TYPES
 
     def _make_reader(self, read_registered: TagReader) -> CborReader:
@@ -338,7 +338,7 @@ class PayloadCodec:
         """
         codec = copy(self)
         registry = self.registry
-        read = registry.reader(self._note_dropped, runs_code=False)
+        read = registry.reader(self._count_dropped, runs_code=False)
         codec._reader = self._make_reader(read)  # noqa: SLF001  # a copy of this object
         codec._flat, codec._coded = registry.plain_flat, registry.coded  # noqa: SLF001
         return codec
@@ -350,7 +350,7 @@ class PayloadCodec:
         the turn of an actor.
         """
         codec = self.without_user_code()
-        read = self.registry.reader(self._note_dropped, runs_code=False, stand_in=StandIn)
+        read = self.registry.reader(self._count_dropped, runs_code=False, stand_in=StandIn)
         codec._reader = self._make_reader(read)  # noqa: SLF001  # a copy of this object
         codec._coded = _NO_TYPES  # noqa: SLF001
         return codec
@@ -368,7 +368,7 @@ class PayloadCodec:
             raise MalformedPayload(message)
         return self.names_to_ref(type_name, key)
 
-    def _note_dropped(self, _name: str, fields: Collection[str]) -> None:
+    def _count_dropped(self, _name: str, fields: Collection[str]) -> None:
         """Count the unknown fields of a message."""
         self.dropped_fields += len(fields)
 

@@ -32,7 +32,7 @@ class ActorSampler:
         #: Cell → the handler that it is in, and the time of the first sample that found it.
         self._handlers: dict[Cell, tuple[object, float]] = {}
         self._next = 0.0
-        self._looked_at = -1e9
+        self._sampled_at = -1e9
         #: Number of an actor → messages handled by the latest count, and its rate.
         self._counts: dict[int, tuple[int, float]] = {}
         self._counted_at = 0.0
@@ -44,18 +44,18 @@ class ActorSampler:
         """
         if now >= self._next:
             self._next = now + len(cells) / ACTORS_A_SECOND
-            self.look(list(cells), now)
+            self.sample(list(cells), now)
             for cell in islice(self._lines, MARKED):
                 sampler.follow(cell, now)
 
     def glance(self, cells: Collection[Cell], now: float) -> None:
         """Take a sample, unless the latest one is recent for the number of actors."""
-        if not 0.0 <= now - self._looked_at < len(cells) / ACTORS_A_SECOND:
-            self.look(cells, now)
+        if not 0.0 <= now - self._sampled_at < len(cells) / ACTORS_A_SECOND:
+            self.sample(cells, now)
 
-    def look(self, cells: Collection[Cell], now: float) -> None:
+    def sample(self, cells: Collection[Cell], now: float) -> None:
         """Take a sample; forget empty mailboxes and handlers that have ended."""
-        self._looked_at = now
+        self._sampled_at = now
         lines: dict[Cell, deque[tuple[float, int]]] = {}
         handlers: dict[Cell, tuple[object, float]] = {}
         for cell in cells:

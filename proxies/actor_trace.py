@@ -65,16 +65,16 @@ class TraceActor(Query[ActorTracePage]):
     seconds: float = 0.0
 
 
-class _NotingTable(DispatchTable):
+class _TracingTable(DispatchTable):
     """A table of handlers that reports each message class that is looked up."""
 
-    def __init__(self, table: DispatchTable, note: Callable[[type], None]) -> None:
-        self.table, self.note = table, note
+    def __init__(self, table: DispatchTable, record: Callable[[type], None]) -> None:
+        self.table, self.record = table, record
         self.declared, self.opened = table.declared, table.opened
 
     def __getitem__(self, message_type: type) -> HandlerEntry | None:
         if message_type is not Envelope:  # its message is looked up next
-            self.note(message_type)
+            self.record(message_type)
         return self.table[message_type]
 
 
@@ -83,7 +83,7 @@ class _Trace:
     """One traced actor."""
 
     cell: Cell
-    table: _NotingTable
+    table: _TracingTable
     until: float
     messages: deque[tuple[int, float, str, str]]
     count: int = 0
@@ -101,7 +101,7 @@ class ActorTraces:
         """Start without traces."""
         self._traces: dict[int, _Trace] = {}
 
-    def look(self, cell: Cell, order: TraceActor) -> ActorTracePage:
+    def update(self, cell: Cell, order: TraceActor) -> ActorTracePage:
         """Start, extend or end the trace of an actor; return its messages."""
         now = self._runtime.now()
         trace = self._traces.get(cell.number)
@@ -128,18 +128,18 @@ class ActorTraces:
             self._traces.pop(oldest.cell.number, None)
         now = self._runtime.now
 
-        def note(message_type: type) -> None:
+        def record(message_type: type) -> None:
             trace.count += 1
             row = trace.count, now(), message_type.__qualname__, self._origin(cell.sender)
             trace.messages.append(row)
 
-        trace = _Trace(cell, _NotingTable(cell.table, note), 0.0, deque(maxlen=KEPT))
+        trace = _Trace(cell, _TracingTable(cell.table, record), 0.0, deque(maxlen=KEPT))
         cell.table = trace.table
         self._traces[cell.number] = trace
-        self._runtime.call_later(LONGEST, self._look_around)
+        self._runtime.call_later(LONGEST, self._end_expired)
         return trace
 
-    def _look_around(self) -> None:
+    def _end_expired(self) -> None:
         """End traces whose time is over; their messages are kept a minute longer."""
         now = self._runtime.now()
         for number, trace in list(self._traces.items()):
@@ -148,7 +148,7 @@ class ActorTraces:
                 if trace.until <= now - LONGEST or trace.cell.reason is not None:
                     del self._traces[number]
         if self._traces:
-            self._runtime.call_later(LONGEST / 6, self._look_around)
+            self._runtime.call_later(LONGEST / 6, self._end_expired)
 
     def _end(self, trace: _Trace) -> None:
         """Restore the actor's own table, unless its table was replaced since."""

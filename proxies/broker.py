@@ -74,8 +74,8 @@ class Broker:
         self.credit_window.lifetimes, self.lifetimes.lender = self.lifetimes, self.credit_issuer
         self.unverified = UnverifiedFrames(runtime, routes, self.outgoing)
         self.authorizer = PeerAuthorizer(runtime, routes, self.outgoing.codec)
-        self.authorizer.lend = self._lend
-        self.outgoing.on_answered = self._tell_no_bounds
+        self.authorizer.lend = self._grant_credit
+        self.outgoing.on_answered = self._report_no_bounds
         self.paths = Paths(
             runtime,
             routes,
@@ -106,22 +106,22 @@ class Broker:
         #: Called every second with the time.
         self.on_tend: Callable[[float], object] = lambda _: None
         self._pause, self._tend_at = TEND_INTERVAL, runtime.now() + TEND_INTERVAL
-        runtime.call_later(TEND_INTERVAL, self._look_around)
+        runtime.call_later(TEND_INTERVAL, self._housekeep)
 
-    def _lend(self, leaf: bytes, number: int) -> None:
+    def _grant_credit(self, leaf: bytes, number: int) -> None:
         """Grant credit to a leaf that may not hold a proxy."""
         if "credit" in self.routes.abilities.get(leaf, ()):
             self.credit_issuer.lend(leaf, number)
             self.credit_issuer.flush()  # before anything else is sent
 
-    def _tell_no_bounds(self, node: bytes, number: int) -> None:
+    def _report_no_bounds(self, node: bytes, number: int) -> None:
         """Report to a node that an actor in an answer has no bounds, before it sends a flood.
 
         Its announce is answered anyway, but until then its messages would wait for credit.
         """
         is_here = number in self.runtime.contexts and node not in self.routes.rights
         if is_here and self.credit_issuer.guests_of(number) is None:
-            self._lend(node, number)
+            self._grant_credit(node, number)
 
     # --- for the connector ---
 
@@ -176,7 +176,7 @@ class Broker:
         self.unrouted.close("the node was closed")
         self.outgoing.carry_out()  # refuses the deferred messages
 
-    def _look_around(self) -> None:
+    def _housekeep(self) -> None:
         """Report often while messages arrive, as unreported ones count as lost with a path."""
         self._pause = REPORT_INTERVAL if self.report() else min(2 * self._pause, TEND_INTERVAL)
         now = self.runtime.now()
@@ -186,4 +186,4 @@ class Broker:
             self.forget_departed()
             self.outgoing.asks.forget_done()
             self.on_tend(now)
-        self.runtime.call_later(self._pause, self._look_around)
+        self.runtime.call_later(self._pause, self._housekeep)

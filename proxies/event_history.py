@@ -174,13 +174,13 @@ class EventHistory:
         self._ended: deque[tuple[int, str, Collection[str], str]] = deque(maxlen=ROWS)
         self._followed_until = 0.0
         self._stop_following: Callable[[], None] = lambda: None
-        runtime.recorder = self.note
+        runtime.recorder = self.record
         runtime.on_dead_letter.append(self._dead_letter)
-        runtime.on_end.append(self._note_end)
+        runtime.on_end.append(self._record_end)
 
     # --- recording ---
 
-    def note(self, event: object) -> None:
+    def record(self, event: object) -> None:
         """Record an event."""
         if isinstance(event, DeadLetter):  # recorded by `_dead_letter` already
             return
@@ -198,7 +198,7 @@ class EventHistory:
             failure = FailureInfo(*facts[:3], event.detail[:TEXT], 0.0)
             self._failures.append((self._runtime.now(), failure))
         elif isinstance(event, ActorRestarted | RestartsExhausted):
-            self._note_restart(event)
+            self._record_restart(event)
         elif isinstance(event, MessagesLost):
             self._lose_on_the_way(event.node_id, event.count)
         elif isinstance(event, NodeDown) and event.lost:
@@ -224,7 +224,7 @@ class EventHistory:
             return ", ".join(map(self._text, value))[:TEXT]
         return "" if value is None else class_name(value)
 
-    def _note_end(self, cell: Any, down: Down) -> None:
+    def _record_end(self, cell: Any, down: Down) -> None:
         """Record class and names of an actor that has ended, as messages to it may follow."""
         if cell.actor is not None:
             names = self._names_of(down.ref)
@@ -274,9 +274,9 @@ class EventHistory:
         loss.unreported += count
         loss.latest_at, loss.trace = self._runtime.now(), trace_id()
         if loss.latest_at - loss.reported_at >= LOSS_INTERVAL:
-            self._tell(loss)
+            self._report(loss)
 
-    def _tell(self, loss: _Loss) -> None:
+    def _report(self, loss: _Loss) -> None:
         loss.reported_at = loss.latest_at
         count, loss.unreported = loss.unreported, 0
         names = ("address", "actor_class", "name", "message", "sender", "end")
@@ -308,7 +308,7 @@ class EventHistory:
                 return str(ref), kind, ", ".join(names), str(reason)
         return str(ref), "", "", ""
 
-    def _note_restart(self, event: ActorRestarted | RestartsExhausted) -> None:
+    def _record_restart(self, event: ActorRestarted | RestartsExhausted) -> None:
         """Record a restart, or that its supervisor has given up."""
         key = (event.supervisor, event.child)
         with self._lock:
@@ -338,12 +338,12 @@ class EventHistory:
         self._followed_until = runtime.now() + FOLLOWED
         if is_new:
             self._stop_following = runtime.listen(lambda _: None)
-            runtime.call_later(FOLLOWED, self._look_for_followers)
+            runtime.call_later(FOLLOWED, self._find_followers)
 
-    def _look_for_followers(self) -> None:
+    def _find_followers(self) -> None:
         left = self._followed_until - self._runtime.now()
         if left > 0.0:
-            self._runtime.call_later(left, self._look_for_followers)
+            self._runtime.call_later(left, self._find_followers)
         else:
             self._followed_until = 0.0
             self._stop_following()
@@ -354,7 +354,7 @@ class EventHistory:
         with self._lock:
             for loss in self._losses.values():
                 if loss.unreported:
-                    self._tell(loss)
+                    self._report(loss)
             matching = [event for event in self._events if event[0] > after]
             first = matching[0][0] if matching else self._number + 1
             missed = max(0, first - 1 - max(after, 0)) if after >= 0 else 0

@@ -368,14 +368,14 @@ class Inspector(SystemActor):
         names: Names,
         drain: Drain,
         history: EventHistory,
-        looks: ActorSampler,
+        sampler: ActorSampler,
     ) -> None:
         self._broker = broker
         self._names = names
         self._drain = drain
         self._history = history
         self._since = self.now()
-        self._looks = looks
+        self._sampler = sampler
         self._traces = ActorTraces(broker.runtime, history.origin_of)
         self._orders = RowCache(broker.runtime.call_later, ACTORS_A_SECOND)
         self._parts = RowCache(broker.runtime.call_later, ROWS_A_SECOND)
@@ -390,9 +390,9 @@ class Inspector(SystemActor):
         limit, skip = _natural(question.limit, ROWS), _natural(question.skip, sys.maxsize)
         now = runtime.now()
         if limit or question.keys is True or question.busy:
-            self._looks.glance(cells, now)
+            self._sampler.glance(cells, now)
         if question.rates is True or question.sort == "rate":
-            self._looks.count(actors, now)
+            self._sampler.count(actors, now)
         until = max(skip + limit, ROWS if question.keys is True else 0)
         first, match_count = self._in_order(actors, question, until, now)
         visible = first[skip : skip + limit]
@@ -475,7 +475,9 @@ class Inspector(SystemActor):
         sort, choose = _SORTS.get(str(question.sort), _SORTS["depth"]), heapq.nlargest
 
         def key(cell: Cell) -> Any:
-            return self._text(cell, question.sort) if by_text else sort(self._looks, cell, now)
+            return (
+                self._text(cell, question.sort) if by_text else sort(self._sampler, cell, now)
+            )
 
         if question.rising is True:
             choose = heapq.nsmallest
@@ -485,7 +487,7 @@ class Inspector(SystemActor):
         """Return the sort value of an actor."""
         if question.sort in _TEXTS:
             return self._text(cell, question.sort)
-        return _SORTS.get(str(question.sort), _SORTS["depth"])(self._looks, cell, now)[0]
+        return _SORTS.get(str(question.sort), _SORTS["depth"])(self._sampler, cell, now)[0]
 
     def _text(self, cell: Cell, sort: str) -> str:
         """Return the text that an actor is sorted by."""
@@ -501,7 +503,7 @@ class Inspector(SystemActor):
         search = question.search
         if type(state) is str and state not in ("", cell.activity):
             return False
-        if type(busy) in (float, int) and busy > 0.0 and self._looks.busy(cell, now) < busy:
+        if type(busy) in (float, int) and busy > 0.0 and self._sampler.busy(cell, now) < busy:
             return False
         is_pattern, is_search = type(pattern) is str and pattern, type(search) is str and search
         if not is_pattern and not is_search:
@@ -524,7 +526,7 @@ class Inspector(SystemActor):
             for cell in list(self._broker.runtime.contexts.values())
             if cell.number >= FIRST_ACTOR and which in self._called(cell)
         ]
-        self._looks.look(list(self._broker.runtime.contexts.values()), now)
+        self._sampler.sample(list(self._broker.runtime.contexts.values()), now)
         return ActorPages([self._page(cell, now) for cell in cells[:SHOWN]])
 
     def _called(self, cell: Cell) -> tuple[str, ...]:
@@ -567,7 +569,7 @@ class Inspector(SystemActor):
         which = str(order.which)[:PATTERN]
         for cell in list(self._broker.runtime.contexts.values()):
             if cell.number >= FIRST_ACTOR and which in self._called(cell):
-                return self._traces.look(cell, order)
+                return self._traces.update(cell, order)
         return ActorTracePage([])
 
     @handler(concurrent=True)
@@ -660,15 +662,15 @@ class Inspector(SystemActor):
             depth=cell.depth,
             handled=cell.handled,
             age=max(0.0, now - cell.born),
-            waited=self._looks.waited(cell, now),
+            waited=self._sampler.waited(cell, now),
             parent="" if above is None else str(above.ref),
             restarts=_restarts_of(cell),
-            busy=self._looks.busy(cell, now),
+            busy=self._sampler.busy(cell, now),
             handler=doing.handler,
             place=doing.place,
             message=doing.message,
             awaits=doing.awaits,
-            rate=self._looks.rate(cell),
+            rate=self._sampler.rate(cell),
         )
 
     @handler(cancellable=False)
@@ -741,10 +743,10 @@ _SORTS: Final[dict[str, _Sort]] = {
     "depth": lambda _, cell, __: (cell.depth, cell.handled),
     "handled": lambda _, cell, __: (cell.handled,),
     "age": lambda _, cell, now: (now - cell.born,),
-    "waited": lambda looks, cell, now: (looks.waited(cell, now), cell.depth),
-    "busy": lambda looks, cell, now: (looks.busy(cell, now), cell.depth),
+    "waited": lambda sampler, cell, now: (sampler.waited(cell, now), cell.depth),
+    "busy": lambda sampler, cell, now: (sampler.busy(cell, now), cell.depth),
     "restarts": lambda _, cell, __: (_restarts_of(cell),),
-    "rate": lambda looks, cell, __: (looks.rate(cell), cell.handled),
+    "rate": lambda sampler, cell, __: (sampler.rate(cell), cell.handled),
 }
 #: Text fields that actors can be sorted by.
 _TEXTS: Final = ("class", "name", "state")

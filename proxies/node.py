@@ -763,7 +763,7 @@ class Node(Closing):
                 wire.waiting,
                 wire.pauses,
                 peer in self._routes.tools,
-                *_told_of(wire),
+                *_description_of(wire),
             )
             for peer, wire in list(self._routes.wires.items())
         ]
@@ -1058,7 +1058,7 @@ def _link_options(name: str, node_id: NodeId, *, is_tool: bool) -> LinkOptions:
     )
 
 
-def _told_of(wire: Wire) -> tuple[str, str, str]:
+def _description_of(wire: Wire) -> tuple[str, str, str]:
     """Return release and build of a link's peer, and the guard of the link."""
     peer = wire.link.peer
     assert peer is not None, "a link that is not established is not listed"

@@ -200,7 +200,7 @@ class Completed(Generic[F]):
         while self._left:
             if not self._arrivals.done:
                 _sleep_until(self._arrivals.next(), self._seconds())
-            yield self._take()
+            yield self._pop()
 
     def __aiter__(self) -> AsyncIterator[F]:
         return Items(self._next)
@@ -211,13 +211,13 @@ class Completed(Generic[F]):
             raise StopAsyncIteration
         if not self._arrivals.done:
             await _await_done(self._arrivals.next(), self._seconds())
-        return self._take()
+        return self._pop()
 
     def _seconds(self) -> float | None:
         """Return the seconds left; None without a limit."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
-    def _take(self) -> F:
+    def _pop(self) -> F:
         """Pop the future that completed first.
 
         Raises:

@@ -66,7 +66,7 @@ class CachedReply(Reply):
         if outcome is None:
             asker.mark_handled()
         else:
-            _give(asker, *outcome)
+            _send(asker, *outcome)
 
     @property
     def node(self) -> bytes:
@@ -111,7 +111,7 @@ class CachedReply(Reply):
             dropped = self._keeper.settled(self, is_kept=is_kept)
         del dropped  # after the lock is released, as their finalizers may run user code
         for asker in askers:
-            _give(asker, value, error)
+            _send(asker, value, error)
         return True
 
 
@@ -224,7 +224,7 @@ class ReplyCache:
                 self._call_later(KEPT_SECONDS, self._expire)
 
 
-def _give(asker: Asker, value: Any, error: BaseException | None) -> None:
+def _send(asker: Asker, value: Any, error: BaseException | None) -> None:
     """Send an outcome to one asker."""
     if error is None:
         asker.set_result(value)

@@ -140,7 +140,7 @@ class Runner:
         self._wake_up = WakeUp(self.selector) if self.is_polling else None
         #: Whether this is the copy in a forked process, which has no thread.
         self.is_forked = False
-        after_fork.register(self, Runner._leave)
+        after_fork.register(self, Runner._drop_copy)
 
     # --- from any thread ---
 
@@ -485,7 +485,7 @@ class Runner:
 
     # --- in a forked process ---
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Refuse further work of this copy, and detach it from the poller of the parent."""
         self.is_forked = self.sleeping = True
         self._forget()

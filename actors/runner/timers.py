@@ -86,10 +86,10 @@ class Timers:
         with self._lock:
             heapq.heappush(self.heap, entry)
         if self._late:
-            self._take_late()
+            self._add_late()
         return timer
 
-    def _take_late(self) -> None:
+    def _add_late(self) -> None:
         """Add the timers of nested calls to the heap."""
         late = self._late
         while late:
@@ -104,7 +104,7 @@ class Timers:
         """Pop the timers that are due, in order, and yield their calls."""
         while True:
             if self._late:
-                self._take_late()
+                self._add_late()
             with self._lock:
                 if not self.heap or self.heap[0][0] > now:
                     return
@@ -128,4 +128,4 @@ class Timers:
             heapq.heapify(self.heap)
             self._cancelled = 0
         if self._late:
-            self._take_late()
+            self._add_late()

@@ -50,9 +50,9 @@ class Watcher:
         self._busy = threading.Event()
         #: Whether the watcher sleeps; a runner that sees this after a poll calls `awaken`.
         self.dormant = False
-        after_fork.register(self, Watcher._leave)
+        after_fork.register(self, Watcher._drop_copy)
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Forget thread and runners, which a forked process does not have."""
         self._thread, self._runners = None, frozenset()
         self.dormant = False

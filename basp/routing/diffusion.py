@@ -67,7 +67,7 @@ class Diffusion:
         """Number of destinations that other nodes seek."""
         return len(self._sought)
 
-    def take(
+    def record(
         self, statements: list[update.Statement], best: Mapping[NodeId, update.PathVector]
     ) -> list[update.Statement]:
         """Record new statements; return them, to be forwarded."""

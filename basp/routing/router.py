@@ -25,7 +25,7 @@ accepted from it, and they end at this node at once. Nodes are announced to it i
 match its patterns, and it is announced to others only if it has patterns.
 
 Updates from neighbors are recorded on arrival. The routes (best paths, announcements, lost
-nodes) are recomputed in portions: :meth:`Router.conclude` handles as many destinations for
+nodes) are recomputed in portions: :meth:`Router.recompute` handles as many destinations for
 each neighbor, so a large table of one neighbor does not delay the others. An announcement
 that is withdrawn before its turn costs nothing more.
 """
@@ -67,7 +67,7 @@ _PART_IDS: Final = 8_192
 #: Nodes that a router knows; announcements of more nodes are ignored.
 NODES_LIMIT: Final = 16_384
 
-#: Destinations of one call of `conclude`, which takes some milliseconds.
+#: Destinations of one call of `recompute`, which takes some milliseconds.
 PORTION: Final = 128
 
 # Announcements in one call, to all neighbors together: with many neighbors the portion is
@@ -129,7 +129,7 @@ class Router:
 
         Args:
             self_id: id of this node.
-            portion: destinations for one call of :meth:`conclude`; None for all.
+            portion: destinations for one call of :meth:`recompute`; None for all.
         """
         self._self_id = self_id
         self._whole_portion = portion
@@ -164,7 +164,7 @@ class Router:
         self._held_cuts: dict[tuple[NodeId, NodeId], tuple[Cut, NodeId]] = {}
         # Whether received paths may contain a cut link.
         self._may_be_dead = False
-        # Whether an update arrived after the last call of `conclude`.
+        # Whether an update arrived after the last call of `recompute`.
         self._has_news = False
         # Destinations to recompute, by the neighbor whose update changed them, or this node.
         self._pending: dict[NodeId, dict[NodeId, None]] = {}
@@ -276,7 +276,7 @@ class Router:
             MalformedPayload: the payload is malformed, or announces too many nodes.
         """
         self.take(peer, read_update(peer, payload))
-        return self.conclude()
+        return self.recompute()
 
     def take(self, peer: NodeId, update: Update) -> None:
         """Record the update from a neighbor; ignore one from any other node.
@@ -305,7 +305,7 @@ class Router:
         if len(received) + len(refused) > UPDATE_LIMIT:
             msg = f"node {node_id_text(peer)} announced more than {UPDATE_LIMIT:,} nodes"
             raise MalformedPayload(msg)
-        news = self._diffusion.take(update.statements, self._best)
+        news = self._diffusion.record(update.statements, self._best)
         self._held_statements.update((statement.node, peer) for statement in news)
 
     def _record_paths(
@@ -344,12 +344,12 @@ class Router:
 
     @property
     def is_behind(self) -> bool:
-        """Whether :meth:`conclude` has to be called."""
+        """Whether :meth:`recompute` has to be called."""
         return bool(
             self._has_news or self._pending or self._unsent or self._diffusion.is_behind
         )
 
-    def conclude(self) -> Changes:
+    def recompute(self) -> Changes:
         """Recompute the routes to one portion of the destinations in recorded updates."""
         changes = Changes()
         self._has_news = False
@@ -364,7 +364,7 @@ class Router:
 
     @property
     def _portion(self) -> int | None:
-        """Destinations of one call of `conclude`; fewer if there are many neighbors."""
+        """Destinations of one call of `recompute`; fewer if there are many neighbors."""
         limit = self._whole_portion
         if limit is None:
             return None
@@ -427,7 +427,7 @@ class Router:
             touched |= alive.keys()
         if touched:
             self._pending.setdefault(self._self_id, {}).update(dict.fromkeys(sorted(touched)))
-        return self.conclude() if touched else Changes()
+        return self.recompute() if touched else Changes()
 
     def _may_tell(self, peer: NodeId, node: NodeId) -> bool:
         """Return whether a neighbor may send a cut of a node: it is a carrier, or none is."""

@@ -100,7 +100,7 @@ class Publisher(Closing):
         with self._lock:
             if self._pipe is None:
                 self._pipe = os.pipe()
-                after_fork.register(self, Publisher._leave)
+                after_fork.register(self, Publisher._drop_copy)
                 for end in self._pipe:
                     os.set_blocking(end, False)
                 os.write(self._pipe[1], b"x")
@@ -134,7 +134,7 @@ class Publisher(Closing):
         """Close the publisher, under Broker's name."""
         self.close()
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Drop the pipe in a forked process."""
         after_fork.drop(*(self._pipe or ()))
 

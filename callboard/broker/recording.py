@@ -261,7 +261,7 @@ class Recording(Closing, RunReceiver):
         try:
             self._log.close()
         except LogError as error:
-            self._tell(error)
+            self._report(error)
 
     def _collect(self) -> tuple[list[RecordedRun], threading.Event | None]:
         """Return runs to write as one batch, and a marker if one follows."""
@@ -305,7 +305,7 @@ class Recording(Closing, RunReceiver):
             try:
                 self._log.append_batch(payloads, topic=topics, sender=senders, time=times)
             except LogError as error:
-                self._tell(error)
+                self._report(error)
             else:
                 self.recorded += count
                 if self.error:
@@ -326,13 +326,13 @@ class Recording(Closing, RunReceiver):
                 self._log.close()
             self._log = self._make_log()
         except LogError as error:
-            self._tell(error)
+            self._report(error)
             return
         cut = max(0, end - self._log.end)  # records that were not durable
         self.recorded -= cut
         self._drop(cut)
 
-    def _tell(self, error: LogError) -> None:
+    def _report(self, error: LogError) -> None:
         if not self.error:
             log.error("recording: %s", error)
         self.error = str(error)

@@ -200,7 +200,7 @@ def top(options: LookOptions, url: ConsoleUrl = "http://127.0.0.1:9465") -> None
     """  # noqa: D301
     previous: dict[str, Any] | None = None
     with contextlib.suppress(KeyboardInterrupt), options.screen() as show:
-        for _ in options.looks():
+        for _ in options.updates():
             report = _ask(url, "/router")
             devices = _ask(url, "/devices")["devices"]
             lines = _lines(report, previous, options.interval, devices)

@@ -244,7 +244,7 @@ def top(address: Address, options: TopOptions) -> None:
         inspector(address, ANSWER_TIME, options) as inspector_ref,
         options.screen() as show,
     ):
-        for look in options.looks():
+        for look in options.updates():
             inspection: Inspection = inspector_ref.ask(Inspect(), timeout=ANSWER_TIME).result()
             since, elapsed = time.monotonic(), time.monotonic() - since
             rated = rates(inspection, handled_before, elapsed)[: options.limit]
@@ -284,7 +284,7 @@ def events(address: Address, options: EventsOptions) -> None:
     """  # noqa: D301
     from callboard.kernel.tables import ReadEvents
 
-    last, looks = -1, options.count if options.follow else 1
+    last, updates = -1, options.count if options.follow else 1
     with inspector(address, ANSWER_TIME, options) as inspector_ref:
         for look in itertools.count(1):
             limit = options.limit if last < 0 else MOST_EVENTS
@@ -297,14 +297,14 @@ def events(address: Address, options: EventsOptions) -> None:
                 options.say({"missed": page.missed}, missed)
             for event in page.events:
                 if fnmatchcase(event.kind, options.kind):
-                    _say_event(event, options)
+                    _print_event(event, options)
             sys.stdout.flush()
-            if look == looks:
+            if look == updates:
                 return
             time.sleep(options.interval)
 
 
-def _say_event(event: "EventInfo", options: JsonOptions) -> None:
+def _print_event(event: "EventInfo", options: JsonOptions) -> None:
     """Print an event with its time."""
     row = event_row(event)
     values = "  ".join(f"{name}={one_line(value)}" for name, value in event.values.items())
@@ -428,36 +428,38 @@ def _parts_text(inspection: "Inspection") -> str:
 
 
 def rates(
-    told: "Inspection", before: dict[str, int], seconds: float
+    inspection: "Inspection", before: dict[str, int], seconds: float
 ) -> "list[tuple[ActorInfo, float]]":
     """Return the actors with their rates, busiest first.
 
     Args:
-        told: the node's report.
+        inspection: the node's report.
         before: handled messages by address in the previous report.
         seconds: between the two reports.
     """
-    rises = [actor.handled - before.get(actor.address, actor.handled) for actor in told.actors]
+    rises = [
+        actor.handled - before.get(actor.address, actor.handled) for actor in inspection.actors
+    ]
     rated = [
         (actor, max(0.0, rise / seconds))
-        for actor, rise in zip(told.actors, rises, strict=True)
+        for actor, rise in zip(inspection.actors, rises, strict=True)
     ]
     return sorted(rated, key=lambda row: (-row[1], -row[0].depth, -row[0].handled))
 
 
 def busy_shares(
-    told: "Inspection", before: dict[str, float], seconds: float
+    inspection: "Inspection", before: dict[str, float], seconds: float
 ) -> dict[str, float]:
     """Return the share of time of each class's handlers, busiest first.
 
     Args:
-        told: the node's report.
+        inspection: the node's report.
         before: seconds in handlers by class in the previous report.
         seconds: between the two reports.
     """
     shares = {
         name: (spent - before.get(name, 0.0)) / seconds
-        for name, spent in told.handler_seconds.items()
+        for name, spent in inspection.handler_seconds.items()
     }
     busiest = sorted(shares.items(), key=lambda share: (-share[1], share[0]))
     return {name: share for name, share in busiest[:MOST_SHARES] if share >= LEAST_SHARE}

@@ -172,7 +172,7 @@ class LookOptions(JsonOptions):
     count: int = option(0, "Number of updates; 0 continues until Ctrl-C.", min=0)
     as_json: bool = flag("Print a line of JSON per update.", "--json")
 
-    def looks(self) -> Iterator[int]:
+    def updates(self) -> Iterator[int]:
         """Yield the number of each update, from 1, when it is due."""
         for look in itertools.count(1):
             yield look

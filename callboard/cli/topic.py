@@ -233,7 +233,7 @@ def subscribe(
     from callboard.topics.machine.topic import is_reserved
     from callboard.topics.message_queue import MessageQueue
 
-    queue: MessageQueue[Any] = MessageQueue(on_drop=_tell_dropped)
+    queue: MessageQueue[Any] = MessageQueue(on_drop=_print_dropped)
     with catch_signals() as stop, options.hub() as hub:
         hub.add_receiver(queue, tuple(topics or ("",))).result(options.timeout or 1.0)
         options.link(hub)
@@ -242,7 +242,7 @@ def subscribe(
             item = queue.get(SIGNAL_LOOK)
             if item is not None and not is_reserved(item[0]):
                 lines.take(*item)
-            lines.tell_rate(time.monotonic())
+            lines.print_rate(time.monotonic())
 
 
 class Lines:
@@ -270,7 +270,7 @@ class Lines:
         else:
             say(f"{topic}  {value if isinstance(value, str) else to_json(value)}")
 
-    def tell_rate(self, now: float) -> None:
+    def print_rate(self, now: float) -> None:
         """Print the rate since the last time, once per second."""
         since, previous = self._last_report
         if not self._options.rate or now - since < RATE_INTERVAL:
@@ -281,7 +281,7 @@ class Lines:
         self._options.say(row, f"{rate:,.0f} messages/s, {self.seen:,} in total")
 
 
-def _tell_dropped(count: int) -> None:
+def _print_dropped(count: int) -> None:
     """Report messages that arrived faster than they were printed."""
     say(f"{count:,} messages were dropped: they arrive faster than they are printed", err=True)
 
@@ -325,10 +325,10 @@ def record(
         with explained(LogError, "callboard log ls"):
             recording = Recording(hub, prefixes, make_log)
         with recording:
-            _tell_begin(recording, options)
+            _print_begin(recording, options)
             options.link(hub)
             _follow_recording(recording, stop, options)
-    _tell_end(recording, options)
+    _print_end(recording, options)
     return FAILED if recording.lost else 0
 
 
@@ -393,7 +393,7 @@ def parse_retention(text: str) -> Retention | None:
         raise UsageError(why=f"--retain {text!r} cannot be read", step=step) from None
 
 
-def _tell_begin(recording: "Recording", options: JsonOptions) -> None:
+def _print_begin(recording: "Recording", options: JsonOptions) -> None:
     """Print the start of the recording to standard error."""
     if options.as_json:
         row = {"log": str(recording.folder), "start": recording.start}
@@ -406,7 +406,7 @@ def _tell_begin(recording: "Recording", options: JsonOptions) -> None:
     say(f"records into {recording.folder} from {recording.start}{since}", err=True)
 
 
-def _tell_end(recording: "Recording", options: JsonOptions) -> None:
+def _print_end(recording: "Recording", options: JsonOptions) -> None:
     """Print the result of the recording."""
     figures = _figures(recording, "start", "end", "recorded", "lost")
     row = {"log": str(recording.folder), **figures}

@@ -97,7 +97,7 @@ def connect(
                 reason = peer.reason or f"{redacted(url)} sent no acknowledgment"
                 step = "check the address, or --timeout"
                 raise CliError(why=reason.partition(";")[0], step=step)
-            _say_connected(peer, options, is_cluster=url.startswith("zmq:"))
+            _print_connected(peer, options, is_cluster=url.startswith("zmq:"))
             _print_all(queue, stop, options)
 
 
@@ -157,7 +157,7 @@ def _opened_zeromq(hub: Any, url: str, options: ConnectOptions) -> Any:
     return ZeroMq(endpoint, *addresses_of(url), member=options.member, curve=curve)
 
 
-def _say_connected(peer: Any, options: ConnectOptions, *, is_cluster: bool) -> None:
+def _print_connected(peer: Any, options: ConnectOptions, *, is_cluster: bool) -> None:
     """Print the peer that the command is connected to."""
     if is_cluster:
         facts, text = {"id": peer.id}, f"connected as {peer.id}"

@@ -460,9 +460,9 @@ class CommitLog(LogReader):
         with _LOCK:
             _WRITTEN.add(self)
         if self.folder:  # a log in memory can be used in a forked process too
-            after_fork.register(self, CommitLog._leave)
+            after_fork.register(self, CommitLog._drop_copy)
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Refuse all calls in a forked process, which would overwrite records of its parent."""
         _WRITTEN.discard(self)
         self._lock = None  # the copy of the lock drops its own descriptor

@@ -104,7 +104,7 @@ class Administrator(SystemActor):
         """Add the system that a seeker has found."""
         if _is_join(result.other):
             self._add_joined(result.other)
-            self._membership.note_place(result.endpoint, result.other.admin)
+            self._membership.record_place(result.endpoint, result.other.admin)
 
     def _add_joined(self, other: Join) -> None:
         """Add a joined system, and introduce it to the other systems."""
@@ -321,7 +321,7 @@ class Membership:
         if self.neighbors.leader == admin:
             self.neighbors.leader = None
 
-    def note_place(self, endpoint: Endpoint, admin: ActorRef[Any]) -> None:
+    def record_place(self, endpoint: Endpoint, admin: ActorRef[Any]) -> None:
         """Record an administrator's address; one at a configured address is the leader."""
         self.admins[endpoint] = admin
         if endpoint in self._leaders:

@@ -107,7 +107,7 @@ class Member:
     node_id: bytes
     name: str
     hops: int = 0
-    told: Inspection | None = None
+    inspection: Inspection | None = None
     state: str = "silent"
     error: str = ""
     since: float = 0.0
@@ -359,7 +359,7 @@ class ClusterWatch:
             member.is_asked = False
         now = member.answered = time.monotonic()
         if isinstance(inspection, Inspection) and member.state != "lost":
-            member.told, member.name = inspection, inspection.name or member.name
+            member.inspection, member.name = inspection, inspection.name or member.name
             member.turn("draining" if inspection.is_draining else "up", now)
             member.history.append((now, _figures(inspection)))
         self._store_events(member, page)
@@ -382,7 +382,7 @@ class ClusterWatch:
         now = time.monotonic()
         rows = []
         for member in sorted(self.members.values(), key=lambda item: item.name):
-            inspection = member.told or Inspection(
+            inspection = member.inspection or Inspection(
                 member.name, 0.0, [], 0, 0, 0, 0, 0, is_draining=False
             )
             names = [column.name for column in fields(inspection)]
@@ -407,7 +407,7 @@ class ClusterWatch:
         """Return a row for each link between two members, including lost ones."""
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         for member in self.members.values():
-            for link in () if member.told is None else member.told.neighbours:
+            for link in () if member.inspection is None else member.inspection.neighbours:
                 peer = self.members.get(link.peer)
                 if peer is None or link.is_tool:
                     continue
@@ -438,8 +438,8 @@ class ClusterWatch:
                 "as_of": member.state,
             }
             for member in self.members.values()
-            if member.told is not None
-            for account in member.told.accounts
+            if member.inspection is not None
+            for account in member.inspection.accounts
             if account.sent or account.waiting
         ]
 

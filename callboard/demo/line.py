@@ -132,7 +132,7 @@ class Line:
             self.freeze(name)
         return bool(frozen)
 
-    def tell_all(self, command: dict[str, Any]) -> None:
+    def send_all(self, command: dict[str, Any]) -> None:
         """Send a command to all processes."""
         for process in self.alive():
             process.send(command)
@@ -148,7 +148,7 @@ class Line:
     def close(self) -> bool:
         """End all processes; return False if some had to be killed."""
         self.thaw_all()
-        self.tell_all({"do": "close"})
+        self.send_all({"do": "close"})
         deadline = time.monotonic() + CLOSE_LIMIT
         for process in self.processes.values():
             self._release(process)  # the end of its input means close as well

@@ -110,7 +110,7 @@ class Overseer(Actor):
             count += 1
         if count:
             self._note("sensors_found", node=order.node, count=count)
-            self._tell_sensors([name for name, _ in searches])
+            self._point_sensors([name for name, _ in searches])
         if count < len(missing) and not self._is_resting:
             self.after(RETRY, order)
 
@@ -164,9 +164,9 @@ class Overseer(Actor):
         self._is_patient = False
         self.monitor(ref)
         self._note("spawned", host=host)
-        self._tell_sensors(list(self._sensors))
+        self._point_sensors(list(self._sensors))
 
-    def _tell_sensors(self, names: Sequence[str]) -> None:
+    def _point_sensors(self, names: Sequence[str]) -> None:
         """Point sensors at the aggregator."""
         if self._aggregator is None:
             return

@@ -294,13 +294,13 @@ class Show:
         if self.line.thaw_all():
             for view in self.scene.nodes.values():
                 view.is_frozen = False
-        self.line.tell_all({"do": "rest"})
+        self.line.send_all({"do": "rest"})
         self._settle_store()
         limit = time.monotonic() + SETTLE_LIMIT
         number, previous = 0, None
         while time.monotonic() < limit:
             number += 1
-            self.line.tell_all({"do": "settle", "round": number})
+            self.line.send_all({"do": "settle", "round": number})
             self._pump(functools.partial(self._has_reported, number), limit)
             balance = self.scene.balance()
             if balance.is_exact and balance == previous:

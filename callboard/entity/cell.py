@@ -833,7 +833,7 @@ class EntityCell(Cell):
             super().failed(error, sender)
             return
         if not isinstance(error, SystemExit):
-            self.runtime.note_failure(self, f"{class_name(error)}: {error_text(error)}", error)
+            self.runtime.log_failure(self, f"{class_name(error)}: {error_text(error)}", error)
         if isinstance(sender, DeferredReply) and sender.call is _ACTIVATED:
             # Reading the state would repeat the hook for ever.
             self._end_unrecovered(errors.remote_error(error), error_text(error))

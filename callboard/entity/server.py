@@ -332,7 +332,7 @@ class EntityServer(SystemActor):
             except Exception as error:  # noqa: BLE001 - the other messages are handled
                 reply.set_exception(remote_error(error))
                 text = f"{class_name(error)}: {error_text(error)}"
-                self._entities.runtime.note_failure(cell, text, error)
+                self._entities.runtime.log_failure(cell, text, error)
 
     @handler
     def on_ask(self, msg: AskEntityTable) -> EntityTable | None:

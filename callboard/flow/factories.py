@@ -175,7 +175,7 @@ class FlowSpawn:
         spawn = self._node.context.spawn_elsewhere
         assert spawn is not None  # set by every node
         spawned = spawn(self._handler, self._args, self._kwargs, self._on)
-        spawned.add_done_callback(lambda outcome: _give(bot, outcome))
+        spawned.add_done_callback(lambda outcome: _send_flow(bot, outcome))
         return True
 
 
@@ -183,7 +183,7 @@ class FlowSpawn:
 Spawn = FlowSpawn
 
 
-def _give(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
+def _send_flow(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
     """Send a flow to a handler that was spawned on another node, or refuse it."""
     if (error := spawned.exception()) is None:
         bot.hand_to(spawned.result(), then_stop=True)

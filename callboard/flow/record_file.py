@@ -58,7 +58,7 @@ class RecordFile:
         self._file = _opened(path, mode)
         self._places = FilePlaces()
         self._places.add(path)
-        after_fork.register(self, RecordFile._leave)
+        after_fork.register(self, RecordFile._drop_copy)
         self.count = 0
         try:
             self._file.seek(0)
@@ -109,7 +109,7 @@ class RecordFile:
         if not after_fork.is_copy(self):
             self._file.close()
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Drop the file in a forked process, where every call then raises `RecordError`."""
         after_fork.drop(self._file)
         refusing: Any = after_fork.Refusing(RecordError, f"the file {self.path}", _REMEDY)
@@ -265,7 +265,7 @@ class Hdf5File:
             self._places = FilePlaces()
             self._places.add(path)
             self._lock = locks.lock("record file", 315)
-            after_fork.register(self, Hdf5File._leave)
+            after_fork.register(self, Hdf5File._drop_copy)
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             msg = f"{path} is damaged: {error}"
             raise RecordError(msg) from None
@@ -315,7 +315,7 @@ class Hdf5File:
         if not after_fork.is_copy(self):
             self._file.close()
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Drop the file in a forked process, where every call then raises `RecordError`."""
         file = self._file
         after_fork.keep_for_ever(file)  # its finalizer would write buffers of the parent

@@ -88,7 +88,7 @@ class _Loop:
             msg = f"{address}: {error}"
             raise FlowError(msg) from None
         self._address = address
-        after_fork.register(self, _Loop._leave)
+        after_fork.register(self, _Loop._drop_copy)
         self._queue: deque[Callable[[], None]] = deque()
         self._wake_reader, self._wake_writer = map(after_fork.own_socket, socket.socketpair())
         self._wake_reader.settimeout(0)
@@ -113,7 +113,7 @@ class _Loop:
         if threading.current_thread() is not self.thread:
             self.thread.join(5 * LINGER_MS / 1000)
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Drop the connections in a forked process.
 
         The socket is not closed: ZeroMQ would wait for its thread, which a fork does not copy.

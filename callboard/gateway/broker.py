@@ -459,7 +459,7 @@ class ModuleBroker:
         if not sinks:
             if source.removed.done():
                 self._check(source)
-            source.note_unlinked()
+            source.count_unlinked()
             return
         frame = source.topic + message.data
         for index, inbox in enumerate(sinks):

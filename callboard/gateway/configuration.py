@@ -269,11 +269,11 @@ def read_configuration(
     check = _Check(folder or Path.cwd(), known, links, reading.names_in(values, "modules"))
     result: list[Configuration] = []
 
-    def look(whole: _Whole) -> list[tuple[str, str]]:
+    def find_mistakes(whole: _Whole) -> list[tuple[str, str]]:
         result.append(check.configuration(whole))
         return check.mistakes
 
-    reading.check_whole(_Whole, values, ConfigurationError, look, source=source)
+    reading.check_whole(_Whole, values, ConfigurationError, find_mistakes, source=source)
     return result[0]
 
 
@@ -300,16 +300,16 @@ class _Check:
     all_names: list[str]
     mistakes: list[tuple[str, str]] = field(default_factory=list)
 
-    def note(self, path: str, value: object, text: str) -> None:
+    def report(self, path: str, value: object, text: str) -> None:
         """Add a mistake."""
         self.mistakes.append((path, f" = {reading.show(value)}: {text}"))
 
-    def note_unknown(self, path: str, value: object, names: set[str]) -> None:
+    def add_unknown(self, path: str, value: object, names: set[str]) -> None:
         """Add the mistake that a name is not the name of a module."""
         advice = f"there are {', '.join(sorted(names))}"
         for close in get_close_matches(str(value), names, 1):
             advice = f"did you mean {close!r}?"
-        self.note(path, value, f"there is no module of that name; {advice}")
+        self.report(path, value, f"there is no module of that name; {advice}")
 
     def configuration(self, whole: _Whole) -> Configuration:
         """Check a whole configuration."""
@@ -320,9 +320,9 @@ class _Check:
         for index, entry in enumerate(whole.modules):
             path = f"modules.{index}"
             if entry.name == ANY:
-                self.note(f"{path}.name", entry.name, "in links it stands for all modules")
+                self.report(f"{path}.name", entry.name, "in links it stands for all modules")
             elif entry.name in names:
-                self.note(f"{path}.name", entry.name, "another module has that name")
+                self.report(f"{path}.name", entry.name, "another module has that name")
             names.add(entry.name)
             if entry.store is not None:
                 self.store(path, entry, stores)
@@ -332,7 +332,7 @@ class _Check:
         self.links(whole.links, names)
         dead = whole.dead_letters
         if dead is not None and dead not in names:
-            self.note_unknown("dead_letters", dead, names)
+            self.add_unknown("dead_letters", dead, names)
         links = tuple((entry.source, entry.sink) for entry in whole.links)
         return Configuration(modules, links, dead)
 
@@ -340,10 +340,10 @@ class _Check:
         """Check the folder of a module's queue."""
         folder = (self.folder / (entry.store or "")).resolve()
         if folder in stores:
-            self.note(f"{path}.store", entry.store, "another module has it; use another")
+            self.report(f"{path}.store", entry.store, "another module has it; use another")
         if entry.loader is not None and entry.loader.name == "remote":
             text = "a module on another node cannot have a store here"
-            self.note(f"{path}.store", entry.store, text)
+            self.report(f"{path}.store", entry.store, text)
         stores.add(folder)
 
     def loaders(self, entries: list[Loader]) -> dict[str, Loader]:
@@ -352,9 +352,9 @@ class _Check:
         names: set[str] = set()
         for index, entry in enumerate(entries):
             if entry.name in names:
-                self.note(f"loaders.{index}.name", entry.name, "another loader has that name")
+                self.report(f"loaders.{index}.name", entry.name, "another loader has that name")
             if entry.type not in LOADER_TYPES:
-                self.note(f"loaders.{index}.type", entry.type, refusal_of(entry.type))
+                self.report(f"loaders.{index}.type", entry.type, refusal_of(entry.type))
             names.add(entry.name)
             loaders[entry.name] = entry
         return loaders
@@ -366,7 +366,7 @@ class _Check:
         choice = entry.loader
         if (entry.module is None) == (choice is None):
             text = "give either module = 'package.file:Class' or a loader with an entrypoint"
-            self.note(path, entry.name, text)
+            self.report(path, entry.name, text)
             return None
         if choice is None:
             choice = LoaderOfModule(entrypoint={MODULE_PATH: entry.module})
@@ -374,14 +374,14 @@ class _Check:
         else:
             place = f"{path}.loader.entrypoint"
         if (loader := loaders.get(choice.name)) is None:
-            self.note(f"{path}.loader.name", choice.name, refusal_of(choice.name))
+            self.report(f"{path}.loader.name", choice.name, refusal_of(choice.name))
             return None
         try:
             loaded = load(loader, choice.entrypoint, self.folder)
         except InvalidEntrypoint as error:
             key = f"{place}.{error.key}" if error.key and entry.module is None else place
             value = entry.module or choice.entrypoint.get(error.key, choice.entrypoint)
-            self.note(key, value, str(error))
+            self.report(key, value, str(error))
             return None
         args = entry.args or {}
         model: Any = getattr(loaded.factory, "Arguments", None)
@@ -410,14 +410,14 @@ class _Check:
         for index, entry in enumerate(entries):
             path = f"links.{index}"
             if entry.source != ANY and entry.source not in names:
-                self.note_unknown(f"{path}.source", entry.source, names)
+                self.add_unknown(f"{path}.source", entry.source, names)
             if entry.sink == ANY:
-                self.note(f"{path}.sink", entry.sink, "only a source can be all modules")
+                self.report(f"{path}.sink", entry.sink, "only a source can be all modules")
             elif entry.sink not in names:
-                self.note_unknown(f"{path}.sink", entry.sink, names)
+                self.add_unknown(f"{path}.sink", entry.sink, names)
             link = (entry.source, entry.sink)
             if link in links:
-                self.note(path, " -> ".join(link), "this link exists already")
+                self.report(path, " -> ".join(link), "this link exists already")
             links.add(link)
 
 

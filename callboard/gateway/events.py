@@ -136,12 +136,12 @@ class EventDispatcher:
     def _run(self) -> None:
         """Run callbacks for each event, and for the remaining ones at the end."""
         while (event := self._events.get()) is not None:
-            self._tell(event)
+            self._notify(event)
         with contextlib.suppress(queue.Empty):
             while (event := self._events.get_nowait()) is not None:
-                self._tell(event)
+                self._notify(event)
 
-    def _tell(self, event: GatewayEvent) -> None:
+    def _notify(self, event: GatewayEvent) -> None:
         """Run the callbacks of one event; log their errors."""
         for callback, args in self._callbacks[event.kind]:
             try:

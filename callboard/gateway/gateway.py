@@ -56,7 +56,7 @@ class Gateway(Closing):
         self.broker = ModuleBroker(node, name)
         self.broker.on_dead_letter = self._dead_letter
         self.broker.on_ended = self._module_ended
-        self.broker.on_outage = lambda name, reason: self._tell(
+        self.broker.on_outage = lambda name, reason: self._report(
             "outage" if reason else "recovered", name, reason
         )
         self._events = EventDispatcher(name)
@@ -99,8 +99,8 @@ class Gateway(Closing):
         gateway = cls(node, name=path.stem)
         try:
             gateway._apply(config, is_whole=True)
-            gateway._tell("created")
-            gateway._tell("module_list_changed")
+            gateway._report("created")
+            gateway._report("module_list_changed")
             if start:
                 gateway.start()
         except BaseException:
@@ -139,7 +139,7 @@ class Gateway(Closing):
         for handle in handles:
             if handle.name not in skipped:
                 self._start(handle)
-        self._tell("started")
+        self._report("started")
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the gateway is closed; return False after `timeout` seconds.
@@ -262,7 +262,7 @@ class Gateway(Closing):
         except errors.GatewayError:
             self.broker.remove(handle)
             raise
-        self._tell("module_list_changed")
+        self._report("module_list_changed")
         if start and self._is_started:
             self.start_module(name)
 
@@ -292,7 +292,7 @@ class Gateway(Closing):
         if handle is None:
             return False
         self.broker.remove(handle, timeout)
-        self._tell("module_list_changed")
+        self._report("module_list_changed")
         return True
 
     aremove_module = twin(remove_module)
@@ -381,7 +381,7 @@ class Gateway(Closing):
                 values, source=source, folder=folder, known=names, links=links
             )
             if self._apply(config, is_whole=is_whole):
-                self._tell("module_list_changed")
+                self._report("module_list_changed")
 
     def _apply(self, config: Configuration, *, is_whole: bool) -> bool:
         """Create the new modules, then switch over at once, then remove the old ones.
@@ -481,8 +481,8 @@ class Gateway(Closing):
             if self._handles.get(handle.name) is handle:
                 self._handles.pop(handle.name)
                 self._specs.pop(handle.name, None)
-        self._tell("module_failed", handle.name, detail)
-        self._tell("module_list_changed")
+        self._report("module_failed", handle.name, detail)
+        self._report("module_list_changed")
 
     # --- helpers ---
 
@@ -492,7 +492,7 @@ class Gateway(Closing):
             self.broker.start(handle)
         except (errors.ModuleFailed, errors.UnknownModule, TimeoutError) as error:
             _log.error("%s", error)  # the host has logged the traceback
-            self._tell("module_failed", handle.name, str(error))
+            self._report("module_failed", handle.name, str(error))
 
     def _all(self) -> list[ModuleHandle]:
         """Return the handles of all modules."""
@@ -523,7 +523,7 @@ class Gateway(Closing):
             msg = f"there is already a module {name!r}"
             raise errors.DuplicateModule(msg)
 
-    def _tell(self, kind: EventKind, module: str = "", detail: str = "") -> None:
+    def _report(self, kind: EventKind, module: str = "", detail: str = "") -> None:
         """Report an event, with a snapshot of all modules."""
         if self._events.wants(kind):
             self._events.emit(GatewayEvent(kind, self.modules(), module, detail))

@@ -233,7 +233,7 @@ class ModuleHandle:
         source, message = self.broker.name_of(frame), message_in(frame)
         report(DeadLetter(self.name, source, message, reason, detail))
 
-    def note_outage(self, error: BaseException | None) -> None:
+    def report_outage(self, error: BaseException | None) -> None:
         """Log and report, once, that the module's target fails; None: it works again."""
         text = "" if error is None else describe(error)
         if bool(text) == bool(self.outage):
@@ -248,7 +248,7 @@ class ModuleHandle:
         if self.broker.on_outage is not None:
             self.broker.on_outage(self.name, text)
 
-    def note_unlinked(self) -> None:
+    def count_unlinked(self) -> None:
         """Count a message that was published while the module had no sinks."""
         self._uncounted.append("")
         self._count()

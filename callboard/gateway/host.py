@@ -101,9 +101,9 @@ class ModuleHost(ModuleActor):
             self.module.start()
         self.open_inbox()
 
-    def note_outage(self, error: BaseException | None) -> None:
+    def report_outage(self, error: BaseException | None) -> None:
         """Log and report, once, that the module's target fails; None: it works again."""
-        self._handle.note_outage(error)
+        self._handle.report_outage(error)
 
     def on_end(self, reason: ExitReason, detail: str) -> None:
         """Destroy the module before monitors are notified of the end."""
@@ -120,7 +120,7 @@ class ModuleHost(ModuleActor):
         """Destroy the module, once; log an error."""
         if not self._is_destroyed:
             self._is_destroyed = True
-            with self.noted("destroy()"):
+            with self.log_errors("destroy()"):
                 self.module.destroy()
 
     @handler
@@ -157,7 +157,7 @@ class ModuleHost(ModuleActor):
             except IndexError:  # `drop_oldest` has removed the rest
                 break
             if is_counted:
-                inbox.took(frame)
+                inbox.subtract(frame)
             if waiters:
                 pressure.make_room(len(items))
             try:
@@ -171,8 +171,8 @@ class ModuleHost(ModuleActor):
             if context.attention:
                 break
         if self._handle.outage and counted.received > failed_at:
-            self.note_outage(None)
-        self._look_again()
+            self.report_outage(None)
+        self._resume()
 
     @handler
     async def receive_awaited(self, _: FramesAwaited) -> None:
@@ -182,7 +182,7 @@ class ModuleHost(ModuleActor):
                 await self.module.receive(Message.of_frame(frame, TOPIC_SIZE))
                 self._handle.counted.received += 1
                 if self._handle.outage:
-                    self.note_outage(None)
+                    self.report_outage(None)
             except asyncio.CancelledError:
                 raise
             except BaseException as error:
@@ -191,7 +191,7 @@ class ModuleHost(ModuleActor):
                     raise
             if self.context.attention:
                 break
-        self._look_again()
+        self._resume()
 
     @handler
     async def forward(self, _: FramesStored) -> None:
@@ -207,7 +207,7 @@ class ModuleHost(ModuleActor):
             inbox.carry_out()
         if not self._is_up and self._retry is None and self._tried(self.module.start):
             self._is_up = True
-            self.note_outage(None)
+            self.report_outage(None)
         for _index in range(RUN):
             entry = inbox.spool.head() if inbox.is_taker and self._is_up else None
             if entry is None or self._retry is not None:
@@ -216,7 +216,7 @@ class ModuleHost(ModuleActor):
             if self.context.attention:
                 break
         if self._retry is None or inbox.is_open:
-            self._look_again()
+            self._resume()
         else:  # the remaining frames stay on disk
             self.post_self(Quit())
 
@@ -240,7 +240,7 @@ class ModuleHost(ModuleActor):
             self._handle.counted.received += 1
             self._backoff.reset()
             if self._handle.outage:
-                self.note_outage(None)
+                self.report_outage(None)
 
     def _tried(self, function: Callable[[], object]) -> bool:
         """Call a function that starts the module; return False if its target fails."""
@@ -253,7 +253,7 @@ class ModuleHost(ModuleActor):
 
     def _wait_for_target(self, error: OSError) -> None:
         """Report the error, and schedule another attempt."""
-        self.note_outage(error)
+        self.report_outage(error)
         pause = self._backoff.next_pause(self.runtime.random)
         self._retry = self.after(pause, CallBack(self._try_again))
 
@@ -262,7 +262,7 @@ class ModuleHost(ModuleActor):
         self._retry = None
         self._inbox.wake()
 
-    def _look_again(self) -> None:
+    def _resume(self) -> None:
         """Continue with queued frames, or end a module that is being removed."""
         inbox = self._inbox
         if inbox.items and not (isinstance(inbox, SpooledInbox) and not inbox.is_taker):
@@ -278,7 +278,7 @@ class ModuleHost(ModuleActor):
             self._handle.lose(frame, CORRUPT, str(error))
             return
         if isinstance(error, OSError):
-            self.note_outage(error)
+            self.report_outage(error)
         else:
-            self.note(error, "receive()")
+            self.log_error(error, "receive()")
         self._handle.lose(frame, FAILED, describe(error))

@@ -302,7 +302,7 @@ class Inbox:
 
     # --- for the module's actor ---
 
-    def took(self, frame: bytes) -> None:
+    def subtract(self, frame: bytes) -> None:
         """Subtract the bytes of a removed frame, if bytes are bounded."""
         with self._lock:
             self.pressure.held -= len(frame)
@@ -316,7 +316,7 @@ class Inbox:
             except IndexError:  # `drop_oldest` has removed the rest
                 break
             if self.bounds.bytes is not None:
-                self.took(frames[-1])
+                self.subtract(frames[-1])
         self.pressure.make_room(len(self.items))
         return frames
 

@@ -118,11 +118,11 @@ class Module:
         The report is a line in the log and an event of the gateway. An `OSError` of `receive`
         is reported automatically, and the next received message reports the recovery.
         """
-        self._actor.note_outage(error)
+        self._actor.report_outage(error)
 
     def recovered(self) -> None:
         """Report that the target or source of this module works again, once per outage."""
-        self._actor.note_outage(None)
+        self._actor.report_outage(None)
 
     def fail(self, error: BaseException) -> None:
         """End this module because of an error; its restart policy decides what happens next."""
@@ -185,7 +185,7 @@ class ModuleActor(SystemActor):
         module.create(args)
         self.module: Module = module
 
-    def note_outage(self, error: BaseException | None) -> None:
+    def report_outage(self, error: BaseException | None) -> None:
         """Log that the module's target or source fails; None: it works again."""
         if error is not None:
             _log.warning("module %r: %s", self.name, describe(error))
@@ -193,7 +193,7 @@ class ModuleActor(SystemActor):
     @handler
     def call_back(self, order: CallBack) -> None:
         """Call a callback of the module."""
-        with self.noted("a callback", raises=self.crashes):
+        with self.log_errors("a callback", raises=self.crashes):
             order.function()
 
     @handler
@@ -202,16 +202,16 @@ class ModuleActor(SystemActor):
         raise order.error
 
     @contextlib.contextmanager
-    def noted(self, label: str, *, raises: bool = False) -> Iterator[None]:
+    def log_errors(self, label: str, *, raises: bool = False) -> Iterator[None]:
         """Log exceptions of the module; `raises` raises them again."""
         try:
             yield
         except BaseException as error:
-            self.note(error, label)
+            self.log_error(error, label)
             if raises:
                 raise
 
-    def note(self, error: BaseException, label: str) -> None:
+    def log_error(self, error: BaseException, label: str) -> None:
         """Log an exception of the module."""
         text = "%s of module %r raised %s"
         logged(_log, text, label, self.name, describe(error), error=error)

@@ -143,7 +143,7 @@ class OutProcess(Module):
                 recv_timeout=limit,
             )
             self._channels.append(channel)
-            after_fork.register(self, OutProcess._leave)
+            after_fork.register(self, OutProcess._drop_copy)
             channel.send(
                 control.encode_control(control.ControlCreate(messages, json.dumps(dict(args))))
             )
@@ -173,7 +173,7 @@ class OutProcess(Module):
         """Send the message to the process; wait while its channel is full."""
         self._messages.send(message.data)
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Abandon the channels in a forked process.
 
         Closing them would wait for their threads.

@@ -61,7 +61,7 @@ class ProcessHost(ModuleActor):
             self.make("module", self._factory, args, lambda message: channel.send(message.data))
             self._is_made = True
         except BaseException as error:  # noqa: BLE001  # a module may raise anything
-            self.note(error, "create()")
+            self.log_error(error, "create()")
             self._reply(control.FAILED)
             return
         self._reply(control.OK)
@@ -73,7 +73,7 @@ class ProcessHost(ModuleActor):
     def start(self, _: control.ControlStart) -> None:
         """Start the module."""
         if self._is_made:
-            with self.noted("start()"):
+            with self.log_errors("start()"):
                 self.module.start()
 
     @handler
@@ -85,7 +85,7 @@ class ProcessHost(ModuleActor):
             _log.warning("the gateway sent a malformed message: %s", error)
             return
         if self._is_made:
-            with self.noted("receive()"):
+            with self.log_errors("receive()"):
                 self.module.receive(message)
 
     @handler

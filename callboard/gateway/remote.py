@@ -212,7 +212,7 @@ class ModuleAgent(ModuleActor):
             try:
                 self.module.receive(Message.decode(data))
             except BaseException as error:  # noqa: BLE001  # a module may raise anything
-                self.note(error, "receive()")
+                self.log_error(error, "receive()")
                 failures.append((index, describe(error)))
         return tuple(failures)
 

@@ -67,7 +67,7 @@ class Spool:
             os.fchmod(self._file, mode_in(folder / POSITION))  # regardless of the umask
         digits = os.pread(self._file, 20, 0)
         position = int(digits) if digits.isdigit() else 0
-        after_fork.register(self, Spool._leave)
+        after_fork.register(self, Spool._drop_copy)
         self._begun = self._end = self._log.end
         self._position = self._trimmed = min(max(position, self._log.start), self._end)
         self._ahead: deque[tuple[int, bytes]] = deque()
@@ -138,7 +138,7 @@ class Spool:
                 frame = _NO_SOURCE + frame[len(_NO_SOURCE) :]
             yield record.offset, frame
 
-    def took(self, place: int) -> None:
+    def record_received(self, place: int) -> None:
         """Record that the frame at a place was received; does nothing the second time."""
         with self._lock:
             if not self._ahead or self._ahead[0][0] != place:
@@ -164,10 +164,10 @@ class Spool:
         """
         if (entry := self.head()) is None:
             raise IndexError
-        self.took(entry[0])
+        self.record_received(entry[0])
         return entry[1]
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Abandon the files in a forked process; the log refuses appends of the copy."""
         after_fork.drop(self._file)
         _OPEN.pop(self.folder.resolve(), None)
@@ -247,7 +247,7 @@ class SpooledInbox(Inbox):
 
     def received(self, place: int) -> None:
         """Record that the frame at a place was received, or lost."""
-        self.spool.took(place)
+        self.spool.record_received(place)
         self.pressure.held = self.spool.size
         self.pressure.make_room(len(self.spool))
 

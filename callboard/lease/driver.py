@@ -208,7 +208,7 @@ class LeaseDriver:
 
     def _watch(self, writers: set[str]) -> None:
         self._machine.watch(writers)
-        self._carry_out(self._machine.look())
+        self._carry_out(self._machine.read_watched())
 
     def _begin_anew(self) -> None:
         self._machine.begin_anew()
@@ -231,7 +231,7 @@ class LeaseDriver:
                 self._due = now + machine.ttl / 4
             self._carry_out(machine.tick(now))
         else:
-            self._carry_out(machine.look())
+            self._carry_out(machine.read_watched())
         self._plan()
 
     def _plan(self) -> None:

@@ -68,7 +68,7 @@ class EtcdLeases:
         #: Id of the cluster, and the highest revision that it has reported.
         self._cluster, self._revision = "", 0
         self._lock = locks.lock("lease register in etcd", 562)
-        after_fork.register(self, EtcdLeases._leave)
+        after_fork.register(self, EtcdLeases._drop_copy)
         self.read("")
 
     def read(self, name: str) -> Versioned:
@@ -111,7 +111,7 @@ class EtcdLeases:
             for member in self._members:
                 member.session.close()
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Drop the connections of this copy in a forked process."""
         for member in self._members:
             for adapter in member.session.adapters.values():

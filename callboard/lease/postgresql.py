@@ -172,7 +172,7 @@ class Connected:
         self._greet = greet
         self._connection: psycopg.Connection[Any] | None = None
         self._lock = locks.lock("lease register in PostgreSQL", 561)
-        after_fork.register(self, Connected._leave)
+        after_fork.register(self, Connected._drop_copy)
 
     def run(self, work: "Callable[[psycopg.Connection[Any]], T]") -> T:
         """Call `work` with the connection, which is closed after an error.
@@ -204,7 +204,7 @@ class Connected:
                     raise ValueRefused(message) from error
                 raise
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Drop the connection in a forked process; closing it would end the parent's."""
         connection, self._connection = self._connection, None
         if connection is not None and not connection.closed:

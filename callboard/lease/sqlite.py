@@ -172,7 +172,7 @@ class SharedFile:
         self._places.add(path)
         #: Whether a statement has been executed.
         self._is_used = False
-        after_fork.register(self, SharedFile._leave)
+        after_fork.register(self, SharedFile._drop_copy)
         #: Whether SQLite waits for locks of other processes, rather than `_begin`.
         self._waits = True
         #: Descriptor of the write-ahead log, opened by the first `sync`; -1 before.
@@ -235,7 +235,7 @@ class SharedFile:
             remedy = "put it back, and start the node again"
             raise StateReplaced(replaced(path, remedy))
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Replace the connection of the copy in a forked process by one that refuses calls."""
         connection, log = self.connection, self._log
         refusing: Any = after_fork.Refusing(

@@ -58,7 +58,7 @@ class Written(NamedTuple):
     """
 
     promise: Promise
-    told: list[Any]
+    outcomes: list[Any]
     is_group: bool
     published: list[Any]
 
@@ -167,7 +167,7 @@ class AppendServer(SystemActor):
         return outcomes, published, log
 
     def _answer(self, written: Written) -> None:
-        outcomes = written.told
+        outcomes = written.outcomes
         written.promise.set_result(outcomes if written.is_group else outcomes[0])
 
     def _check_published(self, rows: list[Any]) -> None:
@@ -216,9 +216,10 @@ class AppendServer(SystemActor):
                 unknown = ("unknown", str(error))
                 for request in waiting:
                     outcomes = [
-                        unknown if type(outcome) is int else outcome for outcome in request.told
+                        unknown if type(outcome) is int else outcome
+                        for outcome in request.outcomes
                     ]
-                    self._answer(request._replace(told=outcomes))
+                    self._answer(request._replace(outcomes=outcomes))
                 self._drop(name)
             else:
                 for request in waiting:

@@ -176,7 +176,7 @@ def _papers_of(tls: Tls | None) -> dict[str, str | None]:
 
 def _serve(order: Mapping[str, Any]) -> None:
     """Serve logs as configured until standard input is closed or the parent has died."""
-    from callboard.log_service.log_door import LogDoor
+    from callboard.log_service.flight_log_server import FlightLogServer
 
     keys = order["keys"]
 
@@ -194,15 +194,15 @@ def _serve(order: Mapping[str, Any]) -> None:
     parent = os.getppid()
     papers = Tls(order["chain"], order["key"], mutual=False) if "chain" in order else None
     try:
-        door = LogDoor(order["logs"], order["location"], readers, papers)
+        server = FlightLogServer(order["logs"], order["location"], readers, papers)
     except Exception as error:  # noqa: BLE001  # from Arrow; the node reports it
         print(str(error).partition(". gRPC")[0].replace("\n", " "), flush=True)  # noqa: T201
         return
-    print(door.port, flush=True)  # noqa: T201
+    print(server.port, flush=True)  # noqa: T201
     while os.getppid() == parent:
         if select.select([sys.stdin], [], [], 1.0)[0] and not sys.stdin.read(1):
             break
-        door.look()
+        server.check()
     os._exit(0)  # without waiting for readers, which reconnect to the next server
 
 

@@ -201,7 +201,7 @@ class LogService(SystemActor):
         if self._refuses(question):
             return
         promise = self.promise()
-        refusal = self._desk.take_read(self._peer(), question, promise, self.now())
+        refusal = self._desk.add_read(self._peer(), question, promise, self.now())
         if refusal is not None:
             self._carry_out(refusal)
         elif not self._is_serving:
@@ -218,7 +218,7 @@ class LogService(SystemActor):
             return
         self._shelves[question.log].growth.add(self._wakes[question.log])
         place, now = self._end_of(question.log), self.now()
-        answer = self._desk.take_wait(self._peer(), question, self.promise(), place, now)
+        answer = self._desk.add_wait(self._peer(), question, self.promise(), place, now)
         if answer is not None:
             self._carry_out(answer)
         elif not self._is_polling:
@@ -301,7 +301,7 @@ class LogService(SystemActor):
         """Answer the waits for growth of a log that has grown."""
         # registered before the check: growth between both would go unnoticed otherwise
         self._shelves[log].growth.add(self._wakes[log])
-        for answer in self._desk.look(log, self._end_of(log), self.now()):
+        for answer in self._desk.due_replies(log, self._end_of(log), self.now()):
             self._carry_out(answer)
         if log not in self._desk.awaited:
             self._shelves[log].growth.discard(self._wakes[log])

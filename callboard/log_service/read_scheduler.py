@@ -107,7 +107,7 @@ class ReadScheduler:
 
     # --- reads ---
 
-    def take_read(
+    def add_read(
         self, peer: bytes, question: ReadLogFile, ticket: Any, now: float
     ) -> Refuse | None:
         """Queue a read, or refuse it if the queue of its peer is full."""
@@ -146,7 +146,7 @@ class ReadScheduler:
 
     # --- waiting for growth ---
 
-    def take_wait(
+    def add_wait(
         self, peer: bytes, question: AwaitLogGrowth, ticket: Any, place: LogPlace, now: float
     ) -> Tell | Refuse | None:
         """Register a wait for growth of a log that ends at `place`, or answer it now."""
@@ -168,7 +168,7 @@ class ReadScheduler:
         """The logs with pending waits for growth."""
         return list(self._waits)
 
-    def look(self, log: str, place: LogPlace, now: float) -> Iterator[Tell]:
+    def due_replies(self, log: str, place: LogPlace, now: float) -> Iterator[Tell]:
         """Yield replies to the due waits for growth of a log that ends at `place`."""
         waits = self._waits.get(log, {})
         for ticket, wait in list(waits.items()):

@@ -312,7 +312,7 @@ class StatusFile:
                 self.status = replace(self.status, undecodable=undecodable)
             self._write()
 
-    def look(
+    def record(
         self,
         delay: Delay | None = None,
         undecodable: int | None = None,

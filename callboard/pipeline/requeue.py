@@ -238,10 +238,10 @@ def _append_records(target: _Target, letters: list[DeadLetter], notes: _Notes) -
     target.log.flush()
     result.first = offsets[0] if result.first is None else result.first
     result.end = offsets[-1] + 1
-    _note_done(notes, target, fresh)
+    _record_done(notes, target, fresh)
 
 
-def _note_done(notes: _Notes, target: _Target, places: Iterable[_Place]) -> None:
+def _record_done(notes: _Notes, target: _Target, places: Iterable[_Place]) -> None:
     """Note which records were appended."""
     assert target.log is not None
     by_log: dict[str, list[int]] = {}
@@ -267,5 +267,5 @@ def _find_unwritten(target: _Target, notes: _Notes) -> None:
             places.add((source, offset))
     if places := places - target.done:
         if target.log is not None:
-            _note_done(notes, target, places)
+            _record_done(notes, target, places)
         target.done |= places

@@ -174,11 +174,11 @@ class Cluster:
         The new `Node` has a new id, and no links, actors or names; the test must recreate them.
         """
         host = self._hosts[node]
-        self._note("restart", node)
+        self._record_fault("restart", node)
         self.network.start_host(host)
         clock = runner_of(self._node_of(host)).node_clock
         new = self._make(node.name, host, self._options[node])
-        runner_of(new).go_on_with(clock)
+        runner_of(new).adopt_clock(clock)
         if self.restarted is not None:
             starting, self._starting = self._starting, new
             try:
@@ -394,27 +394,27 @@ class Cluster:
 
     def partition(self, one: Node, other: Node, *, both: bool = True) -> None:
         """Block all traffic between two nodes, or with `both=False` from `one` to `other`."""
-        self._note("partition" if both else "one-way partition", one, other)
+        self._record_fault("partition" if both else "one-way partition", one, other)
         self.network.cut(self._hosts[one], self._hosts[other], both=both)
 
     def heal(self) -> None:
         """Remove all partitions; delays, losses and other faults remain."""
-        self._note("heal")
+        self._record_fault("heal")
         self.network.heal()
 
     def mend(self, one: Node, other: Node) -> None:
         """Remove the partition between two nodes; other partitions remain."""
-        self._note("mend", one, other)
+        self._record_fault("mend", one, other)
         self.network.mend(self._hosts[one], self._hosts[other])
 
     def cut(self, one: Node, other: Node) -> None:
         """Break the connections between two nodes, as a restarting router does."""
-        self._note("cut", one, other)
+        self._record_fault("cut", one, other)
         self.network.reset(self._hosts[one], self._hosts[other])
 
     def delay(self, one: Node, other: Node, seconds: float) -> None:
         """Set the latency between two nodes."""
-        self._note("delay", one, other, seconds)
+        self._record_fault("delay", one, other, seconds)
         for way in self._ways(one, other):
             way.delay = seconds
 
@@ -429,12 +429,12 @@ class Cluster:
         if not 0.0 <= seconds < math.inf:
             msg = f"jitter takes a number of seconds of at least 0, not {seconds!r}"
             raise ValueError(msg)
-        self._note("jitter", seconds)
+        self._record_fault("jitter", seconds)
         self.network.jitter = seconds
 
     def bandwidth(self, one: Node, other: Node, bytes_per_second: float) -> None:
         """Limit the bytes per second between two nodes, in each direction; 0 is no limit."""
-        self._note("bandwidth", one, other, bytes_per_second)
+        self._record_fault("bandwidth", one, other, bytes_per_second)
         for way in self._ways(one, other):
             way.bytes_per_second = bytes_per_second
 
@@ -447,7 +447,7 @@ class Cluster:
         Raises:
             ValueError: the part is not between 0 and 1.
         """
-        self._note("loss", one, other, _checked_part(part))
+        self._record_fault("loss", one, other, _checked_part(part))
         for way in self._ways(one, other):
             way.loss = part
 
@@ -460,7 +460,7 @@ class Cluster:
         Raises:
             ValueError: the part is not between 0 and 1.
         """
-        self._note("doubling", one, other, _checked_part(part))
+        self._record_fault("doubling", one, other, _checked_part(part))
         for way in self._ways(one, other):
             way.doubling = part
 
@@ -502,13 +502,13 @@ class Cluster:
 
     def pause(self, node: Node) -> None:
         """Freeze a node like SIGSTOP: connections stay open, but nothing is read or sent."""
-        self._note("pause", node)
+        self._record_fault("pause", node)
         runner_of(node).is_paused = True
         self.network.freeze(self._hosts[node])
 
     def resume(self, node: Node) -> None:
         """Resume a frozen node."""
-        self._note("resume", node)
+        self._record_fault("resume", node)
         self.network.thaw(self._hosts[node])
         runner_of(node).resume()
 
@@ -518,7 +518,7 @@ class Cluster:
         Raises:
             ValueError: the rate is not a positive number.
         """
-        self._note("clock rate", node, rate)
+        self._record_fault("clock rate", node, rate)
         runner_of(node).set_rate(rate)
 
     def clock_step(self, node: Node, seconds: float) -> None:
@@ -533,12 +533,12 @@ class Cluster:
         if not math.isfinite(seconds):
             msg = f"clock_step takes a finite number of seconds, not {seconds!r}"
             raise ValueError(msg)
-        self._note("clock step", node, seconds)
+        self._record_fault("clock step", node, seconds)
         runner_of(node).node_clock.step = seconds
 
     def kill(self, node: Node) -> None:
         """Kill a node like SIGKILL: its connections close, and nothing else is sent."""
-        self._note("kill", node)
+        self._record_fault("kill", node)
         runner_of(node).die()
         self.network.kill_host(self._hosts[node])
 
@@ -547,13 +547,13 @@ class Cluster:
 
         Its disk keeps everything that was synced and a random part of the rest.
         """
-        self._note("crash", node)
+        self._record_fault("crash", node)
         self.network.silence_host(self._hosts[node])
         self.disk(node).crash()
         runner_of(node).has_crashed = True
         runner_of(node).die()
 
-    def _note(self, fault: str, *parts: object) -> None:
+    def _record_fault(self, fault: str, *parts: object) -> None:
         """Record a fault in the trace."""
         texts = [part.name if isinstance(part, Node) else part for part in parts]
         self.trace.note(self.now, "test", fault, *texts)

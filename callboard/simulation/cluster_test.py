@@ -285,7 +285,7 @@ class TestRun:
         when = f", at {start:.6g} s" if fault in self.struck else ""
         return f"  # {', '.join(names)}{when}"
 
-    def told(
+    def with_seed(
         self, scenario: Callable[..., object], request: "pytest.FixtureRequest"
     ) -> BaseException:
         """Return the error with a note: the seed, and a test that reproduces the failure."""
@@ -351,7 +351,7 @@ def cluster_test(
             request.node.stash[CLUSTER] = run.cluster
             if run.smallest is not None:  # once more, so that pytest shows its log
                 bound_test.live(run.seed, run.smallest, arguments, run.steps)
-            raise run.told(scenario, request)
+            raise run.with_seed(scenario, request)
 
     wrapper.__signature__ = function.signature()  # type: ignore[attr-defined]
     wrapper.scenario = scenario  # type: ignore[attr-defined]

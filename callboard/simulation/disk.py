@@ -197,7 +197,7 @@ class SimulatedDisk:
             FileNotFoundError: the file or its folder does not exist.
             FolderInPlace: the path is a folder.
         """
-        folder, name, inode = self._look(path)
+        folder, name, inode = self._resolve(path)
         if inode is None:
             if not append:
                 raise _error(errno.ENOENT, path)
@@ -214,7 +214,7 @@ class SimulatedDisk:
         Raises:
             FileExistsError: the name exists.
         """
-        folder, name, inode = self._look(path)
+        folder, name, inode = self._resolve(path)
         if inode is not None:
             raise _error(errno.EEXIST, path)
         folder.change({name: FolderInode()})
@@ -231,8 +231,8 @@ class SimulatedDisk:
             ValueError: the folders differ.
         """
         check_rename(old, new)
-        folder, old_name, inode = self._look(old)
-        _, new_name, replaced = self._look(new)
+        folder, old_name, inode = self._resolve(old)
+        _, new_name, replaced = self._resolve(new)
         if inode is None or not old_name:
             raise _error(errno.ENOENT, old)
         if old_name == new_name:
@@ -255,7 +255,7 @@ class SimulatedDisk:
             OSError: the folder has entries, or is the root.
         """
         inode = self._folder(path)
-        folder, name, _ = self._look(path)
+        folder, name, _ = self._resolve(path)
         if inode.seen or not name:
             raise _error(errno.ENOTEMPTY if name else errno.EBUSY, path)
         folder.change({name: None})
@@ -268,7 +268,7 @@ class SimulatedDisk:
             FileNotFoundError: the file does not exist.
             IsADirectoryError: the path is a folder.
         """
-        folder, name, _ = self._look(path)
+        folder, name, _ = self._resolve(path)
         if not isinstance(self.find(path), FileInode):
             raise _error(errno.EISDIR, path)
         folder.change({name: None})
@@ -351,7 +351,7 @@ class SimulatedDisk:
 
     # --- names ---
 
-    def _look(self, path: str) -> "tuple[FolderInode, str, FileInode | FolderInode | None]":
+    def _resolve(self, path: str) -> "tuple[FolderInode, str, FileInode | FolderInode | None]":
         """Return a path's folder, its last name (empty for the root), and its inode, if any."""
         self.check_power()
         names = [name for name in path.split("/") if name]
@@ -368,7 +368,7 @@ class SimulatedDisk:
 
     def find(self, path: str) -> FileInode | FolderInode:
         """Return the inode of a path; raise `FileNotFoundError` without one."""
-        _, _, inode = self._look(path)
+        _, _, inode = self._resolve(path)
         if inode is None:
             raise _error(errno.ENOENT, path)
         return inode

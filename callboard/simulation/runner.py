@@ -186,7 +186,7 @@ class SimulatedRunner(TurnwiseRunner):
         self._planned_at = None
         self.plan_turn()
 
-    def go_on_with(self, clock: NodeClock) -> None:
+    def adopt_clock(self, clock: NodeClock) -> None:
         """Adopt the rate and step of the former node's clocks: they belong to the machine."""
         self.node_clock.rate, self.node_clock.step = clock.rate, clock.step
 

@@ -8,7 +8,7 @@ append to one file overwrite each other's data.
 
 So every object that holds a descriptor, a lock on a file, or a thread registers here:
 
-    register(self, Journal._leave)      # in __init__
+    register(self, Journal._drop_copy)      # in __init__
 
 In a child, before `os.fork` returns there:
 

@@ -170,7 +170,7 @@ class Lifetimes:
         """Number of remote actors known to this node."""
         return len(self._refs)
 
-    def take_down(self, frame: Frame) -> None:
+    def on_down(self, frame: Frame) -> None:
         """Handle a `down_message`: a remote actor ended.
 
         Raises:
@@ -220,18 +220,18 @@ class Lifetimes:
 
     # --- proxies on other nodes ---
 
-    def take_announce(self, frame: Frame) -> None:
+    def on_announce(self, frame: Frame) -> None:
         """Handle an announce of a proxy; report the end at once if the actor is dead."""
         source, number = frame.source, frame.destination_actor
         if number == NODE_ACTOR:
             return  # the node itself is not an actor, so no frame reports its end
         ending = self.holders.announced(source, number, frame.data, self._proxy_limit)
         if ending is not None:
-            self._tell_down(source, number, *ending)
+            self._report_down(source, number, *ending)
         else:
             self.lender.announced(source, number, frame.data)
 
-    def take_release(self, frame: Frame) -> Iterator[object] | None:
+    def on_release(self, frame: Frame) -> Iterator[object] | None:
         """Handle the release of a proxy, or of all proxies up to some sightings.
 
         Returns the remaining steps, or None.
@@ -250,26 +250,26 @@ class Lifetimes:
     def _settle(self, node: bytes) -> None:
         """Accept the late announces of a node, and report to it which actors are dead."""
         endings = self.holders.settle(node, self._proxy_limit)
-        self._tell_downs(node, ((number, *ending) for number, ending in endings))
+        self._report_downs(node, ((number, *ending) for number, ending in endings))
 
-    def _tell_downs(self, node: bytes, downs: Iterator[tuple[int, ExitReason, str]]) -> None:
+    def _report_downs(self, node: bytes, downs: Iterator[tuple[int, ExitReason, str]]) -> None:
         """Report ends of actors to a node, a portion in each turn."""
         portion = list(islice(downs, AT_ONCE))
         for down in portion:
-            self._tell_down(node, *down)
+            self._report_down(node, *down)
         if len(portion) == AT_ONCE:
-            self._runtime.call_later(0.0, self._tell_downs, node, downs)
+            self._runtime.call_later(0.0, self._report_downs, node, downs)
 
-    def _go_through(self, steps: Iterator[object] | None) -> None:
+    def _run_steps(self, steps: Iterator[object] | None) -> None:
         """Do a step in this turn, and the rest in the next ones."""
         if steps is not None and next(steps, None):
-            self._runtime.call_later(0.0, self._go_through, steps)
+            self._runtime.call_later(0.0, self._run_steps, steps)
 
     def forget(self, node: bytes) -> None:
         """Forget the proxies of a node."""
         self._owed.pop(node, None)
         work = _with_callback(self.holders.node_lost(node), self.lender.lost, node)
-        self._go_through(_in_steps(work))
+        self._run_steps(_in_steps(work))
 
     def actor_ended(self, cell: ActorContext, down: Down) -> None:
         """Report the end of an actor to the nodes with a proxy of it.
@@ -284,9 +284,9 @@ class Lifetimes:
             return
         reason = ExitReason(down.reason)
         for node in self.holders.ended(number, reason, down.detail):
-            self._tell_down(node, number, reason, down.detail)
+            self._report_down(node, number, reason, down.detail)
 
-    def _tell_down(self, node: bytes, number: int, reason: ExitReason, detail: str) -> None:
+    def _report_down(self, node: bytes, number: int, reason: ExitReason, detail: str) -> None:
         """Report the end of an actor to one node."""
         frame = pack_down(self._routes.node_id, number, node, reason.ordinal, detail)
         self._routes.send_to(node, frame)
@@ -306,7 +306,7 @@ class Lifetimes:
         if former is not None:
             former.close()  # it starts again
         owed = self._owed[node] = self.holders.owed(node)
-        self._tell_downs(node, owed)
+        self._report_downs(node, owed)
 
     def node_lost(self, node: bytes, text: str) -> None:
         """Notify the watchers of actors on a lost node, and forget its proxies here."""

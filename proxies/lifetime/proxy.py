@@ -275,22 +275,22 @@ class Proxy(RefCount):
         """Notify all watchers that the actor ended, once."""
         with _MONITORS_LOCK:
             watchers = self.ended(reason, detail)
-        self._tell(watchers, reason, detail)
+        self._notify(watchers, reason, detail)
 
     def out_of_reach(self, detail: str) -> None:
         """Notify all watchers that no path leads to the node; the actor may still be alive."""
         with _MONITORS_LOCK:
             watchers = self.unreachable()
-        self._tell(watchers, ExitReason.UNREACHABLE, detail)
+        self._notify(watchers, ExitReason.UNREACHABLE, detail)
 
     def refuse_monitors(self, text: str) -> None:
         """Notify present and future watchers that this node may not monitor the actor."""
         with _MONITORS_LOCK:
             self.unwatched = text
             watchers = self.unreachable()
-        self._tell(watchers, ExitReason.UNREACHABLE, text)
+        self._notify(watchers, ExitReason.UNREACHABLE, text)
 
-    def _tell(self, watchers: list[Watcher], reason: ExitReason, detail: str) -> None:
+    def _notify(self, watchers: list[Watcher], reason: ExitReason, detail: str) -> None:
         """Call watchers that were removed from the table."""
         if watchers:
             down = Down(self.ref, reason, detail)

@@ -99,9 +99,9 @@ class Acceptor(Generic[C]):
         refusal = self.gate.refusal(address[0], connections, self._runner.now())
         if refusal:
             sock.close()
-            if self.gate.untold == 1:
+            if self.gate.unreported == 1:
                 _log.warning("a connection from %s is refused: %s", address[0], refusal)
-                self._runner.call_later(REFUSAL_INTERVAL, self._tell_refusals, refusal)
+                self._runner.call_later(REFUSAL_INTERVAL, self._report_refusals, refusal)
             return
         endpoint = (address[0], address[1])
         if tls is None:
@@ -109,9 +109,9 @@ class Acceptor(Generic[C]):
         else:
             self._secure(TlsSocket(sock, tls.listening(), None), tls, config, endpoint)
 
-    def _tell_refusals(self, reason: str) -> None:
+    def _report_refusals(self, reason: str) -> None:
         """Report the connections refused since the last report."""
-        count, self.gate.untold = self.gate.untold, 0
+        count, self.gate.unreported = self.gate.unreported, 0
         self._emit(ConnectionsRefused(count, reason))
 
     def _secure(self, sock: TlsSocket, tls: Encryption, config: C, endpoint: Endpoint) -> None:

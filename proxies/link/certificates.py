@@ -1,6 +1,6 @@
 """Certificates of an open port or dialer: reloads changed files, ends links of revoked peers.
 
-The owner asks for a context for each connection, and calls `look` once a second. When a file
+The owner asks for a context for each connection, and calls `check` once a second. When a file
 has changed, all contexts are rebuilt. Sessions are never resumed, so none outlives a
 revocation.
 """
@@ -97,7 +97,7 @@ class Certificates:
         self._seen: Stamp | None = None if isinstance(tls, ssl.SSLContext) else _stamp(tls)
         #: State of the files in use.
         self._used = self._seen
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._is_reading = False
         self._lists = Revocations()
         #: Whether our own certificate is valid by the lists, if that can be checked.
@@ -156,13 +156,13 @@ class Certificates:
         """Whether the context is fixed, without files to watch."""
         return isinstance(self._tls, ssl.SSLContext) or not self._tls.files()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Read changed files, and end the connections of revoked peers."""
         with self._lock:
             self._read_changed()
         if self._lists.expires <= _now():
             when = datetime.fromtimestamp(self._lists.expires, UTC)
-            self._tell(
+            self._report(
                 f"a revocation list has been out of date since {when:%Y-%m-%d %H:%M:%S} "
                 "UTC: no peer of its authority is accepted until it is replaced"
             )
@@ -211,7 +211,7 @@ class Certificates:
                 msg = "the new revocation list is out of date"
                 raise TlsError(msg)
         except TlsError as error:
-            self._tell(f"{error}; the last valid version stays in force")
+            self._report(f"{error}; the last valid version stays in force")
         else:
             # The context of another direction may have been made since, from the same files.
             with self._lock:
@@ -219,7 +219,7 @@ class Certificates:
                 self._lists, self._is_sound = lists, not misfit
             if stamp != self._used:
                 self._used = stamp
-                self._told.clear()
+                self._reported.clear()
                 files = tuple(str(path) for path in tls.files())
                 _log.info("certificates were read again: %s", ", ".join(files))
                 self.report(CertificatesReplaced(files))
@@ -233,10 +233,10 @@ class Certificates:
         is_settled = all(not 0.0 <= now - fact[-1] < SETTLED for fact in stamp or ())
         self._seen = stamp if is_settled else None
 
-    def _tell(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         """Report an invalid file, once."""
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._reported:
+            self._reported.add(message)
             _log.warning("%s", message)
             self.report(CertificatesRefused(message))
 

@@ -199,13 +199,13 @@ class Connector:
             return
         self._certificates.append(certificates)
         if self._looking is None:
-            self._look()
+            self._check_certificates()
 
-    def _look(self) -> None:
+    def _check_certificates(self) -> None:
         """Check the files of all certificates, and schedule the next check."""
-        self._looking = self._runner.call_later(LOOK_INTERVAL, self._look)
+        self._looking = self._runner.call_later(LOOK_INTERVAL, self._check_certificates)
         for certificates in self._certificates:
-            certificates.look()
+            certificates.check()
 
     @property
     def pauses(self) -> int:

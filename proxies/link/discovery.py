@@ -52,7 +52,7 @@ class KnownSource:
     error: str = ""
     refusal: str = ""
     #: Number of look-ups that succeeded.
-    looks: int = 0
+    reads: int = 0
     timer: Timer | None = None
     is_closed: bool = False
     #: Addresses at which this node itself answered.
@@ -77,7 +77,7 @@ class Discovery:
         """Start following a source."""
         watched = KnownSource(source, first)
         self._sources.append(watched)
-        self._look(watched)
+        self._read_source(watched)
         return watched
 
     def remove(self, watched: KnownSource) -> None:
@@ -87,7 +87,7 @@ class Discovery:
             watched.timer.cancel()
         if watched in self._sources:
             self._sources.remove(watched)
-        self._take(watched, ())
+        self._update_dials(watched, ())
 
     def close(self) -> None:
         """Stop all look-ups; the dialer ends the dials."""
@@ -101,24 +101,24 @@ class Discovery:
     def is_alone(self) -> bool:
         """Whether there are sources, all were looked up, and none names another node."""
         return bool(self._sources) and all(
-            watched.looks and not watched.error and not watched.addresses
+            watched.reads and not watched.error and not watched.addresses
             for watched in self._sources
         )
 
     # --- look-ups ---
 
-    def _look(self, watched: KnownSource) -> None:
+    def _read_source(self, watched: KnownSource) -> None:
         """Read a source: a file at once, a name on a thread, because its look-up blocks."""
         source = watched.source
         if watched.is_closed:
             return
         if source.kind == "file":
-            self._looked_up(watched, *_outcome(lambda: read_addresses(Path(source.where))))
+            self._resolved(watched, *_outcome(lambda: read_addresses(Path(source.where))))
             return
         if source.kind == "dns":
             results = self._network.resolve(source.where, source.port, numeric=True)
             if results is not None:
-                self._looked_up(
+                self._resolved(
                     watched, [_endpoint(result, source.port) for result in results], ""
                 )
                 return
@@ -130,12 +130,12 @@ class Discovery:
             return [_endpoint(result, source.port) for result in results]
 
         threading.Thread(
-            target=lambda: self._runner.post(self._looked_up, watched, *_outcome(find)),
+            target=lambda: self._runner.post(self._resolved, watched, *_outcome(find)),
             name="callboard-discovery",
             daemon=True,
         ).start()
 
-    def _looked_up(self, watched: KnownSource, addresses: list[Endpoint], error: str) -> None:
+    def _resolved(self, watched: KnownSource, addresses: list[Endpoint], error: str) -> None:
         """Apply the result of a look-up, and schedule the next one."""
         if watched.is_closed:
             return
@@ -146,18 +146,18 @@ class Discovery:
             self._report(LookUpFailed(text, error))
         watched.error = error
         if not error:
-            watched.looks += 1
+            watched.reads += 1
             limit = MOST[0]
             if len(addresses) > limit:
                 _log.warning(
                     "%s has %d addresses; the first %d are used", text, len(addresses), limit
                 )
             watched.own &= set(addresses)
-            self._take(watched, tuple(dict.fromkeys(addresses[:limit])))
+            self._update_dials(watched, tuple(dict.fromkeys(addresses[:limit])))
         seconds = FILE_INTERVAL if watched.source.kind == "file" else INTERVAL
-        watched.timer = self._runner.call_later(seconds, self._look, watched)
+        watched.timer = self._runner.call_later(seconds, self._read_source, watched)
 
-    def _take(self, watched: KnownSource, addresses: tuple[Endpoint, ...]) -> None:
+    def _update_dials(self, watched: KnownSource, addresses: tuple[Endpoint, ...]) -> None:
         """Dial new addresses, and stop dialing the missing ones."""
         candidates = [
             endpoint
@@ -211,7 +211,7 @@ class Discovery:
         if dial is not None and dial.leads_home:
             watched.own.add(endpoint)
             addresses = tuple(address for address in watched.addresses if address != endpoint)
-            self._runner.post(self._take, watched, addresses)
+            self._runner.post(self._update_dials, watched, addresses)
         else:
             watched.refusal = text
 
@@ -222,7 +222,7 @@ class Discovery:
             text += watched.error
         elif watched.addresses:
             text += watched.refusal or "none of its addresses answered"
-        elif watched.looks:
+        elif watched.reads:
             text += "it names only this node"
         else:
             text += "the look-up took too long"

@@ -136,7 +136,7 @@ class ForeignLink(Stream[Any, Any]):
     def __init__(
         self,
         wires: "ForeignWires",
-        door: ForeignDoor,
+        adapter: ForeignDoor,
         sock: "socket.socket | TlsSocket",
         remote: Endpoint,
         dial: "ForeignDial | None",
@@ -149,10 +149,10 @@ class ForeignLink(Stream[Any, Any]):
             throttle = Throttle(*allowed, now=runner.now(), read_size=READ_SIZE)
         certified = sock.names() if isinstance(sock, TlsSocket) else ()
         opening = Opening(remote, dial is not None, certified, runner.now())
-        machine = door.make_machine(opening)
+        machine = adapter.make_machine(opening)
         carry_out = partial(wires.carry_out, self)
         super().__init__(wires.turns, sock, machine, self._arrived, carry_out, throttle)
-        self.door = door
+        self.adapter = adapter
         self.remote = remote
         self.dial = dial
         self.peer: str | None = None
@@ -166,7 +166,7 @@ class ForeignLink(Stream[Any, Any]):
     @property
     def kind(self) -> str:
         """Name of the wire."""
-        return self.door.kind
+        return self.adapter.kind
 
     def is_with(self, other: "ForeignLink") -> bool:
         """Return whether another connection leads to the same peer."""
@@ -188,7 +188,7 @@ class ForeignLink(Stream[Any, Any]):
 
     def _arrived(self, messages: list[Any]) -> None:
         """Pass messages that arrived without other effects to the adapter."""
-        self.door.deliver(self, messages)
+        self.adapter.deliver(self, messages)
 
 
 class ForeignPort:
@@ -218,13 +218,13 @@ class ForeignDial:
 
     def __init__(
         self,
-        door: ForeignDoor,
+        adapter: ForeignDoor,
         endpoint: Endpoint,
         retry: float,
         tls: Certificates | None,
         server_name: str | None,
     ) -> None:
-        self.door = door
+        self.adapter = adapter
         self.endpoint = endpoint
         self.retry = retry
         self.tls = tls
@@ -277,7 +277,7 @@ class ForeignWires:
 
     def listen(
         self,
-        door: ForeignDoor,
+        adapter: ForeignDoor,
         address: str,
         port: int = 0,
         *,
@@ -291,7 +291,7 @@ class ForeignWires:
         """Accept links of a foreign wire on a port.
 
         Args:
-            door: receives the links, and makes their machines.
+            adapter: receives the links, and makes their machines.
             address: local address, or the path of a Unix socket.
             port: 0 picks a free one.
             tls: encryption of the connections.
@@ -315,8 +315,8 @@ class ForeignWires:
         endpoint = (address, 0) if is_path(address) else sock.getsockname()[:2]
         gate = AcceptLimiter(limits)
 
-        def opened(accepted: Any, door: ForeignDoor, remote: Endpoint) -> ForeignLink:
-            link = ForeignLink(self, door, accepted, remote, None, limits)
+        def opened(accepted: Any, adapter: ForeignDoor, remote: Endpoint) -> ForeignLink:
+            link = ForeignLink(self, adapter, accepted, remote, None, limits)
             link.waiting_limit = waiting
             foreign_port.links.add(link)
             self._begin(link, accepted, foreign_port, patience)
@@ -331,18 +331,18 @@ class ForeignWires:
             lambda: len(foreign_port.links),
         )
         foreign_port = ForeignPort(endpoint, acceptor)
-        self._runner.post(self._open_port, foreign_port, sock, door, tls)
+        self._runner.post(self._open_port, foreign_port, sock, adapter, tls)
         return foreign_port
 
     def _open_port(
-        self, port: ForeignPort, sock: Any, door: ForeignDoor, tls: Certificates | None
+        self, port: ForeignPort, sock: Any, adapter: ForeignDoor, tls: Certificates | None
     ) -> None:
         """Start accepting connections, unless the node has closed."""
         if self._closed:
             sock.close()
             return
         self.ports.append(port)
-        port.acceptor.listen(sock, door, tls)
+        port.acceptor.listen(sock, adapter, tls)
         if tls is not None:
             self._watch(tls)
 
@@ -366,7 +366,7 @@ class ForeignWires:
 
     def dial(
         self,
-        door: ForeignDoor,
+        adapter: ForeignDoor,
         endpoint: Endpoint,
         *,
         retry: float = LAST_RETRY,
@@ -376,14 +376,14 @@ class ForeignWires:
         """Link with the peer at an address, until `stop`; see `ForeignDial.linked`.
 
         Args:
-            door: receives the links, and makes their machines.
+            adapter: receives the links, and makes their machines.
             endpoint: host and port.
             retry: longest pause between two attempts, in seconds, without jitter; the first
                 pauses are shorter. 0 for a single attempt, and no other when its link is lost.
             tls: encryption of the connection.
             server_name: the name that a certificate must show, if it is not the host.
         """
-        dial = ForeignDial(door, endpoint, retry, tls, server_name)
+        dial = ForeignDial(adapter, endpoint, retry, tls, server_name)
         self._runner.post(self._first, dial)
         return dial
 
@@ -441,7 +441,7 @@ class ForeignWires:
     def _connected(self, dial: ForeignDial, sock: "socket.socket | TlsSocket") -> None:
         """Start a link on a new connection."""
         dial.attempt = None
-        link = ForeignLink(self, dial.door, sock, dial.endpoint, dial, Limits())
+        link = ForeignLink(self, dial.adapter, sock, dial.endpoint, dial, Limits())
         dial.link = link
         if isinstance(sock, TlsSocket) and dial.tls is not None:
             sock.follow(dial.tls, link)
@@ -451,7 +451,7 @@ class ForeignWires:
         """End an attempt that failed before a link was started."""
         dial.attempt = None
         remote, secured = place_text(dial.endpoint), obstacle.secured
-        text = f"no {dial.door.kind} link with {remote}: {obstacle.reason}"
+        text = f"no {dial.adapter.kind} link with {remote}: {obstacle.reason}"
         cause: Exception | None = None
         if secured is not None:
             cause = TlsError(obstacle.reason) if secured.is_unfit else None
@@ -462,15 +462,15 @@ class ForeignWires:
 
     def _failed(self, dial: ForeignDial, text: str, cause: Exception | None) -> None:
         """Report why the dial failed, and schedule the next attempt."""
-        dial.door.not_linked(dial.endpoint, text)
-        self._emit(ForeignDialFailed(dial.door.kind, dial.endpoint, text))
+        dial.adapter.not_linked(dial.endpoint, text)
+        self._emit(ForeignDialFailed(dial.adapter.kind, dial.endpoint, text))
         if text != dial.logged_text and not dial.is_stopped and not self._closed:
             dial.logged_text = text
             level = logging.INFO if cause is None else logging.WARNING
             _log.log(level, "%s", text + ("; it is tried again" if dial.retry else ""))
-        self._go_on(dial, text, cause)
+        self._plan_next(dial, text, cause)
 
-    def _go_on_quietly(self, dial: ForeignDial, link: ForeignLink) -> None:
+    def _check_link_later(self, dial: ForeignDial, link: ForeignLink) -> None:
         """Check again later: the dialed peer is linked by another connection."""
         if not dial.linked.done():
             dial.linked.set_result(link)
@@ -482,7 +482,7 @@ class ForeignWires:
             self.dials.remove(dial)
             dial.is_stopped = True
 
-    def _go_on(self, dial: ForeignDial, text: str, cause: Exception | None = None) -> None:
+    def _plan_next(self, dial: ForeignDial, text: str, cause: Exception | None = None) -> None:
         """Schedule the next attempt, or end a dial with a single attempt."""
         if dial.is_stopped or self._closed:
             return
@@ -519,7 +519,7 @@ class ForeignWires:
                 link.say(effect.data)
             elif isinstance(effect, Arrived):
                 link.frames_received += len(effect.messages)
-                link.door.deliver(link, effect.messages)
+                link.adapter.deliver(link, effect.messages)
             elif isinstance(effect, Admitted):
                 link.endpoint = effect.endpoint
                 self._admitted(link, effect.name)
@@ -538,7 +538,7 @@ class ForeignWires:
             dial.logged_text = ""
         if self._is_only(link):
             self._emit(ForeignLinkUp(link.kind, name, link.remote, link.endpoint))
-        link.door.link_up(link, name)
+        link.adapter.link_up(link, name)
         if dial is not None and not dial.linked.done():
             dial.linked.set_result(link)
 
@@ -561,7 +561,7 @@ class ForeignWires:
             endpoint = link.endpoint
             peers[key] = ForeignPeer(*key, name, is_dialed, is_up, retry, waiting, endpoint)
         for dial in list(self.dials):
-            key = dial.door.kind, dial.endpoint
+            key = dial.adapter.kind, dial.endpoint
             peers.setdefault(key, ForeignPeer(*key, "", True, False, dial.retry, 0))  # noqa: FBT003
         more = [peer for source in list(self.sources) for peer in source.peers()]
         return [*peers.values(), *more]
@@ -581,10 +581,10 @@ class ForeignWires:
                 is_wanted = link.dial is not None and link.dial.is_stopped
                 facts = link.kind, link.peer, link.remote, reason
                 self._emit(ForeignLinkDown(*facts, is_wanted, link.endpoint))
-            link.door.link_down(link, reason)
+            link.adapter.link_down(link, reason)
         elif port is not None:
             _log.debug("%s link from %s ended: %s", link.kind, link.remote[0], reason)
-            link.door.not_linked(link.remote, reason)
+            link.adapter.not_linked(link.remote, reason)
         if link.dial is not None:
             self._dial_ended(link.dial, link, reason, error)
 
@@ -596,10 +596,10 @@ class ForeignWires:
         if link.peer is not None:
             if self._runner.now() - link.since >= STEADY:
                 dial.backoff.reset()
-            self._go_on(dial, reason)
+            self._plan_next(dial, reason)
             return
         if isinstance(error, AlreadyLinked):
-            self._go_on_quietly(dial, link)
+            self._check_link_later(dial, link)
             return
         text = f"no {link.kind} link with {place_text(dial.endpoint)}: {reason}"
         self._failed(dial, text, None if isinstance(error, LinkLost) else error)

@@ -88,7 +88,7 @@ class AcceptLimiter:
         self.limits = limits
         self.refused = 0
         #: Refused connections that are not reported yet.
-        self.untold = 0
+        self.unreported = 0
         #: Accepted connections, by source address.
         self._sources: dict[object, str] = {}
         #: Connections that have not proven their identity.
@@ -126,7 +126,7 @@ class AcceptLimiter:
             self._credit -= 1.0
             return ""
         self.refused += 1
-        self.untold += 1
+        self.unreported += 1
         return reason
 
     def begun(self, connection: object, address: str) -> None:

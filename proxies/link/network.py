@@ -109,7 +109,7 @@ def listen_at(path: str) -> UnixListener:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            _take_away(path)
+            _remove_socket_file(path)
             listener.open(path)
     except BaseException:
         listener.close()
@@ -117,7 +117,7 @@ def listen_at(path: str) -> UnixListener:
     return listener
 
 
-def _take_away(path: str) -> None:
+def _remove_socket_file(path: str) -> None:
     """Remove the socket file of a dead process.
 
     It is moved aside first and tried there, because another process may have replaced it.

@@ -226,7 +226,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         lock.acquire()  # half the time of `with`, which counts as each frame passes here
         try:
             if self._late:
-                self._take_late()
+                self._append_late()
             self._frames.append(frame)
             waiting = self.waiting = self.waiting + len(frame)
             self.frames_sent += 1
@@ -255,7 +255,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._late.append(frame)
         self._runner.post(self._write_late)
 
-    def _take_late(self) -> None:
+    def _append_late(self) -> None:
         """Append the frames kept by inner calls; the caller must hold the lock."""
         late = self._late
         while late:
@@ -267,7 +267,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
     def _write_late(self) -> None:
         """Write the frames kept by inner calls."""
         with self._lock:
-            self._take_late()
+            self._append_late()
             if not self._is_blocked and self.is_open:
                 self._flush()
 
@@ -281,7 +281,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
                 self._write_later(frame)
             return
         with self._lock:
-            self._take_late()
+            self._append_late()
             self._frames += frames
             self.waiting += sum(map(len, frames))
             self.frames_sent += len(frames)
@@ -619,7 +619,7 @@ class Parting(ConnectionOwner):
 
     def begin(self) -> None:
         """Read and write at once what the socket allows; this may be the end."""
-        self._go_on(EVENT_READ | EVENT_WRITE)
+        self._handle_events(EVENT_READ | EVENT_WRITE)
 
     def wait(self, until: float) -> None:
         """Block until the peer has closed, or to a monotonic time; after the runner's end."""
@@ -641,7 +641,7 @@ class Parting(ConnectionOwner):
         """Close at once."""
         self.abort()
 
-    def _go_on(self, events: int) -> None:
+    def _handle_events(self, events: int) -> None:
         """Read and write as the socket allows."""
         try:
             if events & EVENT_READ and self._reads:
@@ -683,4 +683,4 @@ class Parting(ConnectionOwner):
     def _watch(self, events: int) -> None:
         """Poll for other events."""
         watched, self._watched = self._watched, events
-        self._runner.watch(self._sock, watched, events, self._go_on)
+        self._runner.watch(self._sock, watched, events, self._handle_events)

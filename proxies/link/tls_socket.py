@@ -304,7 +304,7 @@ class Handshake(ConnectionOwner):
 
     def begin(self) -> None:
         """Send the first bytes, or wait for them."""
-        self._go_on(0)
+        self._continue(0)
 
     def abandon(self) -> None:
         """End the handshake and its connection without calling back."""
@@ -314,10 +314,10 @@ class Handshake(ConnectionOwner):
     def cancel(self) -> None:
         """Forget the handshake: the node closes."""
         self._timer.cancel()
-        self._runner.watch(self.sock, self._awaited, 0, self._go_on)
+        self._runner.watch(self.sock, self._awaited, 0, self._continue)
         self._awaited = 0
 
-    def _go_on(self, _: int) -> None:
+    def _continue(self, _: int) -> None:
         """Continue the handshake, and poll for the events it needs."""
         try:
             awaited = self.sock.shake_hands()
@@ -327,7 +327,7 @@ class Handshake(ConnectionOwner):
         if not awaited:
             self._end("")
         else:
-            self._runner.watch(self.sock, self._awaited, awaited, self._go_on)
+            self._runner.watch(self.sock, self._awaited, awaited, self._continue)
         if self._timer.callback is not None:
             self._awaited = awaited
 

@@ -49,7 +49,7 @@ class Names:
         with self._lock:
             self.are_withdrawn = True
             for name, holders in self._holders.items():
-                self._tell(name, (), tuple(holders), DRAINING)
+                self._report(name, (), tuple(holders), DRAINING)
 
     def get(self, name: str) -> ActorRef[Any] | None:
         """Return the actor registered under a name, or None."""
@@ -77,7 +77,7 @@ class Names:
             is_known = ref in self._holders.get(name, ())
             self._holders[name] = {ref: None}
             if former or not is_known:
-                self._tell(name, () if is_known else (ref,), former, "unregistered")
+                self._report(name, () if is_known else (ref,), former, "unregistered")
         for holder in former:
             holder.target.demonitor((self, name))
         self._watch(name, ref)
@@ -95,7 +95,7 @@ class Names:
             if ref in holders:
                 return
             holders[ref] = None
-            self._tell(name, (ref,), (), "")
+            self._report(name, (ref,), (), "")
         self._watch(name, ref)
 
     def withdraw(
@@ -113,7 +113,7 @@ class Names:
                 holders.pop(holder, None)
             if not holders:
                 self._holders.pop(name, None)
-            self._tell(name, (), withdrawn, reason)
+            self._report(name, (), withdrawn, reason)
         for holder in withdrawn:
             holder.target.demonitor((self, name))
         return True
@@ -128,7 +128,7 @@ class Names:
         with self._lock:
             return iter(list(self._holders))
 
-    def _tell(
+    def _report(
         self,
         name: str,
         added: tuple[ActorRef[Any], ...],
@@ -163,9 +163,9 @@ class Directory(SystemActor):
         #: The watchers of each name, with the table version that each one has received.
         self._watchers: dict[tuple[Names, str], dict[ActorRef[Any], int]] = {}
         for table in (names, groups):
-            table.on_change = self._note
+            table.on_change = self._notify_watchers
 
-    def _note(self, change: NamesChanged) -> None:
+    def _notify_watchers(self, change: NamesChanged) -> None:
         """Send a change to this actor if the name has watchers."""
         if (change.table, change.name) in self._watchers:
             self.post_self(change)

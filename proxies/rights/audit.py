@@ -35,7 +35,7 @@ class Audit:
     #: Number of refusals.
     count: int = 0
     _unwritten: int = 0
-    _untold: int = 0
+    _unreported: int = 0
     _latest: tuple[str, bytes, str, str] = ("", b"", "", "")
     _is_waiting: bool = False
 
@@ -46,7 +46,7 @@ class Audit:
         """Record a refusal."""
         name = printable(name[:NAME_SHOWN])
         self.count += 1
-        self._untold += 1
+        self._unreported += 1
         self._latest = (identity, node, right, name)
         if self._lines.allows(self._now()):
             suppressed, self._unwritten = self._unwritten, 0
@@ -56,12 +56,12 @@ class Audit:
         else:
             self._unwritten += 1
         if not self._is_waiting:
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Report the refusals since the last report, if there are any."""
-        count, self._untold = self._untold, 0
+        count, self._unreported = self._unreported, 0
         self._is_waiting = count > 0
         if count:
             self._emit(PermissionRefused(*self._latest, count))
-            self._call_later(INTERVAL, self._tell)
+            self._call_later(INTERVAL, self._report)

@@ -156,7 +156,7 @@ class LeafGate:
             elif destination != self._node and not self._may_reach(destination):
                 self._drop("reach", self._host.name_of(destination) or destination.hex())
             elif operation == _DISPATCH:
-                admitted.append(self._take_dispatch(frame))
+                admitted.append(self._check_dispatch(frame))
             elif operation == _ANNOUNCE:
                 if self._may_announce((destination, frame[6])):
                     admitted.append(frame)
@@ -178,7 +178,7 @@ class LeafGate:
         self.dropped += 1
         self.refusals.append(Refusal(right, name, name))
 
-    def _take_dispatch(self, frame: RawFrame) -> RawFrame:
+    def _check_dispatch(self, frame: RawFrame) -> RawFrame:
         """Return a dispatch unchanged if it may pass, or else as a refused one."""
         operation, _, data, source, destination, actor, number, _ = frame
         # Refs in a batch would pass unchecked.
@@ -217,7 +217,7 @@ class LeafGate:
             return foreign
         if data & RESPONSE or number >= FIRST_ACTOR:
             return None
-        if node == self._node and self._looks_itself(number):
+        if node == self._node and self._checks_itself(number):
             return None
         if number == CORE_ACTOR:
             return Refusal("publish", "topics", "topics")
@@ -231,7 +231,7 @@ class LeafGate:
         message = message.message if message.__class__ is Envelope else message
         return self._refusal_at_part(number, message, node, data & MESSAGE_ID_MASK)
 
-    def _looks_itself(self, number: int) -> bool:
+    def _checks_itself(self, number: int) -> bool:
         """Return whether a part of this node checks topics, logs or entities itself."""
         rights = self.standing.rights
         return (
@@ -389,11 +389,11 @@ class LeafGate:
             type(message) is messages.Lookup and not str(message.name).startswith(OWN)
         )
 
-    def give(self, number: int) -> None:
+    def grant(self, number: int) -> None:
         """Grant the leaf an actor of this node that it may look up by its names."""
         key = (self._node, number)
         if self._permits("names", key):
-            self._note([key])
+            self._record_grants([key])
 
     def lets_out(self, frame: bytes) -> bool:
         """Return whether a frame may be sent to the leaf, and grant the refs in it."""
@@ -415,7 +415,7 @@ class LeafGate:
             name = ""
             if data & RESPONSE and source != self._node:
                 name = self._lookups.pop((source, data & MESSAGE_ID_MASK), "")
-            self._note(keys, name)
+            self._record_grants(keys, name)
         elif operation == _DOWN:
             if (source, source_actor) not in self._watched:
                 return False
@@ -449,7 +449,7 @@ class LeafGate:
             frame = pack_frame(Operation.DELIVERY_REPORT, 0, leaf, peer, 0, 0, report)
             self.answers.append((peer, frame))
 
-    def _note(self, keys: list[Key], name: str = "") -> None:
+    def _record_grants(self, keys: list[Key], name: str = "") -> None:
         """Record actors that are granted to the leaf."""
         granted = self._granted
         for key in keys:

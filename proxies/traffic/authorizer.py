@@ -82,7 +82,7 @@ class PeerAuthorizer:
             return False
         gate = LeafGate(self, self._routes.node_id, wire.peer, standing)
         if wire.link.published_actor:
-            gate.give(wire.link.published_actor)
+            gate.grant(wire.link.published_actor)
         wire.guard(partial(self._admit, gate, wire), partial(self._outgoing, gate))
         return True
 

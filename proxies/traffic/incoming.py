@@ -201,9 +201,9 @@ class Incoming:
         #: Unreadable messages since the last log line about one.
         self._unreadable = 0
         self._controls: dict[int, Callable[[Wire, Frame], Iterator[object] | None]] = {
-            Operation.ANNOUNCE_PROXY_INSTANCE: lambda _, frame: lifetimes.take_announce(frame),
-            Operation.DOWN_MESSAGE: lambda _, frame: lifetimes.take_down(frame),
-            Operation.RELEASE_PROXY_INSTANCE: lambda _, frame: lifetimes.take_release(frame),
+            Operation.ANNOUNCE_PROXY_INSTANCE: lambda _, frame: lifetimes.on_announce(frame),
+            Operation.DOWN_MESSAGE: lambda _, frame: lifetimes.on_down(frame),
+            Operation.RELEASE_PROXY_INSTANCE: lambda _, frame: lifetimes.on_release(frame),
             Operation.ROUTING_UPDATE: lambda _, frame: paths.take_routes(frame),
             Operation.DELIVERY_REPORT: self._take_report,
             Operation.PATH_END: self._take_path_end,

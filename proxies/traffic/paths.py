@@ -44,8 +44,8 @@ CUTS_INTERVAL: Final = 0.25
 #: saves up in a quiet time. The rate takes a third of a processor, and a table of thousands of
 #: nodes is handled without delay. An update that is withdrawn before its route is recomputed
 #: causes no work and is not passed on.
-CONCLUSIONS_PER_SECOND: Final = 4_000.0
-CONCLUSIONS_SAVED: Final = 8_192.0
+RECOMPUTATIONS_PER_SECOND: Final = 4_000.0
+RECOMPUTATIONS_SAVED: Final = 8_192.0
 
 
 @dataclass(eq=False, repr=False)
@@ -71,7 +71,7 @@ class Paths:
     _unnamed: dict[NodeId, int] = field(default_factory=dict)
     #: Budget of recomputed routes, and whether the next portion is scheduled.
     _pace: TokenBucket = field(
-        default_factory=lambda: TokenBucket(CONCLUSIONS_PER_SECOND, CONCLUSIONS_SAVED)
+        default_factory=lambda: TokenBucket(RECOMPUTATIONS_PER_SECOND, RECOMPUTATIONS_SAVED)
     )
     _is_planned: bool = False
     #: Number of cuts the router has recorded; a timer will forget each of them.
@@ -145,15 +145,15 @@ class Paths:
         with self._routes.lock:
             self._routes.router.take(peer, update)
         if not self._is_planned:
-            self._conclude()
+            self._recompute()
 
-    def _conclude(self) -> None:
+    def _recompute(self) -> None:
         """Recompute a portion of the routes, if any are due."""
         self._is_planned = False
         if self._routes.router.is_behind:
             # A sender must not start to wait for a node that is just found or lost.
             with self._routes.lock:
-                changes = self._routes.router.conclude()
+                changes = self._routes.router.recompute()
             self._routes_changed(changes, "routes changed")
 
     def _routes_changed(self, changes: Changes, reason: str) -> None:
@@ -187,7 +187,7 @@ class Paths:
         debt = self._pace.spend(work, self._runtime.now())
         if not self._is_planned and (debt or self._routes.router.is_behind):
             self._is_planned = True
-            self._runtime.call_later(debt, self._conclude)
+            self._runtime.call_later(debt, self._recompute)
 
     def _plan_forgetting(self) -> None:
         """Schedule the forgetting of new cuts, one timer for all of an interval."""

@@ -132,7 +132,7 @@ class Worker:
             if offered is None:
                 self._offers[source.key] = source
                 offered = self._expect(source.key)
-                self._say([source.key, *source])
+                self._write_line([source.key, *source])
             is_over = self._is_over
         if is_over:
             offered.set_exception(WorkerFailed(f"worker {self.name} ended"))
@@ -203,9 +203,9 @@ class Worker:
             "limits": asdict(connector.options.limits),
             "python_path": os.environ.get("PYTHONPATH"),
         }
-        self._say(about)
+        self._write_line(about)
 
-    def _say(self, data: object) -> None:
+    def _write_line(self, data: object) -> None:
         """Write one line to the process."""
         import json
 
@@ -291,7 +291,7 @@ class WorkerPool:
         self._backoffs = [Backoff(FIRST_PAUSE, LAST_PAUSE) for _ in range(self._count)]
         self._turns = itertools.count()
         self._waiting: list[Future[Worker]] = []
-        self._stop_listening = self._runtime.listen(self._note)
+        self._stop_listening = self._runtime.listen(self._check_event)
         self._workers = [self._start(index) for index in range(self._count)]
 
     # --- running workers ---
@@ -445,7 +445,7 @@ class WorkerPool:
             for waiter in waiting_for_one:
                 waiter.set_result(worker)
 
-    def _note(self, event: object) -> None:
+    def _check_event(self, event: object) -> None:
         """Check new links for ready workers, and lost nodes for frozen ones."""
         if isinstance(event, LinkUp):
             for worker in self._workers:

@@ -89,11 +89,11 @@ class Simulation:
         """Schedule the next conclusion of a router; more updates may arrive before it."""
         if self.routers[me].is_behind and me not in self.planned:
             self.planned.add(me)
-            self.change(self.chance.choice([0, 0.05, 0.5]), lambda: self.conclude(me))
+            self.change(self.chance.choice([0, 0.05, 0.5]), lambda: self.recompute(me))
 
-    def conclude(self, me):
+    def recompute(self, me):
         self.planned.remove(me)
-        self.carry_out(me, self.routers[me].conclude())
+        self.carry_out(me, self.routers[me].recompute())
 
     def check_lost(self, me, destination):
         statements = self.routers[me]._diffusion.statements

@@ -25,13 +25,13 @@ def test_a_message_that_was_there_at_a_look_has_waited_since() -> None:
     cell: Any = Line(depth=3, taken=10, keeps_order=True)
     waited = ActorSampler()
 
-    waited.look([cell], 100.0)
+    waited.sample([cell], 100.0)
     cell.taken, cell.depth = 12, 5
-    waited.look([cell], 107.0)
+    waited.sample([cell], 107.0)
 
     assert waited.waited(cell, 107.0) == 7.0  # one of the three is still first
     cell.taken, cell.depth = 13, 4
-    waited.look([cell], 109.0)
+    waited.sample([cell], 109.0)
     assert waited.waited(cell, 110.0) == 3.0  # that one is gone; the next came after 100
 
 
@@ -40,7 +40,7 @@ def test_nothing_is_told_of_empty_mailboxes_and_of_those_that_drop_the_oldest() 
     dropping: Any = Line(depth=5, taken=1, keeps_order=False)
     waited = ActorSampler()
     for now in (1.0, 2.0):
-        waited.look([empty, dropping], now)
+        waited.sample([empty, dropping], now)
 
     assert waited.waited(empty, 3.0) == waited.waited(dropping, 3.0) == 0.0
 
@@ -61,6 +61,6 @@ def test_it_is_never_more_than_the_truth(steps: list[tuple[str, float]]) -> None
             cell.taken += 1
         cell.depth = len(line)
         if step == "look":
-            waited.look([cell], now)
+            waited.sample([cell], now)
             told = waited.waited(cell, now)
             assert told <= (now - line[0] if line else 0.0) + 1e-9

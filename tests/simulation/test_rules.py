@@ -90,8 +90,8 @@ def monitors_do_not_hear_of_a_remote_end(plant):
 
 
 def monitors_fire_twice(plant):
-    tell = Proxy._tell
-    plant(Proxy, "_tell", lambda self, watchers, *why: tell(self, watchers * 2, *why))
+    notify = Proxy._notify
+    plant(Proxy, "_notify", lambda self, watchers, *why: notify(self, watchers * 2, *why))
 
 
 def monitors_tell_a_wrong_reason(plant):

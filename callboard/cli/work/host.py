@@ -61,7 +61,7 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
         node = _make_node(config, classes, proof)
         ends = _Ends(stop, leaves_when_exhausted=config.when_exhausted == "exit")
         try:
-            stack.enter_context(node.subscribed(ends.note))
+            stack.enter_context(node.subscribed(ends.record))
             health = stack.enter_context(_health(node, config) or contextlib.nullcontext())
             stack.enter_context(_follow_secrets(node, config, options))
             _start(node, config, module)
@@ -101,7 +101,7 @@ class _Ends:
         self.reports: list[Drained] = []
         self._failures: list[str] = []
 
-    def note(self, event: object) -> None:
+    def record(self, event: object) -> None:
         """Record an event of the node, and end the run if it demands that."""
         if isinstance(event, Drained):
             self.reports.append(event)

@@ -57,7 +57,7 @@ class LogReplayOptions(JoinOptions):
         pace = EventPace(parse_speed(self.speed), longest)
         with catch_signals() as stop, self.hub() as hub:
             self.link(hub)
-            outlet = Outlet(hub, wait=self.wait, on_silence=self._tell)
+            outlet = Outlet(hub, wait=self.wait, on_silence=self._report)
             replay = Replay(pace, outlet, self.time, stop, next=start)
             Thread(target=outlet.leave_on, args=(stop,), daemon=True).start()
             is_done = replay.run(records)
@@ -69,7 +69,7 @@ class LogReplayOptions(JoinOptions):
             confirm(hub)
         return 0
 
-    def _tell(self, topic: str, count: int) -> None:
+    def _report(self, topic: str, count: int) -> None:
         """Report that it waits for a subscriber, or that none subscribed in time."""
         if count > 0:
             say(f"no node subscribes to {topic}; waiting for {self.wait:g} s", err=True)

@@ -52,7 +52,7 @@ def serve_logs(
     """
     load_flight()
     from callboard.commitlog.remote.server import names_of
-    from callboard.log_service.log_door import LogDoor
+    from callboard.log_service.flight_log_server import FlightLogServer
 
     try:
         (host, port), logs = parse_host_port(listen), names_of(folders)
@@ -70,7 +70,7 @@ def serve_logs(
     with catch_signals() as stop:
         try:
             certificate = None if tls is None else _certificate_of(tls)
-            door = LogDoor(
+            server = FlightLogServer(
                 logs, f"{scheme}://{url_host}:{port}", _Readers(permissions), certificate
             )
         except (OSError, load_pyarrow().ArrowException) as error:
@@ -78,12 +78,12 @@ def serve_logs(
             reason = f"cannot serve logs at {listen}: {cause}"
             raise CliError(why=reason, step="choose another --listen") from None
         for name, folder in logs.items():
-            address = f"{scheme}://{url_host}:{door.port}/{name}"
+            address = f"{scheme}://{url_host}:{server.port}/{name}"
             row = {"name": name, "folder": folder, "address": address}
             options.say(row, f"{folder} is served at {address}")
         while not stop.wait(LOOK_INTERVAL):
-            door.look()
-        door.shutdown()
+            server.check()
+        server.shutdown()
 
 
 class _Readers:

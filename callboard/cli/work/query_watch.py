@@ -93,23 +93,23 @@ class QueryWatch:
         if not self._ends.is_set():
             self._ends.set()
             self._thread.join()
-            self._look()
+            self._update()
             self._status.end(how)
             self._publish()
 
     def _run(self) -> None:
         while True:
-            self._look()
+            self._update()
             self._publish()
             if self._ends.wait(_LOOK):
                 return
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Update the measurements; errors of a log are reported by the query itself."""
         now = self._status.status
         delay = delay_of(now, self._log)
         letters = None if self._letters is None else self._letters.of(self.query)
-        self._status.look(delay or now.delay, letters, self._handed())
+        self._status.record(delay or now.delay, letters, self._handed())
 
     def _publish(self) -> None:
         if self._hub is not None:

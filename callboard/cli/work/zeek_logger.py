@@ -95,7 +95,7 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
         if options.metrics:
             stack.enter_context(_metrics(options))
         reporter.begin()
-        while not stop.wait(_LOOK) and not reporter.look():
+        while not stop.wait(_LOOK) and not reporter.report():
             pass
     return reporter.code
 
@@ -136,7 +136,7 @@ class _Reporter:
         text = f"logs of Zeek are written to {folder}; connect_log_endpoints: {address}"
         self._options.say({"address": address, "folder": str(folder)}, text, err=True)
 
-    def look(self) -> bool:
+    def report(self) -> bool:
         """Print due figures and errors; return whether there are enough records."""
         stats, now, every = self._logger.stats(), monotonic(), self._options.interval
         if stats.stalled != self._stalled:
@@ -146,7 +146,7 @@ class _Reporter:
         if every and now - self._since >= every:
             rate = (stats.records - self._before) / (now - self._since)
             self._since, self._before = now, stats.records
-            self._say(stats, f" ({rate:,.0f}/s)", {"rate": round(rate, 1)})
+            self._print_figures(stats, f" ({rate:,.0f}/s)", {"rate": round(rate, 1)})
         return bool(self._options.count) and stats.records >= self._options.count
 
     @contextmanager
@@ -163,9 +163,9 @@ class _Reporter:
 
     def last(self) -> None:
         """Print the last figures."""
-        self._say(self._logger.stats(), "", {})
+        self._print_figures(self._logger.stats(), "", {})
 
-    def _say(self, stats: Any, rate: str, more: dict[str, Any]) -> None:
+    def _print_figures(self, stats: Any, rate: str, more: dict[str, Any]) -> None:
         """Print figures."""
         parts = [f"{stats.records:,} records{rate} in {len(stats.logs)} logs"]
         parts.append(f"from {len(stats.nodes)} nodes")

@@ -87,10 +87,10 @@ class LogServer(flight.FlightServerBase):
             root_certificates=authority,
             middleware={"guard": self._guard},
         )
-        after_fork.register(self, LogServer._leave)
+        after_fork.register(self, LogServer._drop_copy)
         self._guard.start(self.port)
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Drop the port and its connections in a forked process.
 
         The server is not shut down: gRPC would wait for threads, which a fork does not copy.

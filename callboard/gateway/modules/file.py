@@ -47,7 +47,7 @@ class FileModule(Module):
         self._over = threading.Event()
         self._reader: threading.Thread | None = None
         self._file: BufferedReader | FileIO
-        after_fork.register(self, FileModule._leave)
+        after_fork.register(self, FileModule._drop_copy)
         if self._args.mode != "write":
             self._file = open(self._args.path, "rb", opener=open_plain)  # noqa: SIM115
             return
@@ -88,7 +88,7 @@ class FileModule(Module):
             self._file.truncate(end)
             raise
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Close the file in a forked process, where no gateway runs."""
         after_fork.drop(getattr(self, "_file", None))
 

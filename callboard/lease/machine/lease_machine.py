@@ -162,9 +162,9 @@ class LeaseMachine:
             effects.append(WriteLease(self.name, value, self._version))
         elif self._is_unknown:
             effects.append(ReadLease(self.name))
-        return effects + self.look()
+        return effects + self.read_watched()
 
-    def look(self) -> list[Effect]:
+    def read_watched(self) -> list[Effect]:
         """Read the watched leases."""
         effects: list[Effect] = []
         for name, watched in self._watched.items():

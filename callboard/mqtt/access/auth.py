@@ -183,7 +183,7 @@ class AuthGate:
         if self._has_failed_often(peer):
             return TOO_MANY
         begin = partial(method, _credentials(connect, peer))
-        failed = partial(self._note_failure, peer)
+        failed = partial(self._count_failure, peer)
         return Authentication(candidate, name, begin, self._later, failed)
 
     def _scram(self, _credentials: Credentials) -> Exchange:
@@ -237,7 +237,7 @@ class AuthGate:
             user = connect.username or ""
             answer(self._admission(user, connect, peer, user))
             return
-        self._note_failure(peer)
+        self._count_failure(peer)
         answer(Admission(ReasonCode.BAD_USER_NAME_OR_PASSWORD))
 
     def _has_failed_often(self, peer: Peer) -> bool:
@@ -245,7 +245,7 @@ class AuthGate:
         bucket = self._failures.get(peer.host)
         return bucket is not None and bucket.is_empty(asyncio.get_running_loop().time())
 
-    def _note_failure(self, peer: Peer) -> None:
+    def _count_failure(self, peer: Peer) -> None:
         """Count a wrong password of a host."""
         most = self.security.login_failures
         if not most:

@@ -72,7 +72,7 @@ class Exchange(Protocol):
 class Candidate(Protocol):
     """The connection of a client that authenticates."""
 
-    def think(self) -> None:
+    def await_step(self) -> None:
         """Pause reading while a step is computed."""
 
     def answer(self, data: bytes) -> None:
@@ -114,7 +114,7 @@ class Authentication:
         """Start an exchange with the data of a CONNECT, or of an AUTH *re-authenticate*."""
         exchange = call_function(f"{_LABEL} {self.method}", self.begin)
         if isinstance(exchange, ReasonCode):
-            self._conclude(exchange)
+            self._apply(exchange)
         else:
             self._exchange = exchange
             self._step(data or b"")
@@ -162,21 +162,21 @@ class Authentication:
         if inspect.isawaitable(outcome):
             self._is_thinking = True
             if self.user is None:
-                self.candidate.think()
+                self.candidate.await_step()
             self.run(self._await(outcome))
         else:
-            self._conclude(outcome)
+            self._apply(outcome)
 
     async def _await(self, outcome: Awaitable[Step]) -> None:
         """Wait for an async step."""
         step = await await_answer(f"{_LABEL} {self.method}", outcome)
         self._is_thinking = False
-        self._conclude(step)
+        self._apply(step)
 
-    def _conclude(self, outcome: Step) -> None:
+    def _apply(self, outcome: Step) -> None:
         """Apply the result of a step."""
         if isinstance(outcome, Challenge):
-            self._say(ReasonCode.CONTINUE_AUTHENTICATION, outcome.data)
+            self._send_auth(ReasonCode.CONTINUE_AUTHENTICATION, outcome.data)
             return
         self._exchange = None
         if not isinstance(outcome, Proved):
@@ -186,11 +186,11 @@ class Authentication:
             self.user = outcome.user
             self.candidate.proved(outcome.user, outcome.data)
         elif self.user == outcome.user:
-            self._say(ReasonCode.SUCCESS, outcome.data)
+            self._send_auth(ReasonCode.SUCCESS, outcome.data)
         else:
             self.candidate.fail(ReasonCode.NOT_AUTHORIZED, "another user")
 
-    def _say(self, code: ReasonCode, data: bytes | None) -> None:
+    def _send_auth(self, code: ReasonCode, data: bytes | None) -> None:
         """Send an AUTH to the client."""
         properties = Properties(authentication_method=self.method, authentication_data=data)
         self.candidate.answer(encode(Auth(code, properties), V5))

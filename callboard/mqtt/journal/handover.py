@@ -45,7 +45,7 @@ class Handover:
 
     def export(self, session: Session) -> record.EncodedRecords:
         """Return the records of a session whose client is away; the session stays here."""
-        self._delivery.tell_jumps(session)
+        self._delivery.report_jumps(session)
         return self._encoded(session, 0, session_records(session, self._logs.number))
 
     def weight_of(self, session: Session) -> int:
@@ -124,7 +124,7 @@ class Handover:
         set_places(session, saved, reads_all=True)
         fill_window(session, saved, state)
         self._sessions.adopted[client_id] = offer
-        group_records = self._give_back(returned)
+        group_records = self._return_messages(returned)
         if session.is_durable:
             self._effects.records += map(record.Published, state.runs)
             self._effects.records += session_records(session, self._logs.number)
@@ -141,7 +141,7 @@ class Handover:
         for run in state.runs:
             self._count(run)
             self._put_in_logs(session, run, {})
-        group_records = self._give_back(returned)
+        group_records = self._return_messages(returned)
         if session.is_durable:
             self._effects.records += (*map(record.Published, state.runs), *group_records)
 
@@ -233,7 +233,7 @@ class Handover:
             log.waiters.clear()
         self._spare(logs[name] for name in run.filters)
 
-    def _give_back(
+    def _return_messages(
         self, returned: dict[str, list[MessageRun]]
     ) -> list[record.Published | record.Returned]:
         """Return messages to the members of groups; return the journal records of that."""

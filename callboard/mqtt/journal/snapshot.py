@@ -18,7 +18,7 @@ def take_snapshot(machine: RouterMachine) -> list[record.JournalRecord]:
     sessions, logs, delivery = machine.sessions, machine.logs, machine.delivery
     durable = [session for session in sessions if session.is_durable]
     for session in durable:  # the new positions do not show which messages were lost before
-        delivery.tell_jumps(session)
+        delivery.report_jumps(session)
     unread = first_unread(durable)
     logs.drop_read(unread)
     records: list[record.JournalRecord] = [record.SnapshotBegun(logs.number)]

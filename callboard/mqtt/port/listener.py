@@ -107,10 +107,10 @@ class Listener:
             return self.settings.address
         return f"{self.settings.address.rpartition(':')[0]}:{self.port}"
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Reload replaced certificates; disconnect clients with revoked ones."""
         if self._handshakes is not None and self._handshakes.certificates is not None:
-            self._handshakes.certificates.look()
+            self._handshakes.certificates.check()
 
     def close(self) -> None:
         """Stop accepting connections."""
@@ -124,7 +124,7 @@ class Listener:
 
 
 async def listen(
-    door: ClientConnections, settings: ListenerSettings, runner: Runner
+    connections: ClientConnections, settings: ListenerSettings, runner: Runner
 ) -> Listener:
     """Open a port.
 
@@ -143,22 +143,26 @@ async def listen(
     servers: list[SocketServer] = []
     try:
         if runner.machine is not None:
-            servers.append(runner.machine.serve_mqtt(port, door, entrance, runner))
+            servers.append(runner.machine.serve_mqtt(port, connections, entrance, runner))
             return Listener(settings, servers)
         if scheme == "unix":
             _remove_socket(Path(place))
             sock = own_listener(_bound(socket.socket(socket.AF_UNIX), place))
-            return Listener(settings, [SocketServer(door, entrance, sock, runner)], place)
+            return Listener(
+                settings, [SocketServer(connections, entrance, sock, runner)], place
+            )
         certificates = None
         if settings.tls and _SCHEMES[scheme]:
-            certificates = Certificates(settings.tls, door.note_certificates)
+            certificates = Certificates(settings.tls, connections.report_certificates)
             certificates.listening()  # checks its files
-        make = partial(TransportStream, door, entrance, runner)
+        make = partial(TransportStream, connections, entrance, runner)
         if scheme in {"ws", "wss"}:
             hosts = settings.hosts or ((ANY_HOST,) if certificates is not None else ())
             guard, origins = HostGuard.of_port(place, hosts), settings.origins
-            make = partial(_web_stream(settings), door, entrance, runner, origins, guard)
-        handshakes = None if scheme == "tcp" else Handshakes(door, make, loop, certificates)
+            make = partial(_web_stream(settings), connections, entrance, runner, origins, guard)
+        handshakes = (
+            None if scheme == "tcp" else Handshakes(connections, make, loop, certificates)
+        )
         begin = None if handshakes is None else handshakes.begin
         addresses = await loop.getaddrinfo(place, port, type=socket.SOCK_STREAM)
         for family, *_, address in addresses if begin else addresses[:1]:
@@ -167,7 +171,7 @@ async def listen(
             if begin and family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             bound = own_listener(_bound(sock, address))
-            servers.append(SocketServer(door, entrance, bound, runner, begin))
+            servers.append(SocketServer(connections, entrance, bound, runner, begin))
     except OSError as error:
         for server in servers:
             server.close()
@@ -182,7 +186,7 @@ async def listen(
 class Handshakes:
     """Connections of one port during their TLS handshake; asyncio serves them."""
 
-    _door: ClientConnections
+    _connections: ClientConnections
     _make: Callable[[], TransportStream]
     _loop: asyncio.AbstractEventLoop
     #: None without TLS.
@@ -204,10 +208,10 @@ class Handshakes:
 
     async def _secure(self, stream: TransportStream, sock: socket.socket, host: str) -> None:
         """Do the TLS handshake within the time limit, then start the connection."""
-        certificates, door = self.certificates, self._door
+        certificates, connections = self.certificates, self._connections
         context = None if certificates is None else certificates.listening()
-        patience = min(HANDSHAKE_LIMIT, door.limits.connect_timeout or HANDSHAKE_LIMIT)
-        door.arrive(sock, host)
+        patience = min(HANDSHAKE_LIMIT, connections.limits.connect_timeout or HANDSHAKE_LIMIT)
+        connections.arrive(sock, host)
         try:
             transport, _ = await self._loop.connect_accepted_socket(
                 lambda: stream,
@@ -221,7 +225,7 @@ class Handshakes:
             if certificates is not None:
                 certificates.follow(stream, transport.get_extra_info("ssl_object"))
         finally:
-            door.depart(sock, host)
+            connections.depart(sock, host)
 
 
 def _bound(sock: socket.socket, address: str | tuple[Any, ...]) -> socket.socket:

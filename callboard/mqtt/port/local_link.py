@@ -91,7 +91,7 @@ class LocalLink(Closing):
         self._queue: MessageQueue[Message] = MessageQueue(sys.maxsize)
         #: Not empty while the router is paused and must be told to resume. It has no lock,
         #: because a finalizer may use the link inside any of its calls.
-        self._owed: list[None] = []
+        self._paused: list[None] = []
         self._client: ClientProtocol[Answered] = ClientProtocol()
         self._end: str | None = None
         self._ending = locks.Turn()
@@ -240,15 +240,15 @@ class LocalLink(Closing):
         if self._acknowledge == "read" and message.packet_id:
             with suppress(LinkClosed):  # it will arrive again
                 self.acknowledge(message)
-        if self._owed:
-            self._pay(QUEUE_LIMIT // 2)
+        if self._paused:
+            self._resume(QUEUE_LIMIT // 2)
         return message
 
-    def _pay(self, most: int) -> None:
+    def _resume(self, most: int) -> None:
         """Resume the router if at most this many messages wait."""
         if self._queue.available() <= most:
             with suppress(IndexError):  # another thread was first
-                self._owed.pop()  # atomic: only one thread gets it
+                self._paused.pop()  # atomic: only one thread gets it
                 self._link.ready()
 
     # --- towards the router ---
@@ -256,7 +256,7 @@ class LocalLink(Closing):
     def _expect(self) -> tuple[int, Answered]:
         """Return an identifier, and the future of its acknowledgement."""
         future: Answered = Future()
-        return self._client.expect(future), future  # no lock: see `_owed`
+        return self._client.expect(future), future  # no lock: see `_paused`
 
     def _send(self, chunk: bytes) -> None:
         """Send packets to the router."""
@@ -285,8 +285,8 @@ class LocalLink(Closing):
         if answers and self._end is None:
             self._link.push(answers)
         if is_full:
-            self._owed.append(None)  # first, so that a concurrent reader sees it
-            self._pay(QUEUE_LIMIT)
+            self._paused.append(None)  # first, so that a concurrent reader sees it
+            self._resume(QUEUE_LIMIT)
 
     def _take(self, packet: Packet, messages: list[Message]) -> None:
         """Process one packet of the router."""

@@ -40,15 +40,15 @@ class RouterNetwork:
     def __post_init__(
         self, mailbox: RouterMailbox, limits: NetworkLimits, hooks: Hooks
     ) -> None:
-        self.door = ClientConnections(mailbox, self._runner.now, limits, self.gate)
-        self.door.authenticate = self.gate.authenticate
-        self.door.is_unguarded = lambda: not any(self._guards())
+        self.connections = ClientConnections(mailbox, self._runner.now, limits, self.gate)
+        self.connections.authenticate = self.gate.authenticate
+        self.connections.is_unguarded = lambda: not any(self._guards())
         if hooks.publish or hooks.deliver:
-            self.door.make_screen = partial(HookScreen, hooks)
+            self.connections.make_screen = partial(HookScreen, hooks)
         self.listeners: list[Listener] = []
         self.loop = self._runner.loop
         #: Called after each check for silent connections.
-        self.looked: Callable[[], object] = int
+        self.on_check: Callable[[], object] = int
         self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
 
     async def open(self, listeners: Iterable[ListenerSettings]) -> None:
@@ -62,7 +62,7 @@ class RouterNetwork:
         try:
             for settings in listeners:
                 self._refuse_unguarded(settings)
-                self.listeners.append(await listen(self.door, settings, self._runner))
+                self.listeners.append(await listen(self.connections, settings, self._runner))
         except BaseException:
             self._close_ports()
             raise
@@ -89,7 +89,7 @@ class RouterNetwork:
     def reload(self, security: Security) -> None:
         """Apply other users, rules and bans, also to connected clients."""
         self.gate.security = security
-        for remote in list(self.door.links):
+        for remote in list(self.connections.links):
             link = remote.link
             if link is None or not isinstance(link.access, Ruled):
                 continue
@@ -104,11 +104,11 @@ class RouterNetwork:
     async def close(self) -> None:
         """Close the ports and disconnect the clients; cut off slow ones after `FAREWELL`."""
         self._close_ports()
-        for remote in list(self.door.links):
+        for remote in list(self.connections.links):
             remote.end(ReasonCode.SERVER_SHUTTING_DOWN)
-        if self.door.links:
+        if self.connections.links:
             emptied = asyncio.Event()
-            self.door.emptied = emptied.set
+            self.connections.emptied = emptied.set
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(emptied.wait(), FAREWELL)
         self.cut()
@@ -116,7 +116,7 @@ class RouterNetwork:
     def cut(self) -> None:
         """Close the ports and all connections without DISCONNECT packets. Idempotent."""
         self._close_ports()
-        for remote in list(self.door.links):
+        for remote in list(self.connections.links):
             remote.cut()
         self.gate.close()
 
@@ -130,7 +130,7 @@ class RouterNetwork:
     def _check(self) -> None:
         """Check for silent connections and changed certificates, once a second."""
         self._timer = self.loop.call_later(CHECK_INTERVAL, self._check)
-        self.door.check()
+        self.connections.check()
         for listener in self.listeners:
-            listener.look()
-        self.looked()
+            listener.check()
+        self.on_check()

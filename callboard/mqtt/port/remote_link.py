@@ -213,7 +213,7 @@ class ClientConnections:
         self._least = min(self._most)
         self.backpressure.patience = limits.reader_patience
 
-    def note_certificates(self, event: object) -> None:
+    def report_certificates(self, event: object) -> None:
         """Count and report that TLS files were reloaded, or that new ones were refused."""
         name = "refused" if isinstance(event, CertificatesRefused) else "replaced"
         name = f"certificates_{name}"
@@ -245,7 +245,7 @@ class ClientConnections:
         source.strangers += 1
         self._count += 1
 
-    def know(self, connection: object) -> None:
+    def register(self, connection: object) -> None:
         """Record that a connection has sent its CONNECT, so it is no longer a stranger."""
         source = self._strangers.pop(connection, None)
         if source is not None:
@@ -253,7 +253,7 @@ class ClientConnections:
 
     def depart(self, connection: object, host: str) -> None:
         """Remove a closed connection from the counts."""
-        self.know(connection)
+        self.register(connection)
         self._count -= 1
         source = self._sources[source_of(host)]
         source.connections -= 1
@@ -316,7 +316,7 @@ class RemoteLink:
         screen: sees and may change the packets of both directions; nearly always None.
     """
 
-    _door: ClientConnections
+    _connections: ClientConnections
     _wire: ClientWire
     peer: Peer
     state: ClientState = _WAITING
@@ -336,15 +336,15 @@ class RemoteLink:
     _pauses: int = 0
 
     def __post_init__(self) -> None:
-        door, limits = self._door, self._door.limits
-        self.screen = None if door.make_screen is None else door.make_screen(self)
+        connections, limits = self._connections, self._connections.limits
+        self.screen = None if connections.make_screen is None else connections.make_screen(self)
         self._deframer = Deframer(limits.packet_size, limits.packets_per_read)
-        rates = door.rates
+        rates = connections.rates
         self._limiter = None if rates is None else TrafficLimit(*rates)
-        self._silent_since = door.clock()
+        self._silent_since = connections.clock()
         self._patience = limits.connect_timeout
-        door.links[self] = None
-        door.arrive(self, self.peer.host)
+        connections.links[self] = None
+        connections.arrive(self, self.peer.host)
 
     @property
     def client_id(self) -> str:
@@ -358,7 +358,7 @@ class RemoteLink:
         if self._pauses & _Pause.END:
             return  # after a malformed packet the packet boundaries are unknown
         self._is_active = True
-        figures, deframer, size = self._door.figures, self._deframer, len(data)
+        figures, deframer, size = self._connections.figures, self._deframer, len(data)
         figures.bytes_in += size
         if (
             1 < size < SHORT
@@ -382,7 +382,7 @@ class RemoteLink:
         elif self.state is _WAITING:
             self._open(chunk)
         elif self.state is _ADMITTING:
-            self._take_early(chunk)
+            self._handle_early(chunk)
         if is_full and self.state in _READS:
             self._pause(_Pause.TURN)
             self._wire.later(0, self._read_on)
@@ -393,7 +393,7 @@ class RemoteLink:
         """Report to the router that the wire accepts more."""
         if self._owes_ready and self.link is not None:
             self._owes_ready = False
-            self._door.backpressure.end(self)
+            self._connections.backpressure.end(self)
             self.link.ready()
 
     def hang_up(self) -> None:
@@ -408,7 +408,7 @@ class RemoteLink:
             return
         was_open = self.state is _OPEN
         self.state = ClientState.CLOSED
-        self._door.leave(self)
+        self._connections.leave(self)
         self.proof = None
         if self.link is not None:
             if was_open:
@@ -451,9 +451,9 @@ class RemoteLink:
         last = notifications[-1]
         if type(last) is bytes and self.screen is None and self.tracer is None:
             data = last if len(notifications) == 1 else b"".join(notifications)  # type: ignore[arg-type]
-            door = self._door
-            door.figures.bytes_out += len(data)
-            door.writes.append((self._wire.write, data))
+            connections = self._connections
+            connections.figures.bytes_out += len(data)
+            connections.writes.append((self._wire.write, data))
         else:
             self._write_rare(notifications)
 
@@ -466,11 +466,11 @@ class RemoteLink:
         if last is UNSCHEDULE:
             if self._wire.is_full:
                 self._owes_ready = True
-                self._door.backpressure.begin(self, self._wire.later)
+                self._connections.backpressure.begin(self, self._wire.later)
             elif self.link is not None:
                 self.link.ready()
         elif isinstance(last, Disconnected):
-            self._door.figures.ends[reason_text(last.reason_code)] += 1
+            self._connections.figures.ends[reason_text(last.reason_code)] += 1
             self._close()
 
     def end(self, reason: ReasonCode, *, has_will: bool = True) -> None:
@@ -492,7 +492,7 @@ class RemoteLink:
         size = packet_end(chunk)
         try:
             if chunk[0] >> 4 != _CONNECT:
-                self._door.figures.count_refusal(ReasonCode.PROTOCOL_ERROR)
+                self._connections.figures.count_refusal(ReasonCode.PROTOCOL_ERROR)
                 self._close()
                 return
             connect = decode_packet(chunk[:size], V5)
@@ -500,7 +500,7 @@ class RemoteLink:
             self._refuse_bytes(error, chunk)
             return
         assert isinstance(connect, Connect)
-        self._door.know(self)
+        self._connections.register(self)
         self.state = _ADMITTING
         self._deframer.minimal = connect.version >= V5
         if connect.properties is None or connect.properties.authentication_method is None:
@@ -514,7 +514,7 @@ class RemoteLink:
     def admit(self, connect: Connect) -> None:
         """Ask the gate about a client that has proved its identity, or does not have to."""
         self._connect = connect
-        admission = self._door.admit(connect, self.peer, self._admitted)
+        admission = self._connections.admit(connect, self.peer, self._admitted)
         if admission is None:
             self._pause(_Pause.ADMISSION)
         else:
@@ -538,7 +538,7 @@ class RemoteLink:
             properties = properties and replace(properties, user_properties=())
             connect = replace(connect, password=None, properties=properties)
         self.link = link = RouterLink(
-            self._door.mailbox,
+            self._connections.mailbox,
             connect,
             self.flush,
             access=admission.access,
@@ -548,8 +548,8 @@ class RemoteLink:
         )
         link.catch_up = self.catch_up
         self.state = _OPEN
-        self._patience = 1.5 * self._door.keep_alive(connect)
-        self._silent_since = self._door.clock()
+        self._patience = 1.5 * self._connections.keep_alive(connect)
+        self._silent_since = self._connections.clock()
         if self.proof is not None:
             link.authenticate = self.proof.take
         link.begin()
@@ -561,7 +561,7 @@ class RemoteLink:
 
     def refuse(self, version: int, reason: ReasonCode, text: str = "") -> None:
         """Answer the CONNECT with a refusal, and close."""
-        self._door.figures.count_refusal(reason)
+        self._connections.figures.count_refusal(reason)
         self._write(encode_refusal(version, reason, text))
         self._close()
 
@@ -575,14 +575,14 @@ class RemoteLink:
         elif self.state is _WAITING and _level_of(chunk) == V5:
             self.refuse(V5, error.reason_code, str(error))
         elif self.state in {_WAITING, _ADMITTING}:
-            self._door.figures.count_refusal(error.reason_code)
+            self._connections.figures.count_refusal(error.reason_code)
             self._close()
 
     # --- authentication methods ---
 
     def _authenticate(self, connect: Connect) -> None:
         """Start the authentication method that a CONNECT names."""
-        started = self._door.authenticate(connect, self.peer, self)
+        started = self._connections.authenticate(connect, self.peer, self)
         if isinstance(started, Admission):
             self.refuse(V5, started.reason_code, started.text)
         else:
@@ -591,7 +591,7 @@ class RemoteLink:
             self.proof = started
             started.start(connect.properties.authentication_data)
 
-    def _take_early(self, chunk: bytes) -> None:
+    def _handle_early(self, chunk: bytes) -> None:
         """Handle packets that arrive before the client is admitted."""
         if self.proof is None:
             self._early += chunk
@@ -601,7 +601,7 @@ class RemoteLink:
         except RemoteMqttError as error:
             self.refuse(V5, error.reason_code, str(error))
 
-    def think(self) -> None:
+    def await_step(self) -> None:
         """Pause reading while a step of the authentication is computed."""
         self._pause(_Pause.ADMISSION)
 
@@ -622,8 +622,8 @@ class RemoteLink:
             if not chunk:
                 return
         link.push(chunk)
-        if self._door.backpressure.full and chunk[0] >> 4 == _PUBLISH:
-            self._door.backpressure.wait(self)
+        if self._connections.backpressure.full and chunk[0] >> 4 == _PUBLISH:
+            self._connections.backpressure.wait(self)
         if link.is_full:
             self._pause(_Pause.HELD)
 
@@ -637,7 +637,7 @@ class RemoteLink:
         """Write packets unchanged; the trace sees them."""
         if self.tracer is not None:
             self.tracer("out", data)
-        self._door.figures.bytes_out += len(data)
+        self._connections.figures.bytes_out += len(data)
         self._wire.write(data)
 
     def answer(self, data: bytes) -> None:
@@ -668,7 +668,7 @@ class RemoteLink:
 
     def hold(self) -> None:
         """Pause reading: subscribers do not keep up with what this client publishes."""
-        self._door.figures.held += 1
+        self._connections.figures.held += 1
         self._pause(_Pause.READERS)
 
     def release(self) -> None:
@@ -697,9 +697,9 @@ class RemoteLink:
     def _slow_down(self, packets: int, size: int) -> None:
         """Pause reading for as long as the rate limits require."""
         assert self._limiter is not None
-        pause = self._limiter.spend(packets, size, self._door.clock())
+        pause = self._limiter.spend(packets, size, self._connections.clock())
         if pause > 0 and self.state is _OPEN:
-            self._door.figures.slowed += 1
+            self._connections.figures.slowed += 1
             self._pause(_Pause.RATE)
             self._wire.later(pause, lambda: self._resume(_Pause.RATE))
 
@@ -708,13 +708,13 @@ class RemoteLink:
     def _run_out(self) -> None:
         """End a connection whose client was silent for too long."""
         if self.state is _OPEN and self.link is not None:
-            self._patience = self._door.limits.linger or LEAST_LINGER
-            self._silent_since = self._door.clock()
-            self._door.figures.timeouts += 1
+            self._patience = self._connections.limits.linger or LEAST_LINGER
+            self._silent_since = self._connections.clock()
+            self._connections.figures.timeouts += 1
             self.link.disconnect(ReasonCode.KEEP_ALIVE_TIMEOUT, is_told=True)
         else:
             if self.state is not _CLOSING:
-                self._door.figures.timeouts += 1
+                self._connections.figures.timeouts += 1
             self.cut()
 
     def _close(self) -> None:
@@ -723,9 +723,9 @@ class RemoteLink:
         self._early = b""
         self._is_active = False
         self._pauses = 0
-        self._door.backpressure.forget(self)
-        self._silent_since = self._door.clock()
-        self._patience = self._door.limits.linger or LEAST_LINGER
+        self._connections.backpressure.forget(self)
+        self._silent_since = self._connections.clock()
+        self._patience = self._connections.limits.linger or LEAST_LINGER
         self._wire.close()
 
     def __repr__(self) -> str:

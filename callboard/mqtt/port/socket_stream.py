@@ -40,7 +40,7 @@ class SocketStream(ConnectionOwner):
     the socket was closed.
     """
 
-    door: InitVar[ClientConnections]
+    connections: InitVar[ClientConnections]
     peer: InitVar[Peer]
     _descriptor: int
     _runner: Runner
@@ -55,8 +55,8 @@ class SocketStream(ConnectionOwner):
     is_full: bool = False
     remote: RemoteLink = field(init=False)
 
-    def __post_init__(self, door: ClientConnections, peer: Peer) -> None:
-        self.remote = RemoteLink(door, self, peer)
+    def __post_init__(self, connections: ClientConnections, peer: Peer) -> None:
+        self.remote = RemoteLink(connections, self, peer)
         self._watched = EVENT_READ
         self._runner.selector.register(self._descriptor, EVENT_READ, self._ready)
         self._ready(EVENT_READ)
@@ -233,7 +233,7 @@ class SocketStream(ConnectionOwner):
 class SocketServer:
     """Accepts connections of one port, on a bound socket."""
 
-    _door: ClientConnections
+    _connections: ClientConnections
     _entrance: Entrance
     sock: InitVar[socket.socket]
     _runner: Runner
@@ -274,7 +274,7 @@ class SocketServer:
                 self._rest()
                 return
             source = host_of(address)
-            if self._door.is_full(source[1]):
+            if self._connections.is_full(source[1]):
                 os.close(descriptor)
                 continue
             os.set_blocking(descriptor, False)
@@ -282,7 +282,7 @@ class SocketServer:
                 self._begin(descriptor, source[1])
                 continue
             peer = Peer(*source, self._entrance.address)
-            SocketStream(self._door, peer, descriptor, self._runner)
+            SocketStream(self._connections, peer, descriptor, self._runner)
 
     def _rest(self) -> None:
         """Stop accepting connections for a second."""

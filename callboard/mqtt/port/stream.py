@@ -35,8 +35,10 @@ class TransportStream(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, door: ClientConnections, entrance: Entrance, runner: Runner) -> None:
-        self._door = door
+    def __init__(
+        self, connections: ClientConnections, entrance: Entrance, runner: Runner
+    ) -> None:
+        self._connections = connections
         self._entrance = entrance
         self._runner = runner
         self._kept: socket.socket | None = None
@@ -53,9 +55,9 @@ class TransportStream(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
         if self._entrance.has_tenants and not _is_tenant(self._peer().tenant):
             _log.warning("a certificate at %s does not name a tenant", self._entrance.address)
-            self._door.figures.count_refusal(ReasonCode.NOT_AUTHORIZED)
+            self._connections.figures.count_refusal(ReasonCode.NOT_AUTHORIZED)
             self._transport.abort()
-        self.remote = RemoteLink(self._door, self, self._peer())
+        self.remote = RemoteLink(self._connections, self, self._peer())
 
     def _peer(self) -> Peer:
         """Return the peer at the other end."""

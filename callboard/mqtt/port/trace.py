@@ -36,7 +36,7 @@ class Trace:
         self._clock = clock
         self.remote: RemoteLink | None = None
 
-    def note(self, direction: str, data: bytes) -> None:
+    def record(self, direction: str, data: bytes) -> None:
         """Add a chunk of whole packets, each as a dictionary."""
         for packet in split_packets(data):
             try:
@@ -87,7 +87,7 @@ class Tracer:
         self._clock = clock
         self._traces: dict[str, Trace] = {}
 
-    def look(
+    def packets_since(
         self, client_id: str, remote: RemoteLink | None, since: int
     ) -> dict[str, Any] | None:
         """Return a client's packets after number `since`; None if too many clients are traced.
@@ -104,7 +104,7 @@ class Tracer:
             trace.remote = remote
             if remote is not None and remote.link is not None:
                 trace.version = remote.link.connect.version
-                remote.tracer = trace.note
+                remote.tracer = trace.record
         packets = [packet for packet in trace.packets if packet["number"] > since]
         return {"connected": remote is not None, "count": trace.count, "packets": packets}
 

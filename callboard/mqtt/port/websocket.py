@@ -37,7 +37,7 @@ class WebSocketStream(TransportStream):
 
     def __init__(
         self,
-        door: ClientConnections,
+        connections: ClientConnections,
         entrance: Entrance,
         runner: Runner,
         origins: Sequence[str] = (),
@@ -46,20 +46,20 @@ class WebSocketStream(TransportStream):
         """Start with the WebSocket handshake.
 
         Args:
-            door: the router's client connections.
+            connections: the router's client connections.
             entrance: the listener that accepted the connection.
             runner: serves the connection.
             origins: web sites whose pages may connect. If it is empty, all may; but on a router
                 without authentication, only pages of this machine.
             guard: the names under which the listener can be reached.
         """
-        super().__init__(door, entrance, runner)
-        self._takes_all = bool(origins) or not door.is_unguarded()
+        super().__init__(connections, entrance, runner)
+        self._takes_all = bool(origins) or not connections.is_unguarded()
         self._guard = guard
         self._core = ServerProtocol(
             origins=[Origin(origin) for origin in origins] or None,
             subprotocols=[SUBPROTOCOL],
-            max_size=2 * door.limits.packet_size + HANDSHAKE_BYTES,
+            max_size=2 * connections.limits.packet_size + HANDSHAKE_BYTES,
         )
 
     # --- calls of asyncio ---

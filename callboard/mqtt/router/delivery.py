@@ -197,9 +197,9 @@ class Delivery:
         session.leaving = ()
         if session.is_durable:
             self._effects.records.append(Unsubscribed(session.client_id, ""))
-            self.note_places(session)
+            self.record_places(session)
 
-    def note_places(self, session: Session) -> None:
+    def record_places(self, session: Session) -> None:
         """Record how far a session's subscriptions have read, after one of them was removed.
 
         If subscriptions overlap, one sends a message for all of them. Without these records,
@@ -218,7 +218,7 @@ class Delivery:
         The journal may still hold the messages that were reported as lost. Without the record,
         a restarted router would send them, and later than the messages that followed them.
         """
-        self._tell_jump(request, offset)
+        self._report_jump(request, offset)
         session, subscription = request.session, request.subscription
         if session is None or not session.is_durable or not subscription.qos:
             return
@@ -230,7 +230,7 @@ class Delivery:
         else:
             self._effects.records.append(Subscribed(client_id, subscription, place))
 
-    def _tell_jump(self, request: DataRequest, offset: int) -> None:
+    def _report_jump(self, request: DataRequest, offset: int) -> None:
         """Skip to an offset, and report the messages before it as lost."""
         lost = offset - request.offset
         request.offset = offset
@@ -239,14 +239,14 @@ class Delivery:
         client_id = "" if request.is_shared or session is None else session.client_id
         self._effects.alerts.append(CursorJump(client_id, request.log.topic_filter, lost))
 
-    def tell_jumps(self, session: Session) -> None:
+    def report_jumps(self, session: Session) -> None:
         """Report messages dropped before a session read them, without waiting for its read."""
         for request in session.all_requests:
             start = request.log.start
             if request.stop is not None:
                 start = min(start, request.stop)
             if start > request.offset:
-                self._tell_jump(request, start)
+                self._report_jump(request, start)
 
     # --- acknowledgements ---
 

@@ -69,20 +69,20 @@ class Ingress:
 
     # --- chunks ---
 
-    def take_data(self, connection: Connection) -> LinkEnding | None:
+    def handle_data(self, connection: Connection) -> LinkEnding | None:
         """Process all packets in the incoming buffer of a client's link."""
         incoming = connection.link.incoming
         chunks = incoming[:]
         del incoming[: len(chunks)]
         if connection.held is not None:
             chunks = self.brakes.sift(connection, chunks)
-        return self.take_chunks(connection, chunks)
+        return self.handle_chunks(connection, chunks)
 
-    def take_chunks(self, connection: Connection, chunks: list[bytes]) -> LinkEnding | None:
+    def handle_chunks(self, connection: Connection, chunks: list[bytes]) -> LinkEnding | None:
         """Process whole packets of one client; return the ending if one ends its connection."""
         try:
             for chunk in chunks:
-                ending = self._take_chunk(connection, chunk)
+                ending = self._handle_chunk(connection, chunk)
                 if ending is not None:
                     return ending
         except RemoteMqttError as error:
@@ -99,7 +99,7 @@ class Ingress:
                 return LinkEnding(ReasonCode.QUOTA_EXCEEDED, has_will=True)
         return None
 
-    def _take_chunk(self, connection: Connection, data: bytes) -> LinkEnding | None:
+    def _handle_chunk(self, connection: Connection, data: bytes) -> LinkEnding | None:
         """Process whole packets of one client, in order.
 
         Raises:
@@ -122,11 +122,11 @@ class Ingress:
                     shift += 7
             stop = body + length
             if first & 0xF0 == 0x30:
-                position = self._take_publishes(connection, data, position, body, stop)
+                position = self._handle_publishes(connection, data, position, body, stop)
             elif first in _ACK_FIRSTS and length == 2:
-                position = self._take_acks(connection, data, position)
+                position = self._handle_acks(connection, data, position)
             else:
-                ending = self._take_packet(connection, first, data[body:stop])
+                ending = self._handle_packet(connection, first, data[body:stop])
                 if ending is not None:
                     return ending  # the rest must be discarded (MQTT 5, 3.14.4)
                 position = stop
@@ -137,22 +137,22 @@ class Ingress:
     def relax(self) -> Iterator[tuple[Connection, LinkEnding]]:
         """Process queued packets of released clients; yield connections that end with them."""
         for connection in self.brakes.relax():
-            ending = self._take_on(connection)
+            ending = self._resume(connection)
             if ending is not None:
                 yield connection, ending
 
-    def take_held(self, connection: Connection) -> LinkEnding | None:
+    def handle_held(self, connection: Connection) -> LinkEnding | None:
         """Process all queued packets of a held client, because its connection ends."""
         self.brakes.forget(connection)
-        ending = self._take_on(connection, is_over=True)
+        ending = self._resume(connection, is_over=True)
         self._delivery.notify()  # requests of this connection must be in their trackers
         return ending
 
-    def _take_on(self, connection: Connection, *, is_over: bool = False) -> LinkEnding | None:
+    def _resume(self, connection: Connection, *, is_over: bool = False) -> LinkEnding | None:
         """Process queued packets from a client, until it is held again."""
         chunks = connection.let_go()
         for index, chunk in enumerate(chunks):
-            ending = self.take_chunks(connection, [chunk])
+            ending = self.handle_chunks(connection, [chunk])
             if ending is not None:
                 return ending
             if connection.held is not None and not is_over:
@@ -164,7 +164,7 @@ class Ingress:
 
     # --- PUBLISH ---
 
-    def _take_publishes(
+    def _handle_publishes(
         self, connection: Connection, data: bytes, position: int, body: int, stop: int
     ) -> int:
         """Process the run of PUBLISH packets that begins at `position`; return its end."""
@@ -184,7 +184,7 @@ class Ingress:
             or (is_v5 and data[head])
         ):
             connection.packets_in += 1
-            self._take_publish(connection, first, data[body:stop])
+            self._handle_publish(connection, first, data[body:stop])
             return stop
         topic = data[body + 2 : name_end]
         route = self._logs.routes.get(topic) or self._logs.route(topic)
@@ -199,12 +199,12 @@ class Ingress:
                 end = position + (len(lengths) - len(lengths.lstrip(b"\0"))) * size
         packets = data[position:end]
         if qos:
-            self._take_numbered(connection, route, topic, packets, size, head - position)
+            self._handle_numbered(connection, route, topic, packets, size, head - position)
         else:
-            self._take_plain(connection, route, topic, packets, size)
+            self._handle_unnumbered(connection, route, topic, packets, size)
         return end
 
-    def _take_plain(
+    def _handle_unnumbered(
         self, connection: Connection, route: TopicRoute, topic: bytes, packets: bytes, size: int
     ) -> None:
         """Process a run of PUBLISH packets with QoS 0, of `size` bytes each."""
@@ -227,7 +227,7 @@ class Ingress:
         run = MessageRun(topic, Form(fronts, []), key, count, size, connection.client_id)
         self._logs.append(run, route, connection.session)
 
-    def _take_numbered(
+    def _handle_numbered(
         self,
         connection: Connection,
         route: TopicRoute,
@@ -281,7 +281,7 @@ class Ingress:
             run = MessageRun(topic, form, key, count, size, connection.client_id)
             self._logs.append(run, route, connection.session, received)
 
-    def _take_publish(self, connection: Connection, first: int, body: bytes) -> None:
+    def _handle_publish(self, connection: Connection, first: int, body: bytes) -> None:
         """Process one PUBLISH of any form.
 
         Raises:
@@ -337,7 +337,7 @@ class Ingress:
 
     # --- acknowledgements ---
 
-    def _take_acks(self, connection: Connection, data: bytes, position: int) -> int:
+    def _handle_acks(self, connection: Connection, data: bytes, position: int) -> int:
         """Process the run of equal acknowledgements of 4 bytes that begins at `position`.
 
         Their kind is their first byte.
@@ -361,7 +361,7 @@ class Ingress:
         self._delivery.acknowledge(connection, first, ids)
         return position + 4 * count
 
-    def _take_ack(self, connection: Connection, kind: int, packet: wire.Ack) -> None:
+    def _handle_ack(self, connection: Connection, kind: int, packet: wire.Ack) -> None:
         """Process an acknowledgement with a reason code or properties.
 
         `kind` is its first byte.
@@ -376,7 +376,7 @@ class Ingress:
 
     # --- other packets ---
 
-    def _take_packet(
+    def _handle_packet(
         self, connection: Connection, first: int, body: bytes
     ) -> LinkEnding | None:
         """Process one packet of a rare kind."""
@@ -392,7 +392,7 @@ class Ingress:
             case wire.Unsubscribe():
                 self._subscriptions.unsubscribe(connection, packet)
             case wire.Ack():
-                self._take_ack(connection, first, packet)
+                self._handle_ack(connection, first, packet)
             case wire.Disconnect():
                 return _ending_of(connection.session, packet)
             case wire.Auth() if connection.link.authenticate is not None:

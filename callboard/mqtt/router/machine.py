@@ -121,7 +121,7 @@ class RouterMachine:
             elif connection is None:
                 link.incoming.clear()
             else:
-                ending = self.ingress.take_data(connection)
+                ending = self.ingress.handle_data(connection)
                 if ending is not None:
                     self.sessions.disconnect(connection, ending)
             if logs.woken:

@@ -311,7 +311,7 @@ class Session:
         if self.window_or_none is not None:
             self.window_or_none.size = size
 
-    def note(self, now: float, text: str) -> None:
+    def record_event(self, now: float, text: str) -> None:
         """Add an event to the client's history, for the console."""
         self.history = (*self.history[-HISTORY + 1 :], (now, text))
 

@@ -169,7 +169,7 @@ class Sessions:
         self.connections[client_id] = self.by_link[link] = connection
         link.client_id = client_id
         effects.meters.connects += 1
-        session.note(effects.now, "connected")
+        session.record_event(effects.now, "connected")
         if expiry or session.expiry:
             self.set_expiry(session, expiry)
         if effects.is_durable:
@@ -201,7 +201,7 @@ class Sessions:
         is_ours = connection is not None and connection.link.is_local
         if session.user is None and not is_ours:
             return True
-        session.note(self._effects.now, "another user was refused")
+        session.record_event(self._effects.now, "another user was refused")
         return False
 
     def _is_plain(self, packet: ConnectPacket, weight: int) -> bool:
@@ -296,7 +296,7 @@ class Sessions:
         """
         if connection.link.catch_up is not None:
             connection.link.catch_up()
-        ending = self._ingress.take_data(connection) or connection.link.ending
+        ending = self._ingress.handle_data(connection) or connection.link.ending
         self._delivery.notify()  # readers of these messages may end with this connection
         if ending is not None:
             self.disconnect(connection, ending)
@@ -306,7 +306,7 @@ class Sessions:
         """End a connection: its session goes to the graveyard, or ends with it."""
         if connection.held is not None:
             # Packets that it sent before are still valid, including a DISCONNECT.
-            ending = self._ingress.take_held(connection) or ending
+            ending = self._ingress.handle_held(connection) or ending
         session, effects = connection.session, self._effects
         if session.connection is not connection:
             return
@@ -315,11 +315,11 @@ class Sessions:
         session.connection = None
         del self.connections[session.client_id], self.by_link[connection.link]
         self.remote -= not connection.link.is_local
-        session.note(effects.now, f"disconnected: {ending.reason.name.lower()}")
+        session.record_event(effects.now, f"disconnected: {ending.reason.name.lower()}")
         self._pull_back(session)
         if session.window_or_none is not None:
             session.window_or_none.connection_lost()
-        self._say_farewell(connection, ending)
+        self._send_farewell(connection, ending)
         if (due := self.wills.end(connection, has_will=ending.has_will)) is not None:
             self.arm(due, session.client_id)
         if session.expiry > 0:
@@ -344,7 +344,7 @@ class Sessions:
                 del request.log.waiters[request]
                 requests.append(request)
 
-    def _say_farewell(self, connection: Connection, ending: LinkEnding) -> None:
+    def _send_farewell(self, connection: Connection, ending: LinkEnding) -> None:
         """Send pending acknowledgements, then DISCONNECT if the protocol has it, and close."""
         out, reason = connection.out, ending.reason
         if ending.is_told:

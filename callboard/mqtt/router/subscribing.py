@@ -194,7 +194,7 @@ class Subscriptions:
             session.charge(self._effects, -subscription.weight)
             if session.is_durable:
                 records.append(Unsubscribed(session.client_id, topic_filter))
-                self._delivery.note_places(session)
+                self._delivery.record_places(session)
         if request.is_shared:
             self._leave_group(session, self._delivery.groups[topic_filter])
             return

@@ -434,7 +434,7 @@ class BridgeConnection:
         network = Deframer()
         async with asyncio.timeout(CONNECT_TIMEOUT):
             self._reader, self._writer = await asyncio.open_connection(host, port, ssl=context)
-            after_fork.register(self._writer, _leave)
+            after_fork.register(self._writer, _drop_copy)
             reader = self._reader
             if context is not None and certificates is not None:
                 certificates.follow(self, self._writer.get_extra_info("ssl_object"))
@@ -449,7 +449,7 @@ class BridgeConnection:
                 self._read(reader, network),
                 self._ping(),
                 self._drain(),
-                self._look(),
+                self._check_certificates(),
                 self._publish_figures(),
             )
         ]
@@ -528,11 +528,11 @@ class BridgeConnection:
             await self._writer.drain()
             self._report_ready()
 
-    async def _look(self) -> None:
+    async def _check_certificates(self) -> None:
         """Check the TLS files for changes once a second."""
         while self._certificates is not None:
             await asyncio.sleep(LOOK_INTERVAL)
-            self._certificates.look()
+            self._certificates.check()
 
     async def _publish_figures(self) -> None:
         """Publish the counts that have changed."""
@@ -590,6 +590,6 @@ async def _chunk(reader: asyncio.StreamReader, network: Deframer) -> bytes:
     return network.receive(data)
 
 
-def _leave(writer: asyncio.StreamWriter) -> None:
+def _drop_copy(writer: asyncio.StreamWriter) -> None:
     """Close the socket of a connection in a forked process."""
     after_fork.drop(writer.get_extra_info("socket"))

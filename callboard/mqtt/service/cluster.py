@@ -50,7 +50,7 @@ _ANSWERS: Final = get_args(Answer)
 COMPARE_INTERVAL: Final = 10.0
 
 #: Comparisons after which a router asks again for messages that it had no room for.
-RETRY_LOOKS: Final = 60
+RETRY_COMPARISONS: Final = 60
 
 #: Bytes, and writes, of one piece; a larger message is sent as a piece of one write.
 PIECE_BYTES: Final = 1 << 20
@@ -138,15 +138,15 @@ class RetainedExchange:
     def __post_init__(self) -> None:
         self._heads = self.logs.retained.heads
         self.stamps.see(self._heads.latest)
-        self._looks = 0
+        self._comparisons = 0
         #: Removals are known since then; with a journal, since ever.
         self._since = 0 if self._heads.latest else self.stamps.now()
 
-    def look(self) -> None:
+    def forget_old(self) -> None:
         """Forget old removals; called with every comparison."""
-        self._looks += 1
+        self._comparisons += 1
         horizon = self.stamps.now() - GRAVE
-        self._heads.forget(horizon, retries=not self._looks % RETRY_LOOKS)
+        self._heads.forget(horizon, retries=not self._comparisons % RETRY_COMPARISONS)
 
     def digests(self, router: ActorRef[Any] | None, *, is_answer: bool) -> RetainedDigests:
         """Return the digests for another router to compare."""
@@ -336,15 +336,15 @@ class ClusterGate:
 
     # --- retained messages ---
 
-    def tell_news(self) -> None:
+    def send_news(self) -> None:
         """Send the writes made on this router to all other routers."""
         news = self.exchange.news()
         routers = self._other_routers()
         for piece in news if routers else ():
             for ref in routers:
-                self._tell(ref, piece)
+                self._send(ref, piece)
 
-    def _tell(self, ref: ActorRef[Any], message: object) -> None:
+    def _send(self, ref: ActorRef[Any], message: object) -> None:
         """Send a message to a router; the next comparison repairs a loss."""
         try:
             ref.tell(message)
@@ -357,10 +357,10 @@ class ClusterGate:
         self._compared = {ref: self._compared.get(ref, 0.0) for ref in routers}
         due = [ref for ref, when in self._compared.items() if now - when >= COMPARE_INTERVAL]
         if due:
-            self.exchange.look()
+            self.exchange.forget_old()
         for ref in due:
             self._compared[ref] = now
-            self._tell(ref, self.exchange.digests(self.me, is_answer=False))
+            self._send(ref, self.exchange.digests(self.me, is_answer=False))
 
     def take_digests(self, digests: RetainedDigests) -> None:
         """Ask another router for the parts that differ."""
@@ -368,7 +368,7 @@ class ClusterGate:
         if ref is None or ref not in self._other_routers():
             return
         if not digests.is_answer:
-            self._tell(ref, self.exchange.digests(self.me, is_answer=True))
+            self._send(ref, self.exchange.digests(self.me, is_answer=True))
         differing = self.exchange.differing(digests.digests)
         if (parts := self._pulled.get(ref)) is not None:
             parts.update(dict.fromkeys(differing))

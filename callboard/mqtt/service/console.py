@@ -105,7 +105,7 @@ class ConsoleActions(Mapping[str, Callable[[str], Page]]):
     state: RouterState
 
     def __post_init__(self) -> None:
-        self._tracer = Tracer(self.state.door.clock)
+        self._tracer = Tracer(self.state.connections.clock)
 
     def __iter__(self) -> Iterator[str]:
         return iter(_ACTIONS)
@@ -131,12 +131,12 @@ class ConsoleActions(Mapping[str, Callable[[str], Page]]):
     def _trace(self, client_id: str, since: int) -> Page:
         """Return the packets from a client after a number; the first request starts a trace."""
 
-        def look() -> Any:
-            links = self.state.door.links
+        def read_trace() -> Any:
+            links = self.state.connections.links
             remote = next((link for link in links if link.client_id == client_id), None)
-            return self._tracer.look(client_id, remote, since)
+            return self._tracer.packets_since(client_id, remote, since)
 
-        if (result := self.call(look)) is None:
+        if (result := self.call(read_trace)) is None:
             text = "too many clients are traced; wait until other traces have ended"
             return text_page(text, HTTPStatus.SERVICE_UNAVAILABLE)
         return json_page(result)
@@ -257,9 +257,11 @@ def waiters_view(machine: RouterMachine, topic_filter: str) -> Row | None:
     return None if log is None else _listed("waiters", log.waiters, _request)
 
 
-def slow_view(machine: RouterMachine, door: ClientConnections) -> Row:
+def slow_view(machine: RouterMachine, connections: ClientConnections) -> Row:
     """Return the connected subscribers with a backlog, the slowest first."""
-    slow = {getattr(reader, "client_id", "") for reader in door.backpressure.slow_readers()}
+    slow = {
+        getattr(reader, "client_id", "") for reader in connections.backpressure.slow_readers()
+    }
     slow |= machine.ingress.brakes.laggards()
     rows = []
     for connection in machine.sessions.connections.values():
@@ -338,10 +340,10 @@ def part_rows(part: str, state: RouterState, config: RouterConfig) -> list[Row]:
 
 def traced(tracer: Tracer, state: RouterState, client_id: str) -> list[Row]:
     """Return the packets in the trace of one client; the first call starts the trace."""
-    links = state.door.links
+    links = state.connections.links
     remote = next((link for link in links if link.client_id == client_id), None)
-    look = tracer.look(client_id, remote, 0)
-    packets = [] if look is None else look["packets"]
+    trace = tracer.packets_since(client_id, remote, 0)
+    packets = [] if trace is None else trace["packets"]
     hidden = ("number", "time", "direction", "packet", "bytes")
     return [
         {

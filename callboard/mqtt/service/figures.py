@@ -38,7 +38,7 @@ class RouterState(NamedTuple):
     """The source of the figures."""
 
     machine: RouterMachine
-    door: ClientConnections
+    connections: ClientConnections
 
 
 def _of_meter(name: str, text: str) -> Figure[RouterState]:
@@ -46,7 +46,7 @@ def _of_meter(name: str, text: str) -> Figure[RouterState]:
 
 
 def _of_network(name: str, text: str) -> Figure[RouterState]:
-    return Figure(f"{_PREFIX}{name}_total", text, f"door.figures.{name}")
+    return Figure(f"{_PREFIX}{name}_total", text, f"connections.figures.{name}")
 
 
 _GAUGES: Final[tuple[FigureRow[RouterState], ...]] = (
@@ -101,7 +101,7 @@ _METRICS: Final[tuple[Figure[RouterState], ...]] = (
     Figure(
         f"{_PREFIX}refusals_total",
         "refused clients, by reason",
-        lambda s: by_label("reason", dict(sorted(s.door.figures.refusals.items()))),
+        lambda s: by_label("reason", dict(sorted(s.connections.figures.refusals.items()))),
     ),
 )
 
@@ -113,8 +113,8 @@ def router_metrics(state: RouterState) -> list[Metric]:
 
 def router_view(state: RouterState) -> dict[str, Any]:
     """Return the counts for the console."""
-    machine, door = state
-    meters, figures = machine.meters, door.figures
+    machine, connections = state
+    meters, figures = machine.meters, connections.figures
     network = {name: getattr(figures, name) for name in figures.__slots__}
     return {
         **values_of(figures_of("", _GAUGES), state),
@@ -123,15 +123,15 @@ def router_view(state: RouterState) -> dict[str, Any]:
         "meters": {name: getattr(meters, name) for name in meters.__slots__},
         "network": {
             **network,
-            "open": len(door.links),
-            "passed_over": door.backpressure.passed_over,
+            "open": len(connections.links),
+            "passed_over": connections.backpressure.passed_over,
         },
     }
 
 
 def _sys_values(state: RouterState) -> dict[str, object]:
     """Return the figures for topics below `$SYS/broker`."""
-    machine, figures = state.machine, state.door.figures
+    machine, figures = state.machine, state.connections.figures
     meters, sessions = machine.meters, machine.sessions
     away = len(sessions.graveyard)
     connected = sum(not c.link.is_local for c in sessions.connections.values())

@@ -161,7 +161,7 @@ class Router(Closing):
     def _start_beside(self) -> None:
         """Start the services of the router: `$SYS`, rules, bridges, the console."""
         config, stack = self.config, self._beside
-        state = RouterState(self.machine, self.edge.door)
+        state = RouterState(self.machine, self.edge.connections)
         if config.sys_interval:
             interval, loop = config.sys_interval, self.edge.loop
             topics = self.call(SysTopics, self._mailbox, state, interval, loop)
@@ -170,7 +170,9 @@ class Router(Closing):
             self.rules = RuleRunner(self._mailbox, config.rules)
             stack.callback(self.rules.close)
         for settings in self._named(config.bridges):
-            bridge = BridgeConnection(self._mailbox, settings, self.edge.door.note_certificates)
+            bridge = BridgeConnection(
+                self._mailbox, settings, self.edge.connections.report_certificates
+            )
             self.bridges.append(bridge)
             running = asyncio.run_coroutine_threadsafe(bridge.run(), self.edge.loop)
             stack.callback(bridge.ended, running)
@@ -229,7 +231,7 @@ class Router(Closing):
         if self._ref is None or (permits is not None and part != "mqtt"):
             return []
         if part == TRACE_PART:
-            tracer = self._tracer = self._tracer or Tracer(state.door.clock)
+            tracer = self._tracer = self._tracer or Tracer(state.connections.clock)
             look = partial(console.traced, tracer, state, client_id)
         else:
             look = partial(console.part_rows, part, state, self.config)
@@ -321,7 +323,7 @@ class Router(Closing):
         if config.security is not self.config.security:
             self.edge.reload(config.security)
         self.machine.effects.limits = config.limits
-        self.edge.door.set_limits(config.network_limits())
+        self.edge.connections.set_limits(config.network_limits())
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function on the router's thread and return its result.

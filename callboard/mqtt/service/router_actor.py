@@ -101,7 +101,7 @@ class RouterActor(SystemActor):
         self._cluster: cluster.ClusterGate | None = None
         self._failure: LogError | None = None
         self._reminder: Reminder | None = None
-        self._told = dict.fromkeys(_REFUSALS, 0)
+        self._logged_refusals = dict.fromkeys(_REFUSALS, 0)
         self._due: float | None = None
         self.machine = RouterMachine(
             config.limits,
@@ -120,7 +120,8 @@ class RouterActor(SystemActor):
         self.edge = RouterNetwork(
             mailbox, self._runner, config.network_limits(), gate, config.hooks
         )
-        self.edge.looked, self.edge.door.report = self._tell_refusals, self.runtime.report
+        self.edge.on_check = self._log_refusals
+        self.edge.connections.report = self.runtime.report
         attach(self)
         mailbox.attach(partial(self.context.post, TURN, None))
 
@@ -166,7 +167,7 @@ class RouterActor(SystemActor):
         gate = self._cluster = cluster.ClusterGate(
             edge.gate, claims, group, self.me, loop, self._settle_beside, exchange
         )
-        edge.door.gate = gate
+        edge.connections.gate = gate
         try:
             await edge.open(config.listeners)
         except CallboardError as error:
@@ -268,10 +269,10 @@ class RouterActor(SystemActor):
                 woken.append(link)
         for link in woken:
             link.wake()
-        self.edge.door.write_all()
+        self.edge.connections.write_all()
         if turn.alerts or turn.fetches or machine.logs.retained.heads.changed:
             self._report(turn)
-        self._go_on()
+        self._schedule_turn()
 
     def _write(self, journal: RouterJournal, turn: RouterTurn) -> None:
         """Make the effects of a turn durable; while the disk is full, all clients wait.
@@ -302,17 +303,17 @@ class RouterActor(SystemActor):
         if turn.fetches and self._journal is not None:
             self._journal.fetch(turn.fetches, self.machine)
         if self._cluster is not None:
-            self._cluster.tell_news()
+            self._cluster.send_news()
 
-    def _tell_refusals(self) -> None:
+    def _log_refusals(self) -> None:
         """Log refusals since the last call; called about once a second."""
         for name, label in _REFUSALS.items():
             count = getattr(self.machine.meters, name)
-            if count > self._told[name]:
-                _log.warning("%d %s", count - self._told[name], label)
-                self._told[name] = count
+            if count > self._logged_refusals[name]:
+                _log.warning("%d %s", count - self._logged_refusals[name], label)
+                self._logged_refusals[name] = count
 
-    def _go_on(self) -> None:
+    def _schedule_turn(self) -> None:
         """Schedule the next turn: at once, or at the next deadline."""
         mailbox, machine = self._mailbox, self.machine
         if not machine.is_idle:

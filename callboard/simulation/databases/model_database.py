@@ -326,7 +326,7 @@ class ModelClient:
         elif name == "is_gone":
             self._answer(done, self.database.is_gone(arguments[0]))
         else:
-            self._request(partial(self._look, done, name, args, kwargs), done)
+            self._request(partial(self._read, done, name, args, kwargs), done)
 
     def own_fences(self, _: str) -> None:
         """Return None: fences are known only to the server."""
@@ -384,7 +384,7 @@ class ModelClient:
             answer = StateUnavailable(f"{self.database.url}: the connection was lost")
         self.runner.post(done, answer)
 
-    def _look(
+    def _read(
         self, done: Done[Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Answer a request that only reads."""

@@ -167,7 +167,7 @@ class MqttClient:
         self._looked_at.add(topic)
         look = self._looks[topic] = _RetainedLook(operation, Future())
         if self.is_connected:
-            self._look(topic)
+            self._probe(topic)
         return look.future
 
     def _record(self, name: str, topic: str, value: bytes | None) -> Operation | None:
@@ -363,7 +363,7 @@ class MqttClient:
         if self._stream is not None and data:
             self._stream.write(data)
 
-    def _look(self, topic: str) -> None:
+    def _probe(self, topic: str) -> None:
         """Subscribe to a topic for its retained message; a ping shows when it has arrived."""
         packet_id = self._client.next_id()
         self._send(
@@ -422,7 +422,7 @@ class MqttClient:
             else:
                 self._send(pending.packet)
         for topic in self._looks:
-            self._look(topic)
+            self._probe(topic)
 
     def _take(self, event: Packet | Settled[_Unacknowledged] | None) -> None:
         """Handle a packet, or a settled acknowledgement, of the protocol machine."""

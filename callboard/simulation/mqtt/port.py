@@ -135,26 +135,26 @@ class SimulatedServer:
 
     def __init__(
         self,
-        door: ClientConnections,
+        connections: ClientConnections,
         entrance: Entrance,
         runner: Runner,
         sock: SimulatedListener,
     ) -> None:
         """Start listening."""
         self.sockets = [sock]
-        self._door, self._entrance, self._runner = door, entrance, runner
+        self._connections, self._entrance, self._runner = connections, entrance, runner
         sock.listen(0)
         runner.watch(sock, 0, EVENT_READ, self._accept)
 
     def _accept(self, _: int) -> None:
         """Accept a connection."""
         sock, (host, port) = self.sockets[0].accept()
-        if self._door.is_full(host):
+        if self._connections.is_full(host):
             sock.close()
             return
         stream = SimulatedStream(self._runner, sock)
         peer = Peer(f"{host}:{port}", host, self._entrance.address)
-        stream.owner = RemoteLink(self._door, stream, peer)
+        stream.owner = RemoteLink(self._connections, stream, peer)
         stream.resume()
 
     def close(self) -> None:

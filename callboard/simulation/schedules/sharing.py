@@ -68,7 +68,7 @@ class Sharing:
         """Inspect an actor again next time, because it took a step."""
         self._inspected.discard(cell)
 
-    def look(self, cell: Cell) -> None:
+    def inspect(self, cell: Cell) -> None:
         """Find the objects that an actor can reach, unless it was inspected already."""
         if cell in self._inspected or _is_known(type(cell.actor)):
             return

@@ -82,7 +82,7 @@ class Fingerprint:
             if cell not in self._chains:
                 number += 1
                 self._chains[cell] = hash((step, number))
-            self._sharing.look(cell)
+            self._sharing.inspect(cell)
         for thing in _things(situation):
             if id(thing) not in self._tags:
                 number += 1

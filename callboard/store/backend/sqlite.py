@@ -252,7 +252,7 @@ class SqliteBackend:
         self._mark = CommitMark(options.path, options.mode)
         self._name, self._number = b"", 0
         self._places, self._place = FilePlaces(), Path(options.path).absolute()
-        after_fork.register(self, SqliteBackend._leave)
+        after_fork.register(self, SqliteBackend._drop_copy)
 
     def open(self, wall_offset: float) -> Contents:
         """Open or create the file and read it.
@@ -295,7 +295,7 @@ class SqliteBackend:
             self._write_mark(is_durable=self.options.synchronous != "OFF")
         self._mark.close()
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Drop the file in a forked process, in which no node closes this backend."""
         connection, self._connection = self._connection, None
         self._mark.leave()

@@ -284,7 +284,7 @@ class LoopSocket:
         except zmq.Again:
             pass
         else:
-            self.look()
+            self.check_soon()
         self._on_messages(messages)
 
     def _read_into(self, messages: list[list[bytes]]) -> None:
@@ -306,7 +306,7 @@ class LoopSocket:
                 if size > BYTES_A_TURN:
                     return
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Check the socket in the next turn: the signal of a message may be lost."""
         if not self._is_due:
             self._is_due = True
@@ -320,13 +320,13 @@ class LoopSocket:
         """Resume reading."""
         if self._is_paused:
             self._is_paused = False
-            self.look()
+            self.check_soon()
 
     # --- sending ---
 
     def send(self, parts: list[bytes]) -> bool:
         """Send a message; return whether there was room."""
-        self.look()  # a send can consume the signal of a received message
+        self.check_soon()  # a send can consume the signal of a received message
         send, last_index = self._socket.send, len(parts) - 1
         try:
             for index, part in enumerate(parts):
@@ -383,7 +383,7 @@ class LoopSocket:
             with suppress(zmq.ZMQError):  # ZeroMQ may have dropped the address
                 self._socket.disconnect(self.address)
             self._socket.connect(self.address)
-            self.look()
+            self.check_soon()
 
     # --- the end ---
 
@@ -415,7 +415,7 @@ class ZeroMqSockets:
         self._runner, self._curve = runner, curve
         self._context: Any = zmq.Context()
         self._sockets: list[LoopSocket] = []
-        after_fork.register(self, ZeroMqSockets._leave)
+        after_fork.register(self, ZeroMqSockets._drop_copy)
         #: Connections refused because of an unknown key.
         self.refused = 0
         if isinstance(curve, CurveServer):
@@ -435,7 +435,7 @@ class ZeroMqSockets:
         kind: int,
         address: str,
         taken: Taken,
-        told: Callable[[SocketChange], object],
+        on_change: Callable[[SocketChange], object],
         *,
         frames: int,
         options: _Options | None = None,
@@ -447,7 +447,7 @@ class ZeroMqSockets:
             kind: `zmq.XSUB` and the like.
             address: `tcp://HOST:PORT`.
             taken: called with the messages of each batch; on the node's thread.
-            told: called with each change of the connections; on the node's thread.
+            on_change: called with each change of the connections; on the node's thread.
             frames: expected frames of a message; of a longer one, one more frame is kept.
             options: further options of the socket.
             begins: False if the caller calls `LoopSocket.begin`.
@@ -456,7 +456,7 @@ class ZeroMqSockets:
             InvalidOption: the address is invalid; all sockets are closed.
         """
         socket = self._socket(kind, address, options or {})
-        loop_socket = self._add(socket, address, taken, told, frames, connects=True)
+        loop_socket = self._add(socket, address, taken, on_change, frames, connects=True)
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -470,7 +470,7 @@ class ZeroMqSockets:
         kind: int,
         address: str,
         taken: Taken,
-        told: Callable[[SocketChange], object],
+        on_change: Callable[[SocketChange], object],
         *,
         frames: int,
         options: _Options | None = None,
@@ -482,7 +482,7 @@ class ZeroMqSockets:
             kind: as for `connect`.
             address: as for `connect`; port 0 picks a free one, see `LoopSocket.address`.
             taken: as for `connect`.
-            told: as for `connect`.
+            on_change: as for `connect`.
             frames: as for `connect`.
             options: as for `connect`.
             insecure: allow a public address although clients need no key.
@@ -493,7 +493,7 @@ class ZeroMqSockets:
             PublicAddress: other machines can reach the address, and no key is required.
         """
         socket = self._socket(kind, address, options or {})
-        loop_socket = self._add(socket, address, taken, told, frames)
+        loop_socket = self._add(socket, address, taken, on_change, frames)
         try:
             socket.bind(f"{address[:-2]}:*" if address.endswith(":0") else address)
         except zmq.ZMQError as error:
@@ -522,7 +522,7 @@ class ZeroMqSockets:
         self._runner.post(self.close, 0)
         return InvalidOption(f"{address} is not a ZeroMQ address: {error}")
 
-    def _leave(self) -> None:
+    def _drop_copy(self) -> None:
         """Drop the connections of this copy in a forked process.
 
         The context is kept: terminating it would wait for ZeroMQ's thread, which a fork does

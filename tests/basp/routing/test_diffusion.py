@@ -150,7 +150,7 @@ def test_a_statement_is_renewed_when_it_could_mislead():
 
     far, near = ({d: PathVector((b,) * n, (0,) * n)} for n in (PATH_LIMIT, PATH_LIMIT - 1))
     near_b = {b: PathVector((b,), (0,))}
-    diffusion.take([Statement(b, 1, {me}, {d})], near_b)
+    diffusion.record([Statement(b, 1, {me}, {d})], near_b)
     assert diffusion.restate(far | near_b, {b}, 4) == Statement(me, 4, {b}, beyond={d})
     assert diffusion.restate(far | near_b, {b}, 5) is None
     assert diffusion.restate(near | near_b, {b}, 5) == Statement(me, 5, {b})
@@ -243,8 +243,8 @@ def test_the_oldest_statements_of_unreachable_nodes_are_dropped(monkeypatch):
     kept = Diffusion(node(0))
     best = {node(1): PathVector((node(1),), (0,))}
     for number in (1, 2, 3):
-        kept.take([Statement(node(number), 1)], best)
-    kept.take([Statement(node(2), 2)], best)
-    kept.take([Statement(node(4), 1)], best)
+        kept.record([Statement(node(number), 1)], best)
+    kept.record([Statement(node(2), 2)], best)
+    kept.record([Statement(node(4), 1)], best)
 
     assert list(kept.statements) == [node(1), node(2), node(4)]

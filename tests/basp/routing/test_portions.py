@@ -39,7 +39,7 @@ def rest_of(one):
     """Conclude on all that there is, and return the changes."""
     changes = []
     while one.is_behind:
-        changes.append(one.conclude())
+        changes.append(one.recompute())
         assert len(changes) < 10_000
     return changes
 
@@ -77,17 +77,17 @@ def test_a_conclusion_handles_one_portion_of_a_large_update(flooded):
 
 
 def test_the_update_of_another_neighbor_is_in_the_next_portion(flooded):
-    flooded.conclude()
+    flooded.recompute()
     flooded.take(HONEST, telling(HONEST, [node(7)]))
 
-    changes = flooded.conclude()
+    changes = flooded.recompute()
 
     assert node(7) in changes.gained
     assert len(changes.gained) <= PORTION
 
 
 def test_a_path_withdrawn_before_its_turn_is_not_announced(flooded):
-    flooded.conclude()
+    flooded.recompute()
     flooded.take(HOSTILE, read_update(HOSTILE, write_update([], crowd(1, 10_000))))
     changes = rest_of(flooded)
 
@@ -137,7 +137,7 @@ def test_a_portion_is_smaller_with_many_neighbors():
         rest_of(hub)
     hub.take(crowd(1, 1)[0], telling(crowd(1, 1)[0], crowd(1_000, 400)))
 
-    changes = hub.conclude()
+    changes = hub.recompute()
 
     assert 1 <= len(changes.gained) * 400 <= router._ANNOUNCEMENTS
 

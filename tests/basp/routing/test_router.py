@@ -377,7 +377,7 @@ def test_updates_of_a_hostile_neighbor_are_forwarded_within_the_limits(what):
         for part in parts:
             sent += [payload for to, payload in router.receive(peer, part).updates if to == it]
     while router.is_behind:
-        sent += [payload for to, payload in router.conclude().updates if to == it]
+        sent += [payload for to, payload in router.recompute().updates if to == it]
 
     joins = [payload for to, payload in router.add_peer(fresh).updates if to == fresh]
     for payload in sent:

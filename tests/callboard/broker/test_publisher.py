@@ -132,8 +132,8 @@ def test_a_forked_process_drops_the_pipe_of_a_publisher(published, monkeypatch):
     pipe, dropped = [publisher.fd(), publisher._pipe[1]], []
     monkeypatch.setattr(module.after_fork, "drop", lambda *ends: dropped.append([*ends]))
 
-    publisher._leave()
+    publisher._drop_copy()
     publisher.close()
-    publisher._leave()
+    publisher._drop_copy()
 
     assert dropped == [pipe, []]

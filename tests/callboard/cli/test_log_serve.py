@@ -171,7 +171,7 @@ def shown(port):
 def test_a_renewed_certificate_is_used_without_interrupting_readers(folder, tmp_path, caplog):
     import trustme
 
-    from callboard.log_service.log_door import LogDoor
+    from callboard.log_service.flight_log_server import FlightLogServer
     from callboard.proxies.link.tls import Tls
 
     papers = trustme.CA()
@@ -179,20 +179,20 @@ def test_a_renewed_certificate_is_used_without_interrupting_readers(folder, tmp_
     first = renew(papers, tmp_path)
     tls = Tls(tmp_path / "certificate.pem", tmp_path / "key.pem", mutual=False)
     may = {"s1": ["cpu"]}.get
-    door = LogDoor({"cpu": str(folder)}, "grpc+tls://127.0.0.1:0", may, tls)
+    door = FlightLogServer({"cpu": str(folder)}, "grpc+tls://127.0.0.1:0", may, tls)
     try:
         assert shown(door.port).strip() == first.strip()
         reader = LogReader(f"grpc+tls://127.0.0.1:{door.port}/cpu", token="s1", tls=tmp_path)
         reading = reader.read()
         assert next(reading).payload == 0
         (tmp_path / "certificate.pem").write_text("junk")
-        door.look()
+        door.check()
         assert shown(door.port).strip() == first.strip()
         second = renew(papers, tmp_path)
-        eventually(lambda: door.look() or shown(door.port).strip() == second.strip())
+        eventually(lambda: door.check() or shown(door.port).strip() == second.strip())
         assert [each.payload for each in reading] == list(range(1, 10))
         assert reader.end == 10
-        door.look()  # what was not changed again costs nobody a connection
+        door.check()  # what was not changed again costs nobody a connection
         assert reader.end == 10
     finally:
         door.shutdown()

@@ -318,7 +318,7 @@ def test_figures_of_results_and_delays_are_metrics(watch, query):
 
 
 def test_a_run_on_another_machine_that_is_not_seen_is_silent(query):
-    query.look()
+    query.record()
     elsewhere = replace(query.status, host="other")
 
     assert elsewhere.state == "runs"

@@ -186,7 +186,7 @@ def test_an_actor_is_traced_and_has_its_own_table_again(cluster):
 
     assert rows[-1]["message"] == "int"
     assert rows[-1]["sender"] == "node hub"
-    cell.table.note = None  # as if it were over
+    cell.table.record = None  # as if it were over
     cell.table = own
 
 

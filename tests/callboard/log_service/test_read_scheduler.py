@@ -18,8 +18,8 @@ READ = messages.ReadLogFile("cpu", FILE, 0, 100)
 def test_each_peer_gets_one_read_in_turn():
     desk = ReadScheduler()
     for number in range(3):
-        assert desk.take_read(b"greedy", READ, number, 0.0) is None
-    assert desk.take_read(b"modest", READ, "m", 0.0) is None
+        assert desk.add_read(b"greedy", READ, number, 0.0) is None
+    assert desk.add_read(b"modest", READ, "m", 0.0) is None
     assert [each.ticket for each in desk.serve(lambda _: 0, 0.0)] == [0, "m"]
     assert [each.ticket for each in desk.serve(lambda _: 0, 0.0)] == [1]
     assert [each.ticket for each in desk.serve(lambda _: 0, 0.0)] == [2]
@@ -29,7 +29,7 @@ def test_each_peer_gets_one_read_in_turn():
 def test_a_peer_that_takes_nothing_is_served_when_it_does_or_refused_after_a_time():
     desk = ReadScheduler()
     for at in range(3):
-        desk.take_read(b"slow", READ, at, float(at))
+        desk.add_read(b"slow", READ, at, float(at))
     assert desk.serve(lambda _: read_scheduler.TAKEN_WITHIN, 1.0) == []
     assert desk.serve(lambda _: read_scheduler.TAKEN_WITHIN - 1, 1.0) == [Fetch(0, READ)]
     (refused,) = desk.serve(
@@ -44,39 +44,43 @@ def test_what_waits_is_bounded(monkeypatch):
     monkeypatch.setattr(read_scheduler, "WAITS", 800)
     desk = ReadScheduler()
     for number in range(read_scheduler.READS_PER_PEER):
-        assert desk.take_read(b"p", READ, number, 0.0) is None
-    assert desk.take_read(b"p", READ, -1, 0.0) == Refuse(
+        assert desk.add_read(b"p", READ, number, 0.0) is None
+    assert desk.add_read(b"p", READ, -1, 0.0) == Refuse(
         -1, "1,024 reads of the reader's node are queued already"
     )
-    assert desk.take_read(b"q", READ, -1, 0.0) is None
+    assert desk.add_read(b"q", READ, -1, 0.0) is None
     question, place = messages.AwaitLogGrowth("cpu", FILE, 5), LogPlace(FILE, 5)
     for number in range(read_scheduler.WAITS_PER_PEER):
-        assert desk.take_wait(b"p", question, number, place, 0.0) is None
-    assert isinstance(desk.take_wait(b"p", question, -1, place, 0.0), Refuse)
+        assert desk.add_wait(b"p", question, number, place, 0.0) is None
+    assert isinstance(desk.add_wait(b"p", question, -1, place, 0.0), Refuse)
     for number in range(read_scheduler.WAITS - read_scheduler.WAITS_PER_PEER):
         peer = b"%d" % (number % 50)
-        assert desk.take_wait(peer, question, ("more", number), place, 0.0) is None
-    assert isinstance(desk.take_wait(b"z", question, -1, place, 0.0), Refuse)
+        assert desk.add_wait(peer, question, ("more", number), place, 0.0) is None
+    assert isinstance(desk.add_wait(b"z", question, -1, place, 0.0), Refuse)
 
 
 def test_growth_is_told_once_and_in_any_case_after_a_time():
     desk, question = ReadScheduler(), messages.AwaitLogGrowth("cpu", FILE, 5)
-    assert desk.take_wait(b"p", question, "now", LogPlace(FILE, 6), 0.0) == Tell(
+    assert desk.add_wait(b"p", question, "now", LogPlace(FILE, 6), 0.0) == Tell(
         "now", LogPlace(FILE, 6)
     )
-    assert desk.take_wait(b"p", question, "later", LogPlace(FILE, 5), 0.0) is None
+    assert desk.add_wait(b"p", question, "later", LogPlace(FILE, 5), 0.0) is None
     assert desk.awaited == ["cpu"]
-    assert list(desk.look("cpu", LogPlace(FILE, 5), 19.9)) == []
-    assert list(desk.look("cpu", LogPlace(FILE, 9), 19.9)) == [Tell("later", LogPlace(FILE, 9))]
+    assert list(desk.due_replies("cpu", LogPlace(FILE, 5), 19.9)) == []
+    assert list(desk.due_replies("cpu", LogPlace(FILE, 9), 19.9)) == [
+        Tell("later", LogPlace(FILE, 9))
+    ]
     assert desk.awaited == []
-    assert desk.take_wait(b"p", question, "late", LogPlace(FILE, 5), 0.0) is None
-    assert list(desk.look("cpu", LogPlace(FILE, 5), 20.0)) == [Tell("late", LogPlace(FILE, 5))]
+    assert desk.add_wait(b"p", question, "late", LogPlace(FILE, 5), 0.0) is None
+    assert list(desk.due_replies("cpu", LogPlace(FILE, 5), 20.0)) == [
+        Tell("late", LogPlace(FILE, 5))
+    ]
 
 
 def test_figures_tell_of_the_readers_that_were_heard_of_last():
     desk = ReadScheduler()
     for number in range(100):
-        desk.take_read(b"p", messages.ReadLogFile("cpu", FILE, number, 1, number), 0, 0.0)
+        desk.add_read(b"p", messages.ReadLogFile("cpu", FILE, number, 1, number), 0, 0.0)
         desk.serve(lambda _: 0, float(number) / 10)
     found = list(desk.readers(60.0))
     assert [reader.at for _, reader in found] == list(range(37, 101))
@@ -104,10 +108,10 @@ class Questions(RuleBasedStateMachine):
     def ask(self, peer, log, size):
         self.count += 2
         self.open |= {self.count, self.count + 1}
-        refused = self.desk.take_read(peer, READ, self.count, self.now)
+        refused = self.desk.add_read(peer, READ, self.count, self.now)
         question = messages.AwaitLogGrowth(log, FILE, size)
         place = LogPlace(FILE, 1)
-        answer = self.desk.take_wait(peer, question, self.count + 1, place, self.now)
+        answer = self.desk.add_wait(peer, question, self.count + 1, place, self.now)
         self.answered(each for each in (refused, answer) if each)
 
     @rule(
@@ -119,8 +123,8 @@ class Questions(RuleBasedStateMachine):
         self.answered(self.desk.serve(lambda peer: load.get(peer, 0), self.now))
 
     @rule(log=st.sampled_from(["cpu", "gpu"]), size=st.integers(0, 2))
-    def look(self, log, size):
-        self.answered(self.desk.look(log, LogPlace(FILE, size), self.now))
+    def due_replies(self, log, size):
+        self.answered(self.desk.due_replies(log, LogPlace(FILE, size), self.now))
 
     @rule(seconds=st.floats(0, 20))
     def wait(self, seconds):
@@ -134,7 +138,7 @@ class Questions(RuleBasedStateMachine):
         while self.desk.has_reads:
             self.answered(self.desk.serve(lambda _: 0, self.now))
         for log in self.desk.awaited:
-            self.answered(self.desk.look(log, LogPlace(), self.now))
+            self.answered(self.desk.due_replies(log, LogPlace(), self.now))
         assert not self.open
 
 

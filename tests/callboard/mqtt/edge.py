@@ -76,12 +76,12 @@ class Edge:
         self.now = 0.0
         self.router = FakeRouter()
         network = NetworkLimits(**limits)
-        self.door = ClientConnections(
+        self.connections = ClientConnections(
             self.router, lambda: self.now, network, gate or AuthGate()
         )
-        self.door.make_screen = make_screen
+        self.connections.make_screen = make_screen
         self.wire = FakeWire()
-        self.remote = RemoteLink(self.door, self.wire, Peer("192.0.2.1:7", "192.0.2.1"))
+        self.remote = RemoteLink(self.connections, self.wire, Peer("192.0.2.1:7", "192.0.2.1"))
 
     def connect(self, version=V4, **fields):
         """Send a CONNECT."""
@@ -102,7 +102,7 @@ class Edge:
     def deliver(self, *notifications):
         """Send packets from the router."""
         deliver(self.remote.link, list(notifications))
-        self.door.write_all()
+        self.connections.write_all()
 
     def end(self, reason=ReasonCode.NORMAL_DISCONNECTION):
         """End the connection from the router's side."""
@@ -112,7 +112,7 @@ class Edge:
         """Run the one timer once a second."""
         for _ in range(seconds):
             self.now += 1
-            self.door.check()
+            self.connections.check()
 
 
 __all__ = [

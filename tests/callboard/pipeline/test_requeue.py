@@ -153,7 +153,7 @@ def test_a_run_that_dies_anywhere_is_continued(
 def test_concurrent_appends_of_other_writers_are_kept(bad, source, dead, monkeypatch):
     bad()
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_note_done", lambda *_: (_ for _ in ()).throw(Died))
+        patched.setattr(module, "_record_done", lambda *_: (_ for _ in ()).throw(Died))
         with pytest.raises(Died):
             requeue(dead)
     with CommitLog(source) as log:

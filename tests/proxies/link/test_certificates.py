@@ -408,12 +408,12 @@ def test_large_lists_are_read_beside_the_links(papers, live, monkeypatch):
 
     monkeypatch.setattr("callboard.proxies.link.certificates.read_lists", slowly)
     papers.revoke(papers.issue("x"))
-    certificates.look()
+    certificates.check()
     eventually(lambda: readers)
 
     assert certificates.listening() is old
     assert certificates.dialing()  # a direction that comes meanwhile stays
-    certificates.look()
+    certificates.check()
     assert len(readers) == 1
     gate.set()
     eventually(lambda: certificates.listening() is not old)

@@ -60,7 +60,7 @@ def test_so_many_frames_of_one_link_are_carried_out_in_a_turn(cluster, turns):
     host, (a, bystander), (wire, _) = linked(cluster, "a", "bystander", "host")
     echo = bystander.ref(str(host.spawn(Echo)))
     numbers = []
-    counted(host._broker.lifetimes, "take_announce", turns)
+    counted(host._broker.lifetimes, "on_announce", turns)
     announced = host._broker.lifetimes.holders.announced
     host._broker.lifetimes.holders.announced = lambda node, number, *rest: (
         numbers.append(number) or announced(node, number, *rest)
@@ -137,8 +137,8 @@ def crowd_of(node, peer, first, count, *, gone=False):
 
 
 def test_a_flood_of_nodes_is_concluded_on_at_a_pace_here_and_beyond(cluster, monkeypatch):
-    monkeypatch.setattr(paths, "CONCLUSIONS_SAVED", 128.0)
-    monkeypatch.setattr(paths, "CONCLUSIONS_PER_SECOND", 200.0)
+    monkeypatch.setattr(paths, "RECOMPUTATIONS_SAVED", 128.0)
+    monkeypatch.setattr(paths, "RECOMPUTATIONS_PER_SECOND", 200.0)
     host, (hostile, member, other), (wire, _, _) = linked(
         cluster, "hostile", "member", "other", "host"
     )

@@ -247,7 +247,7 @@ reads = st.lists(st.lists(packets, min_size=1, max_size=2), max_size=4)
 def test_a_client_is_admitted_only_by_the_right_steps_in_order(reads, cut):
     gate = AuthGate(Security(login_failures=0), methods=METHODS)
     edge = Edge(gate)
-    edge.door.authenticate = gate.authenticate
+    edge.connections.authenticate = gate.authenticate
     edge.connect(V5, properties=said(b"ann"))
     assert edge.wire.written == encode(Auth(CONTINUE, said(b"drawer")), V5)
 

@@ -147,7 +147,9 @@ def test_changes_of_certificates_are_events_and_counted(papers):
             fresh = papers.authority.issue_cert("localhost")
             put(tls.certificate, fresh.private_key_and_cert_chain_pem.bytes())
             eventually(lambda: figures(router)["replaced"] == 1)
-            shown = router.call(router_metrics, RouterState(router.machine, router.edge.door))
+            shown = router.call(
+                router_metrics, RouterState(router.machine, router.edge.connections)
+            )
             eventually(lambda: sum(type(each) in TOLD for each in events) == len(TOLD))
         kinds = [each for each in map(type, events) if each in TOLD]
         assert kinds == list(TOLD)
@@ -178,7 +180,7 @@ TOLD = (CertificatesRefused, CertificatesReplaced)
 
 
 def figures(router) -> dict[str, int]:
-    counted = router.edge.door.figures
+    counted = router.edge.connections.figures
     return {kind: getattr(counted, f"certificates_{kind}") for kind in KINDS}
 
 
@@ -192,7 +194,9 @@ def test_a_certificate_with_an_organisation_that_is_not_a_valid_tenant_is_refuse
             odd = papers.issue("odd", organization_name=name)
             with pytest.raises((OSError, AssertionError)):
                 come("tls", router.port, Tls(odd, authority=authority), "c")
-        assert router.call(lambda: router.edge.door.figures.refusals["not authorized"]) >= 1
+        assert (
+            router.call(lambda: router.edge.connections.figures.refusals["not authorized"]) >= 1
+        )
 
 
 # --- strangers ---
@@ -222,19 +226,19 @@ def test_unadmitted_connections_of_an_address_are_bounded_and_expire(papers, add
     hello = b"\x16\x03\x01" if address in DOORS else b"GET /" if "ws" in address else b"\x10"
     with running(ListenerSettings(address, tls), network=network) as router:
         held = [silent(router.port, hello) for _ in range(3)]
-        door = router.edge.door
-        eventually(lambda: router.call(lambda: door.is_full("127.0.0.1")))
+        connections = router.edge.connections
+        eventually(lambda: router.call(lambda: connections.is_full("127.0.0.1")))
 
         assert is_closed(silent(router.port, hello))
-        assert not router.call(lambda: door.is_full("192.0.2.1"))
+        assert not router.call(lambda: connections.is_full("192.0.2.1"))
 
-        eventually(lambda: not router.call(lambda: door.is_full("127.0.0.1")))
+        eventually(lambda: not router.call(lambda: connections.is_full("127.0.0.1")))
         for sock in held:
             sock.settimeout(10)
             with contextlib.suppress(ConnectionError):
                 while sock.recv(1000):
                     pass
-        eventually(lambda: not router.call(lambda: door.links))
+        eventually(lambda: not router.call(lambda: connections.links))
 
 
 def test_admitted_clients_count_by_address_and_not_as_strangers():
@@ -245,6 +249,6 @@ def test_admitted_clients_count_by_address_and_not_as_strangers():
             Caller(router.port, "more")
         for caller in callers:
             caller.socket.close()
-        eventually(lambda: not router.call(lambda: router.edge.door.links))
+        eventually(lambda: not router.call(lambda: router.edge.connections.links))
         with Caller(router.port, "later"):
             pass

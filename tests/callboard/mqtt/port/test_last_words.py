@@ -61,12 +61,12 @@ class Place:
 
     def connections(self):
         edge = self.router.edge
-        return self.router.call(lambda: len(edge.door.links))
+        return self.router.call(lambda: len(edge.connections.links))
 
     def clients(self):
         """Count the connections that have a session."""
-        door = self.router.edge.door
-        return self.router.call(lambda: sum(bool(each.client_id) for each in door.links))
+        connections = self.router.edge.connections
+        return self.router.call(lambda: sum(bool(each.client_id) for each in connections.links))
 
 
 class Web:

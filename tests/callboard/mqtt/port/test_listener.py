@@ -216,7 +216,7 @@ def test_unread_pongs_do_not_accumulate():
         for _ in range(100):
             sock.sendall(ping)
 
-        (stream,) = router.call(lambda: [link._wire for link in router.edge.door.links])
+        (stream,) = router.call(lambda: [link._wire for link in router.edge.connections.links])
         waiting = router.call(lambda: stream._transport.get_write_buffer_size())
         assert waiting <= 2 * WRITE_BUFFER
         heard = sum(len(sock.recv(1 << 20)) for _ in range(3))
@@ -235,12 +235,15 @@ def test_wss_carries_mqtt(authority):
 
 def test_silent_connections_are_bounded():
     with running(ListenerSettings("127.0.0.1:0")) as router:
-        limits = replace(router.edge.door.limits, open_connections=2)
-        router.call(router.edge.door.set_limits, limits)
+        limits = replace(router.edge.connections.limits, open_connections=2)
+        router.call(router.edge.connections.set_limits, limits)
         with Caller(router.port, "a"), Caller(router.port, "b"):
             with pytest.raises(ConnectionError):
                 Caller(router.port, "c")
-            assert router.call(lambda: router.edge.door.figures.refusals["server busy"]) == 1
+            assert (
+                router.call(lambda: router.edge.connections.figures.refusals["server busy"])
+                == 1
+            )
 
 
 @pytest.mark.slow
@@ -251,7 +254,7 @@ def test_a_connection_that_never_sends_is_closed_although_the_system_defers_it()
         socket.create_connection(("127.0.0.1", router.port), 10) as silent,
     ):
         assert silent.recv(1) == b""
-        assert router.call(lambda: router.edge.door.figures.timeouts) == 1
+        assert router.call(lambda: router.edge.connections.figures.timeouts) == 1
 
 
 def is_of_mqtt(kind):
@@ -270,7 +273,7 @@ def test_ended_connections_leave_no_garbage(version):
                 if number % 2:
                     caller.say(Disconnect())
                     assert caller.hear_packets(1) == []
-        while router.call(lambda: len(router.edge.door.links)):
+        while router.call(lambda: len(router.edge.connections.links)):
             pass
 
     with running(ListenerSettings("127.0.0.1:0")) as router:
@@ -293,14 +296,14 @@ def test_a_disconnected_client_is_closed_at_once():
     with running(ListenerSettings("127.0.0.1:0")) as router, Caller(router.port, "c") as caller:
 
         def cut():
-            (remote,) = router.edge.door.links
+            (remote,) = router.edge.connections.links
             before = set(open_files())
             remote.cut()
             return before - set(open_files())
 
         assert len(router.call(cut)) >= 1
         assert caller.socket.recv(1) == b""
-        assert router.call(lambda: len(router.edge.door.links)) == 0
+        assert router.call(lambda: len(router.edge.connections.links)) == 0
 
 
 def test_a_connect_in_several_reads_is_assembled():
@@ -310,7 +313,7 @@ def test_a_connect_in_several_reads_is_assembled():
     ):
         hello = encode(Connect("slow"), V4)
         slow.sendall(hello[:3])
-        assert router.call(lambda: len(router.edge.door.links)) <= 1
+        assert router.call(lambda: len(router.edge.connections.links)) <= 1
         slow.sendall(hello[3:])
         assert slow.recv(4) == encode(ConnAck(), V4)
 

@@ -75,7 +75,7 @@ def test_the_first_packet_must_be_connect():
 
     assert edge.wire.is_closed
     assert edge.wire.written == b""
-    assert edge.door.figures.refusals == {"protocol error": 1}
+    assert edge.connections.figures.refusals == {"protocol error": 1}
 
 
 def test_connect_timeout_ends_a_silent_connection():
@@ -87,8 +87,8 @@ def test_connect_timeout_ends_a_silent_connection():
     edge.pass_time(1)
 
     assert edge.wire.is_aborted
-    assert edge.remote not in edge.door.links
-    assert edge.door.figures.timeouts == 1
+    assert edge.remote not in edge.connections.links
+    assert edge.connections.figures.timeouts == 1
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ class Renaming:
 def test_next_connection_above_the_rate_is_refused():
     edge = Edge(connection_rate=1).connect(V5)
     second = Edge(connection_rate=1)
-    second.remote._door = edge.door
+    second.remote._connections = edge.connections
 
     second.connect(V5)
 
@@ -209,7 +209,7 @@ def test_remotelink_writes_notifications_in_one_batch():
     edge.deliver(b"abc", b"def")
 
     assert edge.wire.written == b"abcdef"
-    assert edge.door.figures.bytes_out >= 6
+    assert edge.connections.figures.bytes_out >= 6
 
 
 def test_on_the_unschedule_marker_remotelink_sends_ready():
@@ -292,7 +292,7 @@ def test_a_lost_connection_publishes_its_will():
     (event,) = edge.router.events
     assert isinstance(event, DisconnectRequested)
     assert event.ending.has_will
-    assert edge.door.links == {}
+    assert edge.connections.links == {}
 
 
 def test_malformed_bytes_end_the_connection_through_the_router():
@@ -308,7 +308,7 @@ def test_malformed_bytes_end_the_connection_through_the_router():
     edge.end(ReasonCode.MALFORMED_PACKET)
     assert edge.wire.written == b"bye"
     assert edge.wire.is_closed
-    assert edge.door.figures.ends == {"malformed packet": 1}
+    assert edge.connections.figures.ends == {"malformed packet": 1}
 
 
 def test_keep_alive_one_and_a_half_times_ends_a_silent_connection():
@@ -360,7 +360,7 @@ def test_a_client_that_does_not_read_its_last_bytes_is_disconnected(linger):
     edge.pass_time(4)
 
     assert edge.wire.is_aborted
-    assert edge.door.links == {}
+    assert edge.connections.links == {}
 
 
 def test_packets_after_the_end_are_ignored():

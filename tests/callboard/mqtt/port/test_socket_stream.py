@@ -15,7 +15,7 @@ from callboard.mqtt.port.socket_stream import SocketStream
 class Owner:
     """A stand-in for a `RemoteLink` that records notifications, and may react to them."""
 
-    def __init__(self, _door, wire, _peer):
+    def __init__(self, _connections, wire, _peer):
         self.wire = wire
         self.told = []
         self.then = lambda: None

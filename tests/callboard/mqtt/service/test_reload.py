@@ -85,7 +85,7 @@ def test_limits_of_connections_and_logs_change_as_well(router):
         with Caller(router.port, "b", V5) as second:
             assert second.greeting.reason_code == ReasonCode.CONNECTION_RATE_EXCEEDED
         assert router.call(lambda: len(router.machine.logs.retained)) == 1
-        assert router.edge.door.backpressure.patience == 0.25
+        assert router.edge.connections.backpressure.patience == 0.25
 
     router.reload(network=NetworkLimits())
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_keys_that_are_not_named_keep_their_values(router):
 
     assert router.config.security is security
     assert router.config.limits.connections == 2
-    assert router.edge.door.limits.keep_alive == 100
+    assert router.edge.connections.limits.keep_alive == 100
 
 
 def test_packets_too_large_for_the_journal_are_refused_without_effect(tmp_path):

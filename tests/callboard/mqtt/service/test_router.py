@@ -175,8 +175,8 @@ def test_a_failing_turn_disconnects_one_client(monkeypatch, caplog) -> None:
             raise ZeroDivisionError
         return take(ingress, connection, data)
 
-    take = Ingress._take_chunk
-    monkeypatch.setattr(Ingress, "_take_chunk", fail)
+    take = Ingress._handle_chunk
+    monkeypatch.setattr(Ingress, "_handle_chunk", fail)
     with Router() as router:
         with Caller(router.port, "bad") as bad:
             bad.say(Publish("t", b"poison"))

@@ -210,7 +210,7 @@ def test_a_run_that_dies_before_its_commit_record_is_continued(flights, dead, mo
     list(read(flights, dead, [0, 30]))
     with monkeypatch.context() as patched:
         patched.setattr(
-            module, "_note_done", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            module, "_record_done", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             requeue(dead)

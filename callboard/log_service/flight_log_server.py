@@ -28,7 +28,7 @@ _log = logging.getLogger("callboard.commitlog")
 _Papers = tuple[bytes, bytes]
 
 
-class LogDoor:
+class FlightLogServer:
     """A server of logs that runs from construction until `shutdown`.
 
     Attributes:
@@ -52,7 +52,7 @@ class LogDoor:
             OSError: the address cannot be used.
         """
         self._logs, self._readers, self._tls = logs, readers, tls
-        self._certificates = None if tls is None else Certificates(tls, self._note)
+        self._certificates = None if tls is None else Certificates(tls, self._count_reload)
         if self._certificates is not None:
             self._certificates.listening()  # raises with a reason; Flight gives none
         self._is_renewed = False
@@ -61,11 +61,11 @@ class LogDoor:
         self.port: int = self._server.port
         self._location = f"{location.rpartition(':')[0]}:{self.port}"
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Use a renewed certificate; call this about once a second."""
         if self._certificates is None:
             return
-        self._certificates.look()
+        self._certificates.check()
         if not self._is_renewed:
             return
         self._is_renewed = False
@@ -101,6 +101,6 @@ class LogDoor:
         chain, key = self._tls.certificate, self._tls.key or self._tls.certificate
         return read_file(Path(chain), "certificate"), read_file(Path(key), "key")
 
-    def _note(self, event: Any) -> None:
+    def _count_reload(self, event: Any) -> None:
         """Record that the files were replaced; `Certificates` reports unusable ones."""
         self._is_renewed |= isinstance(event, CertificatesReplaced)
