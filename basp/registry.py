@@ -181,7 +181,7 @@ class FlagType(MessageType):
         # Depending on its boundary, a flag drops bits that it does not know.
         if getattr(member, "value", None) != content:
             msg = (
-                f"flags {self.name!r} do not know all bits of {content:#x} on this node; "
+                f"flags {self.name!r}: this node does not know all bits of {content:#x}; "
                 f"upgrade this node first, then the senders"
             )
             raise errors.MessageVersion(msg)

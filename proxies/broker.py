@@ -177,7 +177,10 @@ class Broker:
         self.outgoing.carry_out()  # refuses the deferred messages
 
     def _housekeep(self) -> None:
-        """Report often while messages arrive, as unreported ones count as lost with a path."""
+        """Report arrivals, often while messages arrive, and do the housekeeping of a second.
+
+        When a path is lost, messages that were not reported count as lost.
+        """
         self._pause = REPORT_INTERVAL if self.report() else min(2 * self._pause, TEND_INTERVAL)
         now = self.runtime.now()
         if now >= self._tend_at:

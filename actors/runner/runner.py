@@ -333,7 +333,7 @@ class Runner:
         return True
 
     def _run_timed(self, me: int) -> bool:
-        """Run a batch and add its time to the actor: the watcher samples no detached actor."""
+        """Run a batch and add its time to the actor: the watcher skips detached actors."""
         actor = getattr(self.ready[0], "actor", None)
         started = self.now()
         try:

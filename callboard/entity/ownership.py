@@ -137,7 +137,7 @@ class MoveTurns:
         self._waiting: dict[str, Callable[[], object]] = {}
 
     def take(self, type_name: str, begin: Callable[[], object]) -> None:
-        """Call `begin` when the type may move slots; it holds the turn until `give_back`."""
+        """Call `begin` when it is the type's turn to move slots, until `give_back`."""
         if self._moving:
             self._waiting[type_name] = begin
         else:

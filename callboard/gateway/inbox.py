@@ -321,7 +321,10 @@ class Inbox:
         return frames
 
     def runs(self, most: int) -> Iterator[list[bytes]]:
-        """Yield runs of up to `most` frames until none is left; nothing during another run."""
+        """Yield batches of up to `most` frames until none is left.
+
+        A call while another call's batches are being read yields nothing.
+        """
         self.wake_pending = False
         if self.handed:
             self.carry_out()

@@ -236,7 +236,7 @@ class SharedFile:
             raise StateReplaced(replaced(path, remedy))
 
     def _drop_copy(self) -> None:
-        """Replace the connection of the copy in a forked process by one that refuses calls."""
+        """In a forked process, replace the connection by an object that refuses all calls."""
         connection, log = self.connection, self._log
         refusing: Any = after_fork.Refusing(
             StateUnavailable, f"the database {self.path}", "create a Node with another one here"

@@ -199,7 +199,7 @@ class Outlet:
         return True
 
     def _offer(self, messages: Sequence[tuple[str, Any]]) -> int | None:
-        """Publish messages; return the number without a subscriber, None to stay."""
+        """Publish messages; return the number without a subscriber, or None if stopped."""
         if self._hub is None:
             if self._publisher is not None:
                 self._publisher.publish_batch(*messages)

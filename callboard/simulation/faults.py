@@ -253,8 +253,8 @@ def _numbers(machines: tuple[int | str, ...], on: str) -> tuple[int, ...]:
             numbers.append(item)
         else:
             message = (
-                f"{item!r} is not a machine; give an index from 0 on, in the order in which "
-                f'the test creates them; the first one may be "{_DOER_NAME}" with on= one of '
+                f"{item!r} is not a machine; give its index, which counts from 0 in the order "
+                f'of creation, or "{_DOER_NAME}" as the first one if on= is one of '
                 f"{', '.join(OWN_MOMENTS)}"
             )
             raise ValueError(message)

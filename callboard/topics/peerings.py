@@ -87,7 +87,7 @@ class Peerings:
         self._report([PeerEvent(EC.PeerUnavailable, None, address, reason)])
 
     def _dial_ended(self, peer: bytes | None, done: Future[bool]) -> None:
-        """Handle a link to the node `peer`, or (None) the end of all attempts."""
+        """Handle the established link to `peer`; None: all attempts have ended."""
         if peer is None:
             done.set_result(False)
         else:

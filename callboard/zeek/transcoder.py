@@ -94,7 +94,7 @@ def cbor_from_broker(buffer: bytes) -> bytes:
 def _read_start(start: bytes) -> bytes:
     """Return the CBOR of an event's inner vector up to its name, or nothing.
 
-    It is cached by the bytes: the length of the vector, and the name of the event.
+    Results are cached by these bytes, which hold the vector's length and the event's name.
     """
     out: list[bytes] = []
     is_usual = len(start) > 3 and start[0] == _VECTOR and 0 < start[1] < 0x80

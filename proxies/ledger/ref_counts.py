@@ -53,7 +53,7 @@ class RefCount:
         return None
 
     def ended(self, reason: ExitReason, detail: str) -> list[Watcher]:
-        """Record the end of the actor; return the watchers, none if it was known."""
+        """Record the end of the actor; return its watchers, or none if the end was known."""
         if self.down is not None:
             return []
         self.down = (reason, detail)

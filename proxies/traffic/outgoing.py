@@ -251,7 +251,7 @@ class Outgoing:
     def offer(
         self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
     ) -> bool:
-        """Send a message; return False if the link, or the queue for one, is full."""
+        """Send a message; return False if the link or the queue of a search is full."""
         if not self.has_room(proxy, payload, turn):
             return False
         self.dispatch(proxy, message, sender, payload)

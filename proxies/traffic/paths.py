@@ -151,7 +151,8 @@ class Paths:
         """Recompute a portion of the routes, if any are due."""
         self._is_planned = False
         if self._routes.router.is_behind:
-            # A sender must not start to wait for a node that is just found or lost.
+            # With the lock: a sender that does not find a path waits for one. If the node were
+            # found or lost meanwhile, nothing would wake that sender.
             with self._routes.lock:
                 changes = self._routes.router.recompute()
             self._routes_changed(changes, "routes changed")

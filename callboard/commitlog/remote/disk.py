@@ -279,7 +279,7 @@ class RemoteFile:
         return self._size
 
     def close(self) -> None:
-        """Keep prefetched bytes, unless the reader has seen the end, which may change."""
+        """Keep prefetched bytes, unless the reader asked for the moving end of the file."""
         if self._is_spent or self._stream.end != LAST_OFFSET:
             self.drop()
         else:

@@ -283,7 +283,7 @@ class Table:
         return ("",) * len(self.slots)
 
     def _pinned(self, wished: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the wished owners with the assignments by hand."""
+        """Replace planned owners by the writers that slots are pinned to."""
         changed = list(wished)
         for slot, writer in self.pins:
             if self._is_fit(self.members[writer]):

@@ -319,7 +319,7 @@ class QueueEntity(Entity):
             self._send_job(lease)
 
     def _plan_tick(self, now_ms: float) -> None:
-        """Schedule a tick for the next time that ends."""
+        """Schedule a tick for when the next job becomes due or visible again."""
         jobs, now = self._jobs, self.context.runner.now()
         wait = NODE_POLL_SECONDS
         if jobs.next_due_ms is not None:

@@ -280,12 +280,12 @@ class WorkQueue:
         """Take the next job, as soon as there is one.
 
         A job that this program cannot read, for instance of a type of a newer release, stays
-        for takers of other nodes; that counts no attempt.
+        in the queue for consumers on other nodes. This is not counted as an attempt.
 
-        No other taker gets the job for `visible_after` seconds, unless the queue's owner cannot
-        reach this node. A cancelled or dropped future takes no job: one that arrives for it
-        goes to the next taker, and counts no attempt. When this node drains or closes, the
-        future fails with `NodeClosed`.
+        No other consumer gets the job for `visible_after` seconds, unless the queue's owner
+        cannot reach this node. If the future is cancelled or dropped, its job goes to the next
+        consumer, and no attempt is counted. When this node drains or closes, the future fails
+        with `NodeClosed`.
 
         Args:
             visible_after: seconds that the job is yours; return or `extend` it before their

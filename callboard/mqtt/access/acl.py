@@ -125,7 +125,7 @@ def _problem_of(verb: str, kind: str, topic_filter: str) -> str:
 
 
 def _problem_in(kind: str, topic_filter: str) -> str:
-    """Return why a filter would not do what its author expects; empty if it would."""
+    """Return a warning if a filter has another effect than its author expects, else ""."""
     problem = ""
     if topic_filter.startswith(SHARE):
         plain = split_share(topic_filter)[1]

@@ -89,7 +89,7 @@ class LocalLink(Closing):
         self._unacknowledged: dict[int, Message] = {}
         #: Unlimited, because the router stops sending when QUEUE_LIMIT is exceeded.
         self._queue: MessageQueue[Message] = MessageQueue(sys.maxsize)
-        #: Not empty while the router is paused and must be told to resume. It has no lock,
+        #: Not empty while the router is paused and `ready` has to resume it. It has no lock,
         #: because a finalizer may use the link inside any of its calls.
         self._paused: list[None] = []
         self._client: ClientProtocol[Answered] = ClientProtocol()

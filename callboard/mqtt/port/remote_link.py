@@ -667,7 +667,7 @@ class RemoteLink:
     # --- pauses ---
 
     def hold(self) -> None:
-        """Pause reading: subscribers do not keep up with what this client publishes."""
+        """Pause reading, because subscribers do not keep up with this client's messages."""
         self._connections.figures.held += 1
         self._pause(_Pause.READERS)
 

@@ -2,8 +2,8 @@
 
 A router has thousands of mostly idle connections. So a connection is one object and
 one file descriptor. It passes on each read without copying, writes at once, and buffers only
-what the system did not accept. To save system calls per connection, options are inherited from
-the listener, or applied when they are needed.
+the bytes that the system did not accept. To save system calls per connection, options are
+inherited from the listener, or applied when they are needed.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class SocketStream(ConnectionOwner):
     # --- calls of the selector ---
 
     def _ready(self, events: int) -> None:
-        """Process events, unless the socket was closed by another one in the same poll."""
+        """Process the events of a poll, unless an earlier event of it has closed the socket."""
         if events & self._watched & EVENT_WRITE:
             self._write_rest()
         if not events & self._watched & EVENT_READ:

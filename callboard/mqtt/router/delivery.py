@@ -153,7 +153,7 @@ class Delivery:
         return self.groups[request.subscription.topic_filter]
 
     def park(self, request: DataRequest) -> None:
-        """Put a request that has read everything among its log's waiters, or end it."""
+        """Queue a request that has read everything until its log grows, or end it."""
         log, session = request.log, request.session
         if session is not None and session.leaving and not session.tracker:
             self._all_left(session)
@@ -216,7 +216,7 @@ class Delivery:
         """Skip to an offset because the messages before it were dropped, and record that.
 
         The journal may still hold the messages that were reported as lost. Without the record,
-        a restarted router would send them, and later than the messages that followed them.
+        a restarted router would send them, out of order.
         """
         self._report_jump(request, offset)
         session, subscription = request.session, request.subscription
@@ -663,12 +663,12 @@ def _options(session: Session, request: DataRequest, run: MessageRun) -> Options
 def merge(
     session: Session, subscription: SessionSubscription, run: MessageRun
 ) -> Options | None:
-    """Return how a message is sent that several filters of a session match; it is sent once.
+    """Return the options of a message for a subscription; None if another one sends it.
 
-    The oldest subscription sends it, with the highest QoS and all identifiers. Subscriptions
-    with QoS 1 or 2 take precedence, since reads with QoS 0 are not in the journal. Returns None
-    for all other subscriptions. The choice depends only on facts that do not change while
-    messages wait: otherwise a message could be sent twice or never.
+    A message that several filters of a session match is sent once: by the oldest subscription,
+    with the highest QoS and all identifiers. Subscriptions with QoS 1 or 2 take precedence,
+    since reads with QoS 0 are not in the journal. The choice depends only on facts that do not
+    change while messages wait: otherwise a message could be sent twice or never.
     """
     subscriptions, number = session.subscriptions, run.number
     matching = [subscriptions[name] for name in run.filters if name in subscriptions]

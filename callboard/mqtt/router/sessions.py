@@ -431,7 +431,7 @@ class Sessions:
         return runs.difference(logs.retained)  # retained messages have their own limit
 
     def _count_messages(self) -> int:
-        """Return the bytes of all messages, and of what sessions store about them."""
+        """Return the bytes of all messages, and of the sessions' records about them."""
         stored = sum(_stored_bytes(session) for session in self)
         return stored + sum(run.memory for run in self._all_messages())
 

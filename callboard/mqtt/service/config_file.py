@@ -97,7 +97,7 @@ def _parse_plain_filter(text: str) -> None:
     _parse_filter(text)
     group, plain = split_share(text)
     if group:
-        message = f"{text!r} is a shared subscription, not possible here; write {plain!r}"
+        message = f"{text!r} is a shared subscription, not allowed here; write {plain!r}"
         raise ValueError(message)
 
 

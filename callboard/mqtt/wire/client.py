@@ -103,7 +103,7 @@ class ClientProtocol(Generic[T]):
         return next(packet_id for packet_id in self._ids if packet_id not in self.inflight)
 
     def take_inflight(self) -> list[T]:
-        """Take all tokens out, as nothing will be acknowledged any more."""
+        """Remove and return all tokens, because no further acknowledgement will arrive."""
         taken = []
         with suppress(KeyError):
             while self.inflight:

@@ -350,7 +350,7 @@ def _patiently(work: Callable[[], _Result], label: str) -> _Result:
     """Call a function until it succeeds, for a minute.
 
     Raises:
-        PublishFailed: the store fails for so long, or the function raised it.
+        PublishFailed: the store failed for a minute, or the function raised this error.
     """
     deadline = time.monotonic() + _PATIENCE
     while True:

@@ -151,7 +151,7 @@ class ZeekLogger:
             address: `tcp://HOST:PORT` or `HOST:PORT`; port 0 picks a free one.
             curve: Keys, or a TOML file with keys, that select the nodes that may connect.
             insecure: Allow a public address although nodes need no key.
-            high_water_mark: Messages queued here per node; above it the node queues its own.
+            high_water_mark: Messages queued here per node; the node queues further ones itself.
             sync_interval: Seconds between syncs of a log.
             retain: How long records are kept; by default for ever.
             segment_bytes: As for `CommitLog`, like the arguments below.

@@ -224,7 +224,7 @@ def test_a_shrunk_fault_names_the_time_and_the_machine():
     ("places", "on"), [(("doer",), ""), (("doer",), "test"), (("a",), "send"), ((-1,), "send")]
 )
 def test_a_machine_is_a_number_or_whoever_does_something(places, on):
-    with pytest.raises(ValueError, match=r"not a machine; give an index from 0 on.* \"doer\""):
+    with pytest.raises(ValueError, match=r"not a machine; give its index.* \"doer\""):
         crash(*places, on=on)
 
 
