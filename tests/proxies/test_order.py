@@ -92,7 +92,7 @@ def test_message_ids_skip_those_that_wait_for_an_answer_and_zero(cluster):
     first = later.ask("first")
     outgoing = a._broker.outgoing
     (waiting,) = (one for one, (future, _) in outgoing.asks.by_id.items() if future is first)
-    outgoing._message_ids = iter([1 << 32 | waiting, 1 << 32, waiting, 7 << 32 | 77, 78, 79])
+    outgoing.asks._ids = iter([1 << 32 | waiting, 1 << 32, waiting, 7 << 32 | 77, 78, 79])
 
     second = later.ask("second")
     assert second.message_id == 77
