@@ -23,7 +23,7 @@ from callboard.caf.errors import SYSTEM, CafError, SystemError17, exit_error, re
 from callboard.caf.exports import Exports
 from callboard.caf.peer import QUERY_SECONDS, CafPeer
 from callboard.caf.services import Services
-from callboard.caf.stand_in import CafCell, CafReply, error_of
+from callboard.caf.stand_in import CafCell, error_of
 from callboard.caf.wire import connection as caf
 from callboard.caf.wire.connection import (
     ASKER,
@@ -490,11 +490,13 @@ class CafWire:
         peer.unanswered += 1
         if not ref.is_local:
             future = ref.ask(content, timeout=None)
-            future.on_done(lambda done: respond(done.exception() or done.result()))
-        elif frame.message_id & CATEGORY:
-            ref.target.post(content, CafReply(respond))
-        else:
-            ref.target.post_urgent(content, CafReply(respond))
+        else:  # CAF sends no deadline
+            future = Future(ref)
+            post = ref.target.post
+            if not frame.message_id & CATEGORY:
+                post = ref.target.post_urgent
+            post(content, future)
+        future.on_done(lambda done: respond(done.exception() or done.result()))
 
     def _respond(self, peer: CafPeer, frame: MessageFrame, answer: Any) -> None:
         """Send the answer to a request. Can be called from any thread."""

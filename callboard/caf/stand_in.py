@@ -6,13 +6,13 @@ has no mailbox and no turns: a message is encoded by the thread that sends it.
 """
 
 import itertools
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from callboard.caf.errors import SYSTEM, CafError, SystemError17, exit_error
 from callboard.caf.wire.connection import REQUEST_MASK, RESPONSE
 from callboard.caf.wire.message import Atom, ExitMessage, TypedMessage
 from callboard.caf.wire.reader import CafActor
-from callboard.kernel.activation import Cell, DispatchTable, Envelope, Home
+from callboard.kernel.activation import Cell, DispatchTable, Envelope
 from callboard.kernel.actors import ActorRef, Down, ExitReason
 from callboard.kernel.errors import (
     ActorDown,
@@ -21,7 +21,7 @@ from callboard.kernel.errors import (
     UnexpectedMessage,
 )
 from callboard.kernel.queue import SendTurn
-from callboard.kernel.reply import Asker, Reply, Sender
+from callboard.kernel.reply import Asker, Sender
 
 #: Seconds between two attempts of a coroutine to send to a peer that does not read.
 ROOM_PAUSE: Final = 0.01
@@ -169,41 +169,6 @@ class CafCell(Cell):
 def _link_message(verb: str, other: ActorRef[Any]) -> TypedMessage:
     """Return the message that links an actor with another one, or undoes it."""
     return TypedMessage(("@atom", "@strong_actor_ptr"), (Atom(verb), other))
-
-
-class CafReply(Reply):
-    """The reply to a request of a CAF actor."""
-
-    __slots__ = ("_respond", "deadline", "expects", "is_done")
-
-    expects: Literal[True]
-    is_done: bool
-
-    def __init__(self, respond: Any) -> None:
-        """Create a reply; `respond` is called once with the answer, or an exception."""
-        self._respond = respond
-        self.expects, self.is_done = True, False
-        #: CAF sends no deadline.
-        self.deadline: float | None = None
-
-    def set_result(self, value: Any) -> bool:
-        """Send the answer."""
-        if self.is_done:
-            return False
-        self.is_done = True
-        self._respond(value)
-        return True
-
-    def set_exception(self, error: BaseException) -> bool:
-        """Send the error."""
-        return self.set_result(error_of(error))
-
-    def mark_handled(self) -> None:
-        """Do nothing: CAF counts no messages."""
-
-    def reference(self, runtime: Home) -> ActorRef[Any]:
-        """Return a one-shot address that answers the request."""
-        return runtime.reply_ref(self)
 
 
 def error_of(error: BaseException) -> CafError:
