@@ -6,6 +6,7 @@ has no mailbox and no turns: a message is encoded by the thread that sends it.
 """
 
 import itertools
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from callboard.caf.errors import SYSTEM, CafError, SystemError17, exit_error
@@ -21,7 +22,7 @@ from callboard.kernel.errors import (
     UnexpectedMessage,
 )
 from callboard.kernel.queue import SendTurn
-from callboard.kernel.reply import Asker, Sender
+from callboard.kernel.reply import Asker, Future, Sender
 
 #: Seconds between two attempts of a coroutine to send to a peer that does not read.
 ROOM_PAUSE: Final = 0.01
@@ -114,6 +115,25 @@ class CafCell(Cell):
             return True
 
         await SendTurn(self.ref).send(offer)
+
+    def offer(self, message: Any) -> Future[None] | None:
+        """Send a message of a topic; return a future of the time to try again without room."""
+        if self.outlet.has_room or self.reason is not None:
+            self.post_run((message,))
+            return None
+        room: Future[None] = Future()
+        self.outlet.context.call_later(ROOM_PAUSE, room.set_result, None)
+        return room
+
+    def post_run(self, messages: Iterable[Any]) -> None:
+        """Send messages of topics, in order; one without a type in CAF is a dead letter."""
+        for message in messages:
+            try:
+                self._post(message, None, is_urgent=False)
+            except CallboardError as error:
+                text = f"a message of a topic is not sent to {self.ref}: {error}"
+                self.outlet.context.warn_once(("caf topic", type(message)), text)
+                self.runtime.dead_letter(self.ref, message, None)
 
     def refuse(self, message: Any, sender: Sender | None) -> None:
         """Fail an ask to an actor that has ended, or count an undeliverable message."""

@@ -24,6 +24,7 @@ OTHER_NAMES = {
     "callboard.audit": "a logger",
     "callboard.nodes": "a logger",
     "callboard.wires": "a group of entry points",
+    "callboard.node_wires": "a group of entry points",
     "callboard.base": "a key in a Parquet file",
     "callboard.end": "a key in a Parquet file",
 }

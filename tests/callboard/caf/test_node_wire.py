@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from callboard import Actor, ExitReason, Node, handler, message
+from callboard import Actor, Endpoint, ExitReason, Node, handler, message
 from callboard.actors.errors import (
     ActorDown,
     NodeUnreachable,
@@ -181,6 +181,19 @@ def test_addresses_inside_messages_are_refs(nodes):
     assert ref.ask((Atom("relay"), own, 5)).result(WAIT) == 15
     ref.tell((Atom("tell"), own, "hello"))
     eventually(lambda: "hello" in own.ask("seen").result(WAIT))
+
+
+def test_a_topic_reaches_a_caf_actor_if_caf_has_a_type_for_its_messages(nodes, caplog):
+    client, _, _, ref = nodes
+    endpoint = Endpoint(node=client)
+    endpoint.subscribe(ref, ["/text"], message=lambda _, value: value)
+    endpoint.subscribe(ref, ["/plain"])
+    endpoint.publish("/plain", "lost")
+    endpoint.publish("/text", "hello")
+
+    eventually(lambda: "hello" in ref.ask("seen").result(WAIT))
+    assert client.stats().dead_letters == 1
+    assert "TopicMessage has no type in CAF" in caplog.text
 
 
 @pytest.mark.parametrize("ends", ["ours", "theirs"])
