@@ -137,7 +137,7 @@ class DemoNodeProcess:
             self._resting.append(self._overseer)
 
     def _attach(self) -> None:
-        """Attach store, entities and MQTT; imported late to speed up the start of the line."""
+        """Attach store, entities and MQTT; imported late, so that the node starts sooner."""
         from callboard.demo.demo_store import CloneKeeping, DemoStore
         from callboard.demo.entities import daily_peak as peaks
 

@@ -127,8 +127,8 @@ class MqttClient:
         self._backoff = Backoff(*PAUSES)
         self._waiting: deque[_Unacknowledged] = deque()
         self._filters: dict[str, int] = {}
-        self._looks: dict[str, _RetainedLook] = {}
-        self._looked_at: set[str] = set()
+        self._reads: dict[str, _RetainedLook] = {}
+        self._probed_at: set[str] = set()
         self._pings: deque[list[str]] = deque()
         self._window = WINDOW
         self._heard = 0.0
@@ -164,11 +164,11 @@ class MqttClient:
     def retained(self, topic: str) -> Future[bytes | None]:
         """Read a retained message by a temporary subscription; recorded as `read`."""
         operation = self._record("read", topic, None)
-        self._looked_at.add(topic)
-        look = self._looks[topic] = _RetainedLook(operation, Future())
+        self._probed_at.add(topic)
+        probe = self._reads[topic] = _RetainedLook(operation, Future())
         if self.is_connected:
             self._probe(topic)
-        return look.future
+        return probe.future
 
     def _record(self, name: str, topic: str, value: bytes | None) -> Operation | None:
         """Record the start of an operation, if there is a history."""
@@ -229,7 +229,7 @@ class MqttClient:
     @property
     def is_idle(self) -> bool:
         """Whether it is connected and all its packets are acknowledged."""
-        return self.is_connected and not (self._client.inflight or self._waiting or self._looks)
+        return self.is_connected and not (self._client.inflight or self._waiting or self._reads)
 
     # --- connections ---
 
@@ -292,8 +292,8 @@ class MqttClient:
         self.is_connected, self._stream = False, None
         self._pings.clear()
         self._client.take_answers()
-        for look in self._looks.values():
-            look.value = None
+        for probe in self._reads.values():
+            probe.value = None
         self._runner.call_later(self._backoff.next_pause(self._runner.random), self._dial)
 
     # --- the will ---
@@ -421,7 +421,7 @@ class MqttClient:
                 self._send(replace(pending.packet, dup=True))
             else:
                 self._send(pending.packet)
-        for topic in self._looks:
+        for topic in self._reads:
             self._probe(topic)
 
     def _take(self, event: Packet | Settled[_Unacknowledged] | None) -> None:
@@ -433,7 +433,7 @@ class MqttClient:
                 self._receive(event)
             case packets.PingResp() if self._pings:
                 for topic in self._pings.popleft():
-                    self._finish_look(topic)
+                    self._finish_probe(topic)
 
     def _settle(self, pending: _Unacknowledged, code: int | None) -> None:
         """Finish a packet with a reason code; None means that the outcome is unknown."""
@@ -456,10 +456,10 @@ class MqttClient:
 
     def _receive(self, packet: packets.Publish) -> None:
         """Store a received message, and acknowledge it."""
-        look = self._looks.get(packet.topic)
-        is_subscribed = packet.topic not in self._looked_at or self._has_filter(packet.topic)
-        if look is not None and (packet.retain or not is_subscribed):
-            look.value = packet.payload or None
+        probe = self._reads.get(packet.topic)
+        is_subscribed = packet.topic not in self._probed_at or self._has_filter(packet.topic)
+        if probe is not None and (packet.retain or not is_subscribed):
+            probe.value = packet.payload or None
         elif is_subscribed:
             self.messages.append(Message.of(packet))
             if self._history is not None and not packet.retain:
@@ -473,14 +473,14 @@ class MqttClient:
             matches(topic, split_share(topic_filter)[1]) for topic_filter in self._filters
         )
 
-    def _finish_look(self, topic: str) -> None:
+    def _finish_probe(self, topic: str) -> None:
         """Finish the read of a retained message."""
-        look = self._looks.pop(topic, None)
-        if look is None:
+        probe = self._reads.pop(topic, None)
+        if probe is None:
             return
-        if look.operation is not None and self._history is not None:
-            self._history.answered(look.operation, look.value)
-        look.future.set_result(look.value)
+        if probe.operation is not None and self._history is not None:
+            self._history.answered(probe.operation, probe.value)
+        probe.future.set_result(probe.value)
         if topic not in self._filters:
             self._send(
                 packets.Unsubscribe(
