@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, Final, Protocol
 
 from callboard.actors.asking.overdue import UNLIMITED_SECONDS
-from callboard.actors.backoff import JITTER, Backoff
 from callboard.actors.envelope import Envelope, TraceContext
 from callboard.actors.errors import (
     AskTimeout,
@@ -17,6 +16,7 @@ from callboard.actors.future import AskList, Future
 from callboard.actors.seconds import count as checked_count
 from callboard.actors.seconds import period as checked_period
 from callboard.actors.waits.shutdown import Phase, Shutdown
+from callboard.backoff import JITTER, Backoff
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import LARGEST
 

@@ -21,11 +21,11 @@ from enum import Enum, auto
 from numbers import Real
 from typing import Any, Final
 
-from callboard.actors.backoff import Backoff
 from callboard.actors.errors import WrongValue, require
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.seconds import seconds
 from callboard.actors.supervision.child import Child
+from callboard.backoff import Backoff
 from callboard.support.dataclass import dataclass
 
 STRATEGIES: Final = ("one_for_one", "one_for_all", "rest_for_one")

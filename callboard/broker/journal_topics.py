@@ -1,10 +1,10 @@
 """Publication of entity journals on topics."""
 
-import time
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import quote
 
+from callboard.backoff import is_reached
 from callboard.entity.journal.entry import Entry, raw_event
 from callboard.entity.journal.journal import Journal
 from callboard.entity.state.interface import StoredEvent
@@ -74,15 +74,16 @@ def _are_delivered(hub: Hub, lost: int) -> bool:
     except CallboardError:
         return False
     accounts_before = hub.node.accounts()
-    deadline = time.monotonic() + DELIVERY_LIMIT
-    while time.monotonic() < deadline:
+
+    def are_confirmed() -> bool:
         accounts_now = hub.node.accounts()
         pairs = [
             (accounts_now[node], earlier)
             for node, earlier in accounts_before.items()
             if node in accounts_now
         ]
-        if all(account.confirmed + account.lost >= earlier.sent for account, earlier in pairs):
-            return _lost(hub) == lost
-        time.sleep(_LOOK)
-    return False
+        return all(
+            account.confirmed + account.lost >= earlier.sent for account, earlier in pairs
+        )
+
+    return is_reached(are_confirmed, _LOOK, DELIVERY_LIMIT) and _lost(hub) == lost

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from callboard.backoff import Backoff, retrying
 from callboard.cli.cli_error import CliError, UsageError
 from callboard.cli.loading import load_app
 from callboard.cli.options import AccessOptions, command, flag, noun, option
@@ -207,10 +208,12 @@ class TimedExchange:
             CliError: the message was lost, its receiver had ended, or the time is up.
         """
         ref = self.ref
-        while (account := self.node.accounts()[ref.node_id]).in_flight:
-            if time.monotonic() > self.deadline:
-                raise self.late
-            time.sleep(LOOK_INTERVAL)
+        for _ in retrying(Backoff.fixed(LOOK_INTERVAL), self.deadline - time.monotonic()):
+            account = self.node.accounts()[ref.node_id]
+            if not account.in_flight:
+                break
+        else:
+            raise self.late
         if account.lost:
             reason = f"the message to {ref} is lost or unconfirmed"
             raise CliError(why=reason, step="try again when its node is back")

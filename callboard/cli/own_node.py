@@ -4,12 +4,12 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from callboard.backoff import is_reached
 from callboard.cli.cli_error import FAILED, CliError, UsageError
 from callboard.cli.options import AccessOptions, flag, option
 from callboard.support.dataclass import dataclass
@@ -207,13 +207,14 @@ def confirm(hub: "Hub") -> None:
     Raises:
         CliError: a message is lost or unconfirmed.
     """
-    deadline = time.monotonic() + CONFIRM_LIMIT
     hub.receivers_of("").result(CONFIRM_LIMIT)  # queued after all published messages
-    while any(account.in_flight for account in hub.node.accounts().values()):
-        if time.monotonic() > deadline:
-            reason = f"some messages were not confirmed within {CONFIRM_LIMIT:g} s"
-            raise CliError(why=reason, step="see the logs of the nodes that subscribe")
-        time.sleep(_CONFIRM_LOOK)
+
+    def are_confirmed() -> bool:
+        return not any(account.in_flight for account in hub.node.accounts().values())
+
+    if not is_reached(are_confirmed, _CONFIRM_LOOK, CONFIRM_LIMIT):
+        reason = f"some messages were not confirmed within {CONFIRM_LIMIT:g} s"
+        raise CliError(why=reason, step="see the logs of the nodes that subscribe")
     lost = sum(account.lost for account in hub.node.accounts().values())
     if lost or hub.counters.dropped:
         reason = "some messages are lost or unconfirmed: a link or a node was lost"

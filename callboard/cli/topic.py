@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import typer
 
+from callboard.backoff import is_reached
 from callboard.cli.cli_error import FAILED, CliError, UsageError, explained
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import from_text, say, to_json
@@ -200,13 +201,14 @@ def _wait_for_subscribers(hub: "Hub", topic: str, timeout: float) -> None:
     Raises:
         CliError: no node subscribed in time.
     """
-    deadline = time.monotonic() + timeout
-    while timeout and not hub.receivers_of(topic).result(timeout):
-        if time.monotonic() > deadline:
-            step = f"start a subscriber: callboard topic sub {topic} --peer ADDRESS"
-            reason = f"no node subscribed to {topic} within {timeout:g} s"
-            raise CliError(why=reason, step=step)
-        time.sleep(PUBLISH_LOOK)
+
+    def has_subscriber() -> bool:
+        return bool(hub.receivers_of(topic).result(timeout))
+
+    if timeout and not is_reached(has_subscriber, PUBLISH_LOOK, timeout):
+        step = f"start a subscriber: callboard topic sub {topic} --peer ADDRESS"
+        reason = f"no node subscribed to {topic} within {timeout:g} s"
+        raise CliError(why=reason, step=step)
 
 
 # --- sub ---

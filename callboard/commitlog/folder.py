@@ -9,13 +9,13 @@ import logging
 import os
 import re
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
+from callboard.backoff import Backoff, retrying
 from callboard.commitlog.disk import Disk, DiskFile, open_plain, read_through
 from callboard.commitlog.errors import LogFailed, LogLocked
 from callboard.support import after_fork
@@ -327,12 +327,13 @@ class FileLock:
         if not os.fstat(self._descriptor).st_size:  # it was just made
             with suppress(OSError):  # another user made it
                 os.fchmod(self._descriptor, lock_mode_in(self.path))
-        deadline, holder = time.monotonic() + COPY_SECONDS, ""
-        while not (is_locked := self._try()):
-            holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip()
-            if not _has_ended(holder) or time.monotonic() > deadline:
+        holder, is_locked = "", False
+        for _ in retrying(Backoff.fixed(COPY_PAUSE), COPY_SECONDS):
+            if is_locked := self._try():
                 break
-            time.sleep(COPY_PAUSE)
+            holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip()
+            if not _has_ended(holder):
+                break
         if not is_locked:
             os.close(self._descriptor)
             owner = f"process {holder}" if holder.isdecimal() else "another process"

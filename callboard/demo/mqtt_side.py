@@ -10,12 +10,11 @@ import importlib.util
 import json
 import os
 import subprocess
-import threading
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from callboard.backoff import is_reached
 from callboard.broker import Endpoint
 from callboard.commitlog import LogReader
 from callboard.demo.aggregator import METRICS
@@ -90,9 +89,8 @@ class MqttSide:
         if self.published is not None:
             return
         self.published = self._end_client()
-        limit, pause = time.monotonic() + LAST_WORDS, threading.Event()
-        while self._door.brought < self.published and time.monotonic() < limit:
-            pause.wait(0.01)
+        published = self.published
+        is_reached(lambda: self._door.brought >= published, 0.01, LAST_WORDS)
         self._recording.flush(LAST_WORDS)
         with LogReader(self._recording.folder) as log:
             self.recorded = sum(record.topic.startswith(TOPICS.endpoint) for record in log)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from callboard import locks
+from callboard.backoff import Backoff, retrying
 from callboard.demo.line import LINKS, NAMES
 from callboard.demo.screen import KeyCommand, Verb
 from callboard.kernel.twins import Closing
@@ -82,11 +83,10 @@ class DemoPage(Closing):
                 token=self._token,
             )
             self._parts.enter_context(server)
-        for _ in range(round(CONNECT_LIMIT / RETRY)):  # a busy machine is slow to start A
+        # A busy machine is slow to start A.
+        for _ in retrying(Backoff.fixed(RETRY), CONNECT_LIMIT, stop=self._over):
             with contextlib.suppress(Exception):  # the page is closed, or A is not listening
                 node.connect(self._address, CONNECT_LIMIT)
-                return
-            if self._over.wait(RETRY):
                 return
 
     def _lever(self, verb: Verb) -> Callable[[str], str]:

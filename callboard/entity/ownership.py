@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from callboard.backoff import Backoff
 from callboard.entity.host import EntityHost, HostedType, HostMembership, HostNode
 from callboard.entity.machine.ballot_machine import (
     BallotEffect,
@@ -200,7 +201,7 @@ class Ownership:
         self._polls = 0
         #: Number of the current move; the answer of an earlier move is ignored.
         self._moves = 0
-        self._stop_seconds = FIRST_STOP_SECONDS
+        self._stop_limit = Backoff(FIRST_STOP_SECONDS, LONGEST_STOP_SECONDS)
         self._joining: Future[None] | None = None
         self._leaving: Future[None] | None = None
         self._draining: Future[None] | None = None
@@ -481,9 +482,9 @@ class Ownership:
         self._hooks.turns.take(self._name, turn)
 
     def _stop_now(self, slots: tuple[int, ...], move: int) -> None:
-        """Drain slots, within `_stop_seconds`."""
+        """Drain slots, within the pause of `_stop_limit`."""
         answer = partial(self._stopped, move)
-        late = self._runtime.call_later(self._stop_seconds, answer, SlotsBusy())
+        late = self._runtime.call_later(self._stop_limit.pause, answer, SlotsBusy())
 
         def emptied() -> None:
             late.cancel()
@@ -501,9 +502,9 @@ class Ownership:
         if move != self._moves:
             return
         if isinstance(event, SlotsBusy):
-            self._stop_seconds = min(2 * self._stop_seconds, LONGEST_STOP_SECONDS)
+            self._stop_limit.next_pause()
         else:
-            self._stop_seconds = FIRST_STOP_SECONDS
+            self._stop_limit.reset()
         self._step(event)
 
 

@@ -31,6 +31,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Protocol
 
+from callboard.backoff import Backoff
 from callboard.entity.entity import EntityType
 from callboard.entity.machine.table import slot_of
 from callboard.entity.state.client import StateClient
@@ -110,7 +111,8 @@ class _Armed:
     row: StoredReminder
     #: When to deliver it next, in milliseconds of the database's clock.
     at_ms: float
-    failures: int = 0
+    #: The pauses after failures; None before the first one.
+    backoff: Backoff | None = None
     #: Whether it was delivered and its outcome is not known yet.
     is_out: bool = False
     #: Whether its attempts are counted because it may crash the process.
@@ -487,10 +489,9 @@ class Reminders:
                 armed.is_suspect = False
                 self._set_attempts([armed.row], 0, lambda _: None)
                 armed.row = armed.row._replace(attempts=0)
-            armed.failures += 1
-            pause = FIRST_PAUSE_SECONDS * 2 ** min(armed.failures - 1, 10)
-            pause = min(pause, LONGEST_PAUSE_SECONDS)
-            armed.at_ms = self.now_ms() + 1000 * pause
+            if armed.backoff is None:
+                armed.backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+            armed.at_ms = self.now_ms() + 1000 * armed.backoff.next_pause()
             self._push(armed)
             self._set_timer()
             self._count_suspects()

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Literal
 
 from callboard import locks
+from callboard.backoff import Backoff
 from callboard.entity.errors import EntityUnavailable
 from callboard.entity.machine.sent_slot import SENT_SLOTS, SentSlot, SentSlotEvent
 from callboard.entity.machine.table import Table
@@ -235,7 +236,7 @@ class TypeRouter:
         #: By slot: the number of the current attempt, increased by refusals.
         self._attempts: dict[int, int] = {}
         self._number = 0
-        self._pause = FIRST_LOOKUP_SECONDS
+        self._backoff = Backoff(FIRST_LOOKUP_SECONDS, LONGEST_LOOKUP_SECONDS)
         self._is_looking_up = False
         #: Nodes that answered, since the table was adopted, that they host no such entities.
         self._hostless: set[bytes] = set()
@@ -782,7 +783,8 @@ class TypeRouter:
         The caller must hold the lock.
         """
         if not self._is_looking_up:
-            self._is_looking_up, self._pause = True, FIRST_LOOKUP_SECONDS
+            self._is_looking_up = True
+            self._backoff.reset()
             if pause:
                 self._runtime.post(self._runtime.call_later, pause, self._look_up)
             else:
@@ -795,8 +797,8 @@ class TypeRouter:
             self._is_looking_up = bool(self._queues or self.forwarded)
             if not self._is_looking_up or self._runtime.is_closed:
                 return
-            pause = min(self._pause, max(0.0, self._next_end() - self._runtime.now()))
-            self._pause = min(2 * self._pause, LONGEST_LOOKUP_SECONDS)
+            left = max(0.0, self._next_end() - self._runtime.now())
+            pause = min(self._backoff.next_pause(), left)
         self._ask_others()
         self._runtime.call_later(pause, self._look_up)
 

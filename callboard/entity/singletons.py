@@ -2,6 +2,7 @@
 
 from typing import Any, Final, Protocol
 
+from callboard.backoff import Backoff
 from callboard.kernel.context import NodeContext
 
 #: Seconds between checks that singletons are active.
@@ -33,8 +34,8 @@ class Singletons:
         """Start with no singleton."""
         self._host = host
         self._keys: set[str] = set()
-        #: By key: the pause after a failed activation, and the end of the pause.
-        self._paused: dict[str, tuple[float, float]] = {}
+        #: By key of a failed activation: its pauses, and the end of the current one.
+        self._paused: dict[str, tuple[Backoff, float]] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._keys
@@ -65,16 +66,16 @@ class Singletons:
             return
         now = self._host.runtime.now()
         for key in sorted(self._keys):
-            if self._paused.get(key, (0.0, 0.0))[1] <= now:
+            if key not in self._paused or self._paused[key][1] <= now:
                 self._host.activate_if_served(key)
 
     def activation_failed(self, key: str) -> None:
         """Pause a singleton whose activation failed, longer each time."""
         if key in self._keys:
             with self._host.lock:
-                last_pause, _ = self._paused.get(key, (CHECK_SECONDS / 2, 0.0))
-                pause = min(2 * last_pause, LONGEST_PAUSE)
-                self._paused[key] = pause, self._host.runtime.now() + pause
+                backoff, _ = self._paused.get(key, (Backoff(CHECK_SECONDS, LONGEST_PAUSE), 0.0))
+                end = self._host.runtime.now() + backoff.next_pause()
+                self._paused[key] = backoff, end
 
     def activation_succeeded(self, key: str) -> None:
         """Forget the pauses of a singleton that is active."""

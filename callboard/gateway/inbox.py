@@ -24,7 +24,6 @@ A queue that is drained still accepts frames of threads that were waiting for ro
 others. When it is empty, the actor of its module ends.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from functools import partial
 from typing import Any, Final
 
 from callboard import locks
+from callboard.backoff import Backoff, retrying
 from callboard.gateway.errors import PublishTimeout
 from callboard.kernel.checks import limit
 from callboard.kernel.context import ActorContext, current_cell
@@ -57,6 +57,10 @@ ENDED: Final = "ended"
 @dataclass(eq=False, repr=False)
 class Inbox:
     """The queue of one module.
+
+    Its bounds and the publishers that wait are the `BackPressure` of mailboxes. The policies
+    differ from those of a `BoundedMailbox`: a lost frame goes to `on_lost`. It has no sender
+    whose ask could fail, no credit of other nodes, and no signal that always fits.
 
     Attributes:
         name: the name of the module, for errors.
@@ -130,12 +134,12 @@ class Inbox:
         A thread outside of calls first appends the frames that were handed over, so that it can
         wait for room as usual.
         """
-        until = time.monotonic() + PATIENCE
-        while not self._is_inside() and time.monotonic() < until:
+        for _ in retrying(Backoff.fixed(PATIENCE / 20), PATIENCE):
+            if self._is_inside():
+                break
             self.carry_out()
-            if not self.handed:
+            if not self.handed:  # this thread or another one has appended them
                 return False
-            time.sleep(PATIENCE / 20)  # until another thread has appended them
         return True
 
     def _put_later(self, frame: bytes) -> None:

@@ -1,3 +1,3 @@
 """Pauses between attempts."""
 
-from callboard.actors.backoff import Backoff as Backoff
+from callboard.backoff import Backoff as Backoff

@@ -8,7 +8,6 @@ when the process ends, for whatever reason. A process that acquires the lock has
 import fcntl
 import os
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from callboard import locks
+from callboard.backoff import Backoff, retrying
 from callboard.lease.errors import (
     OutcomeUnknown,
     StateBusy,
@@ -308,18 +308,18 @@ class SharedFile:
         write without pause would get the lock each time, and everything that waits for
         a commit of this process would be delayed. Therefore this retries every `_RETRY`.
         """
-        execute, deadline = self.connection.execute, time.monotonic() + BUSY_TIMEOUT
+        execute, failure = self.connection.execute, sqlite3.OperationalError()
         self._set_waiting(waits=False)
-        while True:
+        for _ in retrying(Backoff.fixed(_RETRY), BUSY_TIMEOUT):
             try:
                 execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
-                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                if not is_busy or time.monotonic() >= deadline:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
-                time.sleep(_RETRY)
+                failure = error
             else:
                 return
+        raise failure
 
     def _set_waiting(self, *, waits: bool) -> None:
         """Set whether SQLite waits for locks; free of cost if that does not change."""

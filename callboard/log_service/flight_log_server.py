@@ -6,13 +6,12 @@ resume from their last position, as after any disconnect. Clients wait for the f
 second in which no server listens.
 """
 
-import itertools
 import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from callboard.backoff import Backoff, retrying
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.remote.server import LogServer, Readers
 from callboard.kernel.events import CertificatesReplaced
@@ -73,7 +72,10 @@ class FlightLogServer:
         if self._papers == previous:
             return
         self._server.shutdown()
-        for tries in itertools.count(1):
+        backoff = Backoff.fixed(_PAUSE)
+        for _ in retrying(backoff):
+            if backoff.attempts and backoff.attempts % _TRIES == 0:
+                previous, self._papers = self._papers, previous
             try:
                 self._server = self._listen(self._location, self._papers)
                 break
@@ -81,9 +83,6 @@ class FlightLogServer:
                 _log.warning(
                     "%s cannot be served again yet, retrying: %s", self._location, error
                 )
-                if tries % _TRIES == 0:
-                    previous, self._papers = self._papers, previous
-                time.sleep(_PAUSE)
         _log.info("%s uses its new certificate", self._location)
 
     def shutdown(self) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from callboard.backoff import Backoff
 from callboard.commitlog.remote.disk import load_flight
 from callboard.configuration.host_port import parse_host_port
 from callboard.kernel.access import LinkAccess
@@ -108,20 +109,20 @@ class FlightProcess:
 
     def _attend(self) -> None:
         """Restart the child whenever it exits."""
-        port, pause = int(self.address.rpartition(":")[2]), _PAUSES[0]
+        port, backoff = int(self.address.rpartition(":")[2]), Backoff(*_PAUSES)
         while (child := self._child) is not None:
             code = child.wait()
-            if self._is_ended.wait(pause):
+            if self._is_ended.wait(backoff.pause):
                 return
             _log.warning(
                 "the log server at %s exited with code %s; restarting it", self.address, code
             )
             try:
                 self._start(port)
-                pause = _PAUSES[0]
+                backoff.reset()
             except (OSError, PortUnavailable) as error:
                 _log.warning("%s", error)
-                pause = min(2 * pause, _PAUSES[1])
+                backoff.next_pause()
         if self._is_ended.is_set():
             self._end()
 

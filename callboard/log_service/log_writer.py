@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from callboard import locks
+from callboard.backoff import Backoff
 from callboard.commitlog.batch import MAX_BATCH_RECORDS
 from callboard.commitlog.columns import (
     Headers,
@@ -158,6 +159,8 @@ class LogWriter(NumberedWriter):
         self._node = self._caller.node
         self._lock = locks.collecting_lock("log writer", 450)
         after_fork.register(self)
+        #: One permit for each append without a receipt: a window, and not a bounded queue, as
+        #: appends are neither dropped nor refused for lack of room.
         self._room = threading.BoundedSemaphore(window)
         self._queue: deque[WaitingAppend] = deque()
         self._carrier: AppendBatcher | None = None
@@ -459,7 +462,7 @@ class LogWriter(NumberedWriter):
 
     async def relink(self, actor: "_Linker") -> None:
         """Link again and send the queue; fail appends that expire. Called by the actor."""
-        pause, longest = _PAUSES
+        backoff = Backoff(*_PAUSES)
         while self._has_pending():
             try:
                 peer = await self._node.aconnect(self._caller.address, 2.0)
@@ -479,8 +482,7 @@ class LogWriter(NumberedWriter):
                 self._fail(LogFailed(f"{self._caller.text}: {error}"))
             except (CallboardError, LogError) as error:
                 self._last_error = str(error)
-                await actor.sleep(pause)
-                pause = min(2 * pause, longest)
+                await actor.sleep(backoff.next_pause())
 
     def _has_pending(self) -> bool:
         """Give up expired appends; return whether the queue still has any to send."""

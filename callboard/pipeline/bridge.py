@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from callboard.backoff import Backoff, retrying
 from callboard.commitlog import (
     Cursor,
     Follower,
@@ -204,7 +205,7 @@ class Bridge(Closing):
 
     def _await_log(self) -> Follower | None:
         """Wait for the log; return None if the bridge was closed first."""
-        while True:
+        for _ in retrying(Backoff.fixed(_WAIT), stop=self._ends):
             with suppress(LogFailed):
                 reader = LogReader(self._folder, storage_options=self._storage)
                 if self.position > reader.end:
@@ -214,8 +215,7 @@ class Bridge(Closing):
                     log.error(msg, self._folder, reader.end, self.position)
                     self.position = reader.start
                 return reader.follow(self.position)
-            if self._ends.wait(_WAIT):
-                return None
+        return None
 
     def _messages(self, records: list[Record]) -> Iterator[tuple[str, Any]]:
         """Yield topic and value of each record that the filter selects."""
@@ -229,8 +229,11 @@ class Bridge(Closing):
 
     def _hand_on(self, records: list[Record]) -> bool:
         """Publish records; return False if they are left to the next bridge."""
-        messages = list(self._messages(records))
-        while True:
+        return self._publish(list(self._messages(records)))
+
+    def _publish(self, messages: list[tuple[str, Any]]) -> bool:
+        """Publish messages; return False if they are left to the next bridge."""
+        for _ in retrying(Backoff.fixed(_RETRY), stop=self._ends):
             try:
                 if self._store is not None:
                     for key, value in dict(messages).items():  # the last value per key
@@ -241,11 +244,9 @@ class Bridge(Closing):
                 if len(fit) < len(messages):
                     log.error("the bridge skips records that cannot be messages: %s", error)
                     self._lost_before += len(messages) - len(fit)
-                    messages = fit
-                    continue
+                    return self._publish(fit)
                 log.warning("results cannot be passed on; trying again: %s", error)
-                if self._ends.wait(_RETRY):
-                    return False
+        return False
 
     def _read_place(self, start: int) -> int:
         """Return the position that an earlier bridge of this name recorded."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any, Final, Protocol, runtime_checkable
 
 from callboard import locks
+from callboard.backoff import is_reached
 from callboard.kernel.errors import CallboardError
 from callboard.model.errors import EndpointError
 from callboard.topics.machine.run import encode_pair
@@ -192,11 +193,7 @@ class Outlet:
 
     def await_taken(self, seconds: float, stop: threading.Event) -> bool:
         """Wait until all are confirmed, the time is up or the event is set."""
-        deadline = time.monotonic() + seconds
-        while self.under_way():
-            if time.monotonic() >= deadline or stop.wait(_LOOK):
-                return not self.under_way()
-        return True
+        return is_reached(lambda: not self.under_way(), _LOOK, seconds, stop=stop)
 
     def _offer(self, messages: Sequence[tuple[str, Any]]) -> int | None:
         """Publish messages; return the number without a subscriber, or None if stopped."""
@@ -227,10 +224,11 @@ class Outlet:
 
     def _has_room(self, hub: ResultPublisher) -> bool:
         """Wait until slow subscribers have room; return False if messages must stay."""
-        while not hub.has_room() and not self._hurries.is_set():
-            if self._leaves.wait(_LOOK):
-                return False
-        return True
+
+        def may_publish() -> bool:
+            return hub.has_room() or self._hurries.is_set()
+
+        return is_reached(may_publish, _LOOK, stop=self._leaves)
 
 
 def is_publishable(message: tuple[str, Any]) -> bool:

@@ -13,11 +13,11 @@ from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
-from callboard.actors.backoff import Backoff
 from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
+from callboard.backoff import Backoff
 from callboard.basp.errors import AuthenticationFailed, ConnectedToItself, LinkLost
 from callboard.basp.handshake import PeerIdentity, Published
 from callboard.basp.link import Closed, LinkPairs

@@ -16,11 +16,11 @@ from dataclasses import field
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-from callboard.actors.backoff import Backoff
 from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
+from callboard.backoff import Backoff
 from callboard.basp.errors import AlreadyLinked, BaspError, LinkLost
 from callboard.basp.foreign import Admitted, Arrived
 from callboard.basp.link import Closed, Transmit

@@ -22,6 +22,7 @@ from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
 from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, SendTurn, may_wait
 from callboard.actors.reference import AnySender, Sender, current_cell
 from callboard.actors.runtime import Runtime
+from callboard.backoff import Backoff
 from callboard.basp.accounting import CreditLine
 from callboard.basp.control import pack_announce
 from callboard.basp.header import FIRST_ACTOR
@@ -321,7 +322,7 @@ class CreditSender:
             self._ask(proxy)
         if not is_tended:
             look = _Look(proxy, queue, credit.grants, self._runtime.now(), confirmed)
-            self._runtime.call_later(FIRST_LOOK, self._look, look)
+            self._runtime.call_later(look.backoff.next_pause(), self._look, look)
 
     def _look(self, look: "_Look") -> None:
         """Request credit if none arrived since the last check."""
@@ -344,9 +345,10 @@ class CreditSender:
             self.announce(proxy)
         elif has_path and credit.grants == look.grants:
             self._ask(proxy)
-        is_vain, look.grants = credit.grants == look.grants, credit.grants
-        look.pause = min(2 * look.pause, LONGEST_LOOK) if is_vain else FIRST_LOOK
-        self._runtime.call_later(look.pause, self._look, look)
+        if credit.grants != look.grants:
+            look.grants = credit.grants
+            look.backoff.reset()
+        self._runtime.call_later(look.backoff.next_pause(), self._look, look)
 
     def _ask(self, proxy: Proxy) -> None:
         """Report our position to the actor's node, after all messages sent to it."""
@@ -411,4 +413,4 @@ class _Look:
     grants: int
     since: float
     confirmed: int
-    pause: float = FIRST_LOOK
+    backoff: Backoff = field(default_factory=partial(Backoff, FIRST_LOOK, LONGEST_LOOK))

@@ -17,11 +17,11 @@ from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 
 from callboard import locks
 from callboard.actors.actor import Actor
-from callboard.actors.backoff import Backoff
 from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import NodeClosed, NotSpawnable, WrongValue
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
+from callboard.backoff import Backoff
 from callboard.basp.header import INSPECTOR, SPAWN_SERVER
 from callboard.proxies.broker import Broker
 from callboard.proxies.errors import WorkerFailed

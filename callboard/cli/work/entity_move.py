@@ -1,9 +1,9 @@
 """Implementation of `callboard entity move`, and searches for owners of slots."""
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from callboard.backoff import Backoff, retrying
 from callboard.cli.cli_error import CliError, UsageError
 from callboard.cli.cluster import ClusterOptions
 from callboard.entity.entity import checked_key
@@ -73,8 +73,7 @@ def owner_of(
     Raises:
         CliError: the slot has no owner for some seconds.
     """
-    limit = time.monotonic() + _OWNER_LIMIT
-    while True:
+    for _ in retrying(Backoff.fixed(_LOOK), _OWNER_LIMIT):
         inspection = options.ask(address, ReadPart("entity_slots", name, limit=256))
         owners = [
             (answer, row)
@@ -85,11 +84,9 @@ def owner_of(
         ]
         if owners:
             return max(owners, key=lambda pair: int(pair[1]["epoch"]))
-        if time.monotonic() > limit:
-            reason = f"no node in reach owns slot {slot} of {name}"
-            step = "try again in a second, and see: callboard entity ls ADDRESS"
-            raise CliError(why=reason, step=step)
-        time.sleep(_LOOK)
+    reason = f"no node in reach owns slot {slot} of {name}"
+    step = "try again in a second, and see: callboard entity ls ADDRESS"
+    raise CliError(why=reason, step=step)
 
 
 def move_slots(address: str, request: Wanted, options: ClusterOptions) -> dict[str, Any]:
@@ -171,8 +168,8 @@ def _await_owner(
     Raises:
         CliError: no host had the slots in time.
     """
-    limit = time.monotonic() + MOVE_LIMIT
-    while True:
+    missing = slots
+    for _ in retrying(Backoff.fixed(_LOOK), MOVE_LIMIT):
         hosts = _hosts(node, peer, name, timeout)
         owned = next(
             (
@@ -185,8 +182,6 @@ def _await_owner(
         missing = slots - owned
         if not missing:
             return
-        if time.monotonic() > limit:
-            reason = f"{len(missing)} slots are not on {target.name} within {MOVE_LIMIT:g} s"
-            step = "their handlers may run for long; see: callboard cluster hangs ADDRESS"
-            raise CliError(why=reason, step=step)
-        time.sleep(_LOOK)
+    reason = f"{len(missing)} slots are not on {target.name} within {MOVE_LIMIT:g} s"
+    step = "their handlers may run for long; see: callboard cluster hangs ADDRESS"
+    raise CliError(why=reason, step=step)

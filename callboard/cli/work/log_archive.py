@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Final
 
+from callboard.backoff import Backoff, retrying
 from callboard.cli.cli_error import UsageError, one_line
 from callboard.cli.options import JsonOptions
 from callboard.cli.output import say
@@ -42,11 +43,11 @@ def archive_log(
         raise UsageError(why=reason, step=step) from None
     objects, own = Archive(place).objects(), open_folder(folder)
     LogReader(folder)  # raises if there is no log
-    copier, pause = Copier(own, objects, limits), _PAUSE
+    copier, backoff = Copier(own, objects, limits), Backoff(_PAUSE, _LONGEST)
     lock = lock_copying(own)
     try:
         with catch_signals() as stop:
-            while not stop.is_set():
+            for _ in retrying(backoff, stop=stop):
                 try:
                     for copy in copier.copy():
                         row = {**copy._asdict(), "object": f"{objects.url}/{copy.object}"}
@@ -54,16 +55,14 @@ def archive_log(
                         options.say(row, f"{text}, {copy.bytes:,} bytes")
                         if stop.is_set():
                             break
-                    pause = _PAUSE
+                    backoff.reset()
                 except LogFailed as error:
                     copier.report_failure(error)
                     if not follows:
                         raise
                     say(one_line(f"{error} (trying again)"), err=True)
-                    pause = min(2 * pause, _LONGEST)
                 if not follows:
                     break
-                stop.wait(pause)
     finally:
         if lock is not None:
             lock.release()

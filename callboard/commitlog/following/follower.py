@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from callboard import locks
+from callboard.backoff import Backoff
 from callboard.commitlog.errors import LogCorrupt
 from callboard.commitlog.reading import OnDamage
 from callboard.commitlog.record import Cursor, Record, Run
@@ -259,8 +260,8 @@ def _pauses(timeout: float | None, is_written_here: bool) -> Iterator[float]:  #
     deadline = math.inf
     if timeout is not None:
         deadline = time.monotonic() + checked_seconds(timeout)
-    longest = _LONGEST_OWN if is_written_here else _LONGEST
-    pause = longest if is_written_here else _SHORTEST
+    backoff = Backoff(_SHORTEST, _LONGEST)
+    if is_written_here:
+        backoff = Backoff.fixed(_LONGEST_OWN)
     while (left := deadline - time.monotonic()) > 0:
-        yield min(pause, left)
-        pause = min(2 * pause, longest)
+        yield min(backoff.next_pause(), left)

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
+from callboard.backoff import Backoff, retrying
 from callboard.commitlog.disk import DiskFile, RealDisk
 from callboard.commitlog.errors import InvalidOption, LogError, LogFailed, LogLocked
 from callboard.commitlog.folder import FileLock, Folder
@@ -357,12 +358,12 @@ class Archiving(Background):
 
     def work(self) -> bool:
         """Copy missing segments; after failures, try again after growing pauses."""
-        pause = _FIRST_PAUSE
-        while not self._ended.is_set():
+        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        for _ in retrying(backoff, stop=self._ended):
             try:
                 self._lock = self._lock or lock_copying(self._folder)
                 for _ in self._copier.copy():
-                    pause = _FIRST_PAUSE
+                    backoff.reset()
                     self._on_copied()
                     if self._ended.is_set():
                         break
@@ -371,8 +372,6 @@ class Archiving(Background):
                 _log.warning("the log could not be archived; trying again: %s", error)
                 if self._lock is not None:
                     self._copier.report_failure(LogError(str(error)))
-                self._ended.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 return True
         return True

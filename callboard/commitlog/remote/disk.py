@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+from callboard.backoff import Backoff, retried
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
 from callboard.commitlog.folder import LAST_OFFSET
@@ -438,29 +439,31 @@ def _call(address: LogAddress, call: Callable[[Any, Any], T]) -> T:
     Raises:
         LogFailed: the server was not reached for some seconds, or it refuses.
     """
-    flight, deadline = load_flight(), time.monotonic() + _RETRY_SECONDS
+    flight = load_flight()
     token = (
         []
         if address.token is None
         else [(b"authorization", f"Bearer {address.token}".encode())]
     )
     options = flight.FlightCallOptions(timeout=_RETRY_SECONDS, headers=token)
-    while True:
-        try:
-            return call(_client(os.getpid(), address), options)
-        except (flight.FlightUnavailableError, flight.FlightTimedOutError) as error:
-            if time.monotonic() >= deadline:
-                message = _text_of(error)
-                if not message.startswith(BUSY):
-                    message = f"no answer; is it served (callboard log serve)? {message}"
-                message = f"{address}: {message}"
-                raise LogFailed(message) from None
-            time.sleep(_PAUSE)
-        except load_pyarrow().ArrowException as error:
-            if (number := getattr(error, "extra_info", b"")).isdigit():  # of the server's disk
-                raise OSError(int(number), _text_of(error), str(address)) from None
-            message = f"{address}: {_text_of(error)}"
-            raise LogFailed(message) from None
+    unavailable = (flight.FlightUnavailableError, flight.FlightTimedOutError)
+
+    def attempt() -> T:
+        return call(_client(os.getpid(), address), options)
+
+    try:
+        return retried(attempt, unavailable, Backoff.fixed(_PAUSE), _RETRY_SECONDS)
+    except unavailable as error:
+        message = _text_of(error)
+        if not message.startswith(BUSY):
+            message = f"no answer; is it served (callboard log serve)? {message}"
+        message = f"{address}: {message}"
+        raise LogFailed(message) from None
+    except load_pyarrow().ArrowException as error:
+        if (number := getattr(error, "extra_info", b"")).isdigit():  # of the server's disk
+            raise OSError(int(number), _text_of(error), str(address)) from None
+        message = f"{address}: {_text_of(error)}"
+        raise LogFailed(message) from None
 
 
 def _text_of(error: Exception) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from callboard.backoff import Backoff, retrying
 from callboard.entity.entity import Entity, event
 from callboard.kernel.actors import Query, handler, message
 from callboard.kernel.errors import CallboardError
@@ -166,8 +167,10 @@ class PeakWatch:
 
     def _until_back(self, name: str, peaks: dict[str, float]) -> None:
         """Ask until all entities have answered, then report how many lost a peak."""
-        limit, missing, lower = time.monotonic() + WATCH_LIMIT, dict(peaks), 0
-        while missing and time.monotonic() < limit and not self._writer.is_resting:
+        missing, lower = dict(peaks), 0
+        for _ in retrying(Backoff.fixed(PAUSE), WATCH_LIMIT):
+            if not missing or self._writer.is_resting:
+                break
             futures = [
                 (key, self._node.entity(DailyPeak, key).ask(AskPeak(), timeout=ASK_LIMIT))
                 for key in missing
@@ -178,7 +181,5 @@ class PeakWatch:
                     del missing[key]
                 except (CallboardError, TimeoutError):
                     continue
-            if missing:
-                time.sleep(PAUSE)
         if not missing:
             self._note("peaks_back", name=name, count=len(peaks), lower=lower)

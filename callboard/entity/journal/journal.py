@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
+from callboard.backoff import Backoff
 from callboard.entity.journal.entry import Entry, EntryDecoder
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.ownership import called
@@ -20,7 +21,7 @@ from callboard.kernel.checks import require
 from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import WouldDeadlock, WrongValue
 from callboard.kernel.reply import Future
-from callboard.kernel.twins import Closing, on_a_thread, refuse_loop
+from callboard.kernel.twins import Closing, refuse_loop, twin
 from callboard.lease.errors import (
     DatabaseReplaced,
     Fenced,
@@ -196,7 +197,7 @@ class Journal(Closing):
 
     async def _until_more(self) -> bool:
         """Read the next page; wait for it if the journal is followed."""
-        growth, name, away = self._home.growth, self.type_name, PAUSES[0]
+        growth, name, backoff = self._home.growth, self.type_name, Backoff(*PAUSES)
         if self._follow and not self._is_following and not self._is_closed:
             self._is_following = True
             growth.follow(name)
@@ -207,7 +208,7 @@ class Journal(Closing):
                 if self._page or not self._follow:
                     return bool(self._page)
                 timer = self._home.runtime.call_later(pause, grown.set_result, None)
-                away = PAUSES[0]
+                backoff.reset()
             except _TEMPORARY as error:
                 self._is_open = False
                 if not self._follow:
@@ -215,8 +216,8 @@ class Journal(Closing):
                 text = f"a journal of {name} waits for its database: {error}"
                 self._home.runtime.warn_once(("journal", self._url), text)
                 growth.forget(name, grown)  # growth would not show that the database is back
+                away = backoff.next_pause()
                 timer = self._home.runtime.call_later(away, grown.set_result, None)
-                away = min(2 * away, PAUSES[1])
             finally:
                 if self._page or not self._follow:
                     growth.forget(name, grown)
@@ -296,9 +297,7 @@ class Journal(Closing):
             raise WrongValue(msg)
         return copy_to_log(self, self._decoder.form, log)
 
-    async def ato_log(self, log: "CommitLog | str | Path") -> int:
-        """Awaitable twin of `to_log`."""
-        return await on_a_thread(self.to_log, log)
+    ato_log = twin(to_log)
 
     # --- the position of a reader ---
 

@@ -118,7 +118,8 @@ class _LoadedJob:
 class _Refusals:
     """The jobs and types that a node's program cannot read."""
 
-    #: Seconds for which they are remembered, and their end.
+    #: Seconds for which they are remembered, and their end. Not a `Backoff`: the last period is
+    #: also the time after which the refusals of a node are forgotten.
     period: float = REFUSED_SECONDS / 2
     until: float = 0.0
     #: Names of types that the program lacks, and numbers of single unreadable jobs.

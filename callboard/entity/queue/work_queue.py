@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from weakref import ref as weak
 
 from callboard import locks
+from callboard.backoff import Backoff
 from callboard.entity.cell import EntityCell
 from callboard.entity.errors import EntityUnavailable, JobLost, QueueFull
 from callboard.entity.event_json import EventSerializer
@@ -409,7 +410,7 @@ class _Request:
         #: The error of an earlier attempt that may have taken place; None without one.
         self.unknown: OutcomeUnknown | None = None
         self._answered, self._failed = answered, failed
-        self._pause = _FIRST_PAUSE
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._until = queue.home.runtime.now() + PATIENCE
 
     def send(self) -> None:
@@ -435,10 +436,9 @@ class _Request:
             return
         if isinstance(error, OutcomeUnknown) and self._is_repeated:
             self.unknown = error
-        is_late = runtime.now() + self._pause >= self._until or runtime.is_closed
+        is_late = runtime.now() + self._backoff.pause >= self._until or runtime.is_closed
         if not is_late and (self.unknown is error or isinstance(error, EntityUnavailable)):
-            runtime.shutdown.retry_in(self._pause, self.send)
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            runtime.shutdown.retry_in(self._backoff.next_pause(), self.send)
         else:
             self._failed(self.unknown or error)
 
@@ -499,7 +499,7 @@ class _Taking:
         self._queue, self._token, self._visible = queue, token, visible
         self._runtime = queue.home.runtime
         self._owner = owner
-        self._pause = _FIRST_PAUSE
+        self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._is_over = False
 
     def begin(self, limit: float | None) -> Future[QueueJob]:
@@ -536,8 +536,8 @@ class _Taking:
         elif future is None or future.is_done:
             return
         elif isinstance(error, _RETRIED) and not self._runtime.is_closed:
-            self._runtime.post(self._runtime.call_later, self._pause, self._send)
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            pause = self._backoff.next_pause()
+            self._runtime.post(self._runtime.call_later, pause, self._send)
         else:
             future.set_exception(
                 error or EntityUnavailable(f"the owner answered {answer!r:.80}")

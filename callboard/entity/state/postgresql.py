@@ -16,18 +16,18 @@ written.
 """
 
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import psycopg
 
 from callboard import locks
+from callboard.backoff import Backoff, retried
 from callboard.entity.state.interface import (
     NO_FENCE,
     Committed,
@@ -65,6 +65,11 @@ from callboard.lease.postgresql import (
 
 #: Seconds of attempts to read the outcome of a commit whose answer was lost.
 SETTLE_SECONDS: Final = 6.0
+
+T = TypeVar("T")
+
+#: Seconds between two attempts to read that outcome.
+_SETTLE_PAUSE: Final = 0.05
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
@@ -434,17 +439,8 @@ class PostgresqlState(SqlState):
 
     def _read_number(self) -> int:
         """Return the number in the writer's row when no commit is in flight."""
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while True:
-            try:
-                return self._writing.transaction(self._count_on)
-            except StateUnavailable as error:
-                if time.monotonic() > deadline:
-                    message = (
-                        f"it may be committed: no answer for {SETTLE_SECONDS:g} s ({error})"
-                    )
-                    raise OutcomeUnknown(message) from error
-                time.sleep(0.05)  # the server restarts, or the commit in flight holds its locks
+        # While it fails, the server restarts, or the commit in flight holds its locks.
+        return _settled(lambda: self._writing.transaction(self._count_on))
 
     def _count_on(self, connection: "psycopg.Connection[Any]") -> int:
         """Wait for the commit in flight, and bar it if it is not there; returns the number."""
@@ -471,17 +467,8 @@ class PostgresqlState(SqlState):
             OutcomeUnknown: the database cannot be asked. Not `StateUnavailable`: callers repeat
                 a commit after it, and this one is stored.
         """
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while True:
-            try:
-                return self._read_outcome(batches)
-            except StateUnavailable as error:
-                if time.monotonic() > deadline:
-                    message = (
-                        f"it may be committed: no answer for {SETTLE_SECONDS:g} s ({error})"
-                    )
-                    raise OutcomeUnknown(message) from error
-                time.sleep(0.05)  # until the other connection is open again
+        # While it fails, the other connection is not open again yet.
+        return _settled(lambda: self._read_outcome(batches))
 
     def _read_outcome(self, batches: Sequence[SlotBatch]) -> Committed:
         """Read which batches of a commit are stored."""
@@ -511,6 +498,19 @@ class PostgresqlState(SqlState):
             self._writing.query(sql, (self.writer,))
         self._writing.close()
         self._reading.close()
+
+
+def _settled(read: Callable[[], T]) -> T:
+    """Read the outcome of a commit, again and again while the database is unavailable.
+
+    Raises:
+        OutcomeUnknown: it does not answer for some seconds.
+    """
+    try:
+        return retried(read, StateUnavailable, Backoff.fixed(_SETTLE_PAUSE), SETTLE_SECONDS)
+    except StateUnavailable as error:
+        message = f"it may be committed: no answer for {SETTLE_SECONDS:g} s ({error})"
+        raise OutcomeUnknown(message) from error
 
 
 def _kinds_of(batches: Sequence[SlotBatch]) -> set[tuple[str, str, int]]:

@@ -6,10 +6,10 @@ puts these facts into environment variables, which Spark passes to its Python pr
 
 import os
 import re
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from callboard.backoff import is_reached
 from callboard.pipeline.errors import InvalidSetting, PipelineError
 from callboard.support.slots import TASK_MODULES
 
@@ -28,9 +28,9 @@ _TELLING: Final = re.compile(r"ModuleNotFound|ImportError|Cannot run program|VER
 
 _MOST_PARTITIONS: Final = 200
 _MOST_LOCAL: Final = 8
-#: Seconds without a new executor after which all have started, and the most checks.
+#: Seconds without a new executor after which all have started, and the time limit.
 _QUIET: Final = 1.0
-_LOOKS: Final = 10
+_QUIET_LIMIT: Final = 10.0
 
 
 def is_local(master: str | None = None) -> bool:
@@ -103,11 +103,13 @@ def _import_ours(_: int) -> None:
 
 def _await_executors(count: Callable[[], int]) -> None:
     """Wait for the executors that start together with the first one."""
-    previous = -1
-    for _ in range(_LOOKS):
-        if previous == (previous := count()):
-            return
-        time.sleep(_QUIET)
+    counts = [-1]
+
+    def is_steady() -> bool:
+        counts.append(count())
+        return counts[-1] == counts[-2]
+
+    is_reached(is_steady, _QUIET, _QUIET_LIMIT)
 
 
 def choose_partitions(master: str, tasks: int) -> int:

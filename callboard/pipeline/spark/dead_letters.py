@@ -20,11 +20,12 @@ or divides differently adds nothing, and another query has its own letters.
 """
 
 import os
-import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+from callboard.backoff import Backoff, retried
 from callboard.commitlog import (
     CommitLog,
     Cursor,
@@ -320,12 +321,9 @@ _KNOWN: Final[OrderedDict[tuple[str, Origin], _Buried]] = OrderedDict()
 
 def _open(folder: str, retain: Retention | None) -> CommitLog:
     """Open the log of dead letters; wait while another task writes it."""
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return CommitLog(folder, sync="none", retain=retain)
-        except LogLocked:
-            if time.monotonic() > deadline:
-                msg = f"{folder} has been locked for {_PATIENCE:g} s; check for another writer"
-                raise PublishFailed(msg) from None
-            time.sleep(_PAUSE)
+    open_log = partial(CommitLog, folder, sync="none", retain=retain)
+    try:
+        return retried(open_log, LogLocked, Backoff.fixed(_PAUSE), _PATIENCE)
+    except LogLocked:
+        msg = f"{folder} has been locked for {_PATIENCE:g} s; check for another writer"
+        raise PublishFailed(msg) from None

@@ -25,10 +25,12 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from callboard.backoff import Backoff, retried
 from callboard.commitlog import LogLocked, LogReader, Retention
 from callboard.commitlog.batch import HEADER_SIZE, decode_header, encode_header
 from callboard.commitlog.disk import open_plain
@@ -312,15 +314,12 @@ class FolderJournal:
 
     def _locked(self) -> FileLock:
         """Take the writer's lock; wait while other queries publish."""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                return lock_writing(str(self._path))
-            except LogLocked as error:
-                if time.monotonic() > deadline:
-                    msg = f"{error}; waited for {_PATIENCE:g} s"
-                    raise PublishFailed(msg) from None
-                time.sleep(_PAUSE)
+        lock = partial(lock_writing, str(self._path))
+        try:
+            return retried(lock, LogLocked, Backoff.fixed(_PAUSE), _PATIENCE)
+        except LogLocked as error:
+            msg = f"{error}; waited for {_PATIENCE:g} s"
+            raise PublishFailed(msg) from None
 
     def _sweep(self) -> None:
         """Remove staged files of dead tasks."""

@@ -19,6 +19,7 @@ from itertools import takewhile
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
+from callboard.backoff import Backoff, retried
 from callboard.commitlog import CommitLog, LogError, LogReader, Retention
 from callboard.commitlog.batch import HEADER_SIZE, Header, decode_header, encode_header
 from callboard.commitlog.objects.disk import ObjectDisk
@@ -352,14 +353,8 @@ def _patiently(work: Callable[[], _Result], label: str) -> _Result:
     Raises:
         PublishFailed: the store failed for a minute, or the function raised this error.
     """
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return work()
-        except PublishFailed:
-            raise
-        except LogError as error:
-            if time.monotonic() > deadline:
-                msg = f"{label} cannot be published: {error}"
-                raise PublishFailed(msg) from error
-            time.sleep(_PAUSE)
+    try:
+        return retried(work, LogError, Backoff.fixed(_PAUSE), _PATIENCE)
+    except LogError as error:
+        msg = f"{label} cannot be published: {error}"
+        raise PublishFailed(msg) from error
