@@ -340,7 +340,11 @@ class Remote(Protocol):
 
 
 class BoundedMailbox(deque[Item]):
-    """A mailbox with bounds, which is a deque for the cell that empties it."""
+    """A mailbox with bounds, which is a deque for the cell that empties it.
+
+    Not a `BoundedQueue`: a dropped message fails its ask and becomes a dead letter, and several
+    threads append. Its bounds and the senders that wait are its `BackPressure`.
+    """
 
     #: Messages of nested calls; created for the first of them.
     _hand_over: HandOver | None = None

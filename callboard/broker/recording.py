@@ -12,7 +12,6 @@ import datetime
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import compress
@@ -21,6 +20,8 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
+from callboard.backoff import Backoff, retrying
+from callboard.bounded_queue import BoundedQueue
 from callboard.commitlog import CommitLog, LogCorrupt, LogError
 from callboard.commitlog.batch import MAX_RECORD
 from callboard.commitlog.columns import Cbor
@@ -111,10 +112,14 @@ class Recording(Closing, RunReceiver):
         self.folder = Path(self._log.folder)
         self.start = self._log.end
         self.resumed = _latest_time(self._log)
-        self._runs: deque[RecordedRun | threading.Event] = deque()
-        # The first line is changed by the node's thread only, the second by the writer's only.
-        self._taken, self._taken_bytes, self._gap, self._refused = 0, 0, 0, 0
-        self._done, self._done_bytes, self._dropped = 0, 0, 0
+        #: The runs that are not written, and the events of waiting calls. The node's thread
+        #: appends to it; the writer removes items when they are written, so that `waiting`
+        #: counts them until then.
+        self._runs = BoundedQueue[RecordedRun | threading.Event](*LIMIT)
+        #: Refused messages that no record mentions yet; of the node's thread.
+        self._gap = 0
+        #: Messages that could not be written; of the writer's thread.
+        self._dropped = 0
         self._is_holding = self._is_closed = False
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="callboard-recording")
@@ -129,11 +134,11 @@ class Recording(Closing, RunReceiver):
 
     def take_from(self, sender: bytes, items: list[Item], size: int) -> None:
         """Queue a run for writing."""
-        waiting = self._taken + len(items) - self._done
-        octets = self._taken_bytes + size - self._done_bytes
+        count = len(items)
+        waiting, octets = self._runs.messages + count, self._runs.bytes + size
         if waiting > MARK[0] or octets > MARK[1]:
-            if waiting > LIMIT[0] or octets > LIMIT[1]:
-                self._refuse(len(items))
+            if not self._runs.fits(size, count):
+                self._refuse(count)
                 return
             # Set before the append: the writer that takes the run must then see it, or it would
             # never release the publishers.
@@ -141,16 +146,14 @@ class Recording(Closing, RunReceiver):
             fullness = max(waiting / LIMIT[0], octets / LIMIT[1])
             self._hub.hold(self, sender, PAUSE * (1 + 3 * fullness))
         gap, self._gap = self._gap, 0
-        self._taken += len(items)
-        self._taken_bytes += size
-        self._runs.append(RecordedRun(sender, time.time_ns(), items, size, gap))
+        self._runs.append(RecordedRun(sender, time.time_ns(), items, size, gap), size, count)
         self._wake.set()
 
     def _refuse(self, count: int) -> None:
         if not self._gap:
             log.warning("recording into %s is too slow: messages are lost", self._log.folder)
         self._gap += count
-        self._refused += count
+        self._runs.dropped += count
         self._report_lost(count)
 
     def _drop(self, count: int) -> None:
@@ -177,12 +180,12 @@ class Recording(Closing, RunReceiver):
     @property
     def lost(self) -> int:
         """Messages that are not in the log: the disk was too slow, or failed."""
-        return self._refused + self._dropped
+        return self._runs.dropped + self._dropped
 
     @property
     def waiting(self) -> int:
         """Messages that have arrived and are not written yet."""
-        return self._taken - self._done
+        return self._runs.messages
 
     # --- waiting ---
 
@@ -225,7 +228,7 @@ class Recording(Closing, RunReceiver):
         # A message for which the disk fails again is lost.
         if self._gap:
             own = self._hub.node.node_id
-            self._runs.append(RecordedRun(own, time.time_ns(), [], 0, self._gap))
+            self._append_empty(RecordedRun(own, time.time_ns(), [], 0, self._gap))
         self._ended.set()
         self._wake.set()
         self._thread.join()
@@ -240,9 +243,16 @@ class Recording(Closing, RunReceiver):
     def _reach(self, timeout: float | None) -> bool:
         """Wait until all queued runs are in the log; return False after `timeout` seconds."""
         marker = threading.Event()
-        self._runs.append(marker)
+        self._append_empty(marker)
         self._wake.set()
         return not self._thread.is_alive() or marker.wait(timeout)
+
+    def _append_empty(self, item: "RecordedRun | threading.Event") -> None:
+        """Append an item without messages; from any thread.
+
+        `append` would add to the queue's totals, which only the node's thread may do.
+        """
+        self._runs.items.append((item, 0, 0))
 
     # --- on the writer's thread ---
 
@@ -252,6 +262,7 @@ class Recording(Closing, RunReceiver):
             if runs:
                 self._write(runs)
             if marker is not None:
+                self._runs.popleft()
                 marker.set()
             if not self._runs and not self._ended.is_set():
                 self._wake.wait(LOOK)
@@ -267,8 +278,10 @@ class Recording(Closing, RunReceiver):
         """Return runs to write as one batch, and a marker if one follows."""
         runs: list[RecordedRun] = []
         count = octets = 0
-        while self._runs and count < BATCH and octets < MAX_RECORD:
-            run = self._runs.popleft()
+        # The items stay in the queue until they are written. Only this thread removes items, so
+        # their places do not change.
+        while len(runs) < len(self._runs) and count < BATCH and octets < MAX_RECORD:
+            run = self._runs.items[len(runs)][0]
             if isinstance(run, threading.Event):
                 return runs, run
             runs.append(run)
@@ -290,8 +303,8 @@ class Recording(Closing, RunReceiver):
             self._drop(rows.drop_large())
         if rows.payloads:
             self._store(rows)
-        self._done += sum(len(run.items) for run in runs)
-        self._done_bytes += sum(run.size for run in runs)
+        for _ in runs:
+            self._runs.popleft()
         if self._is_holding and self.waiting <= MARK[0] // 2:
             self._is_holding = False
             self._hub.relax(self)
@@ -300,8 +313,10 @@ class Recording(Closing, RunReceiver):
         """Append rows; retry after disk errors until the recording ends."""
         payloads, topics, senders, times = rows
         count = len(payloads) - topics.count(LOST_TOPIC)
-        pause, longest = RETRY
-        while True:
+        backoff = Backoff(*RETRY)
+        for _ in retrying(backoff, stop=self._ended):
+            if backoff.attempts:
+                self._open_again()
             try:
                 self._log.append_batch(payloads, topic=topics, sender=senders, time=times)
             except LogError as error:
@@ -312,11 +327,7 @@ class Recording(Closing, RunReceiver):
                     log.warning("recording into %s works again", self._log.folder)
                     self.error = ""
                 return
-            if self._ended.wait(pause):
-                self._drop(count)
-                return
-            pause = min(2 * pause, longest)
-            self._open_again()
+        self._drop(count)
 
     def _open_again(self) -> None:
         """Reopen the log: after some errors it accepts nothing until then."""

@@ -198,7 +198,7 @@ class ActorSubscription(Closing, RunReceiver):
         """Deliver queued messages while the actor has room."""
         queue = self._queue
         while queue and not (self._is_full or self._is_orphan or self.is_closed):
-            (topic, value), _ = queue.items[0]
+            topic, value = queue.first
             try:
                 self._deliver(self._make(topic, thawed(value)))
             except Exception as error:  # noqa: BLE001  # `make` is a function of the user

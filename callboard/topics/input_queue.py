@@ -14,6 +14,7 @@ from typing import Final
 from callboard import locks
 from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import ResultTimeout, WouldBlock, WouldDeadlock
+from callboard.kernel.queue import BackPressure, Mailbox
 from callboard.kernel.reply import Future
 from callboard.support import after_fork
 from callboard.topics.machine.effect import CoreOrder, Ingested, Pair
@@ -46,7 +47,7 @@ class InputQueue:
 
     #: Slots, because each publish reads several of these; see `Runtime`.
     __slots__ = (
-        "__weakref__", "_ingested", "_causes", "_lock", "_process", "_runtime", "_waiters",
+        "__weakref__", "_ingested", "_causes", "_lock", "_pressure", "_process", "_runtime",
         "entries", "is_congested", "wake_pending", "room_listeners",
     )  # fmt: skip
 
@@ -64,7 +65,7 @@ class InputQueue:
         #: Slow receivers, and None for slow peers.
         self._causes: set[object] = set()
         self.room_listeners: list[Callable[[bool], None]] = []
-        self._waiters: deque[Future[None]] = deque()
+        self._pressure = BackPressure(Mailbox(limit=INPUT_LIMIT))
         #: Number of queued messages from adapters; several are in one entry.
         self._ingested, self._lock = 0, locks.lock("room of a hub", 430)
 
@@ -131,17 +132,14 @@ class InputQueue:
 
     def room(self) -> Future[None]:
         """Return a future that completes when there is room."""
-        future: Future[None] = Future()
-        self._waiters.append(future)
+        room = self._pressure.room()
         self.release()
-        return self._runtime.shutdown.guard(future)
+        return self._runtime.shutdown.guard(room)
 
     def release(self) -> None:
         """Complete the futures of waiting threads if there is room."""
-        if self._waiters and self.has_room():
-            with suppress(IndexError):  # another thread may pop waiters at the same time
-                while True:
-                    self._waiters.popleft().set_result(None)
+        if self._pressure.waiters and self.has_room():
+            self._pressure.release()
 
     def set_congested(self, is_congested: bool, cause: object = None) -> None:  # noqa: FBT001
         """Start or stop to make publishing threads wait; on the node's thread.

@@ -187,7 +187,8 @@ class Broker14Session:
         self._streams: StreamPair | None = None
         self._is_introduced = self._is_queried = False
         self._heard_at = self._queried_at = self.credited = now
-        #: Messages that wait for credit, in order; and the credit.
+        #: Messages that wait for credit, in order; and the credit. The session drops none: the
+        #: peering slows publishers down, or applies the overflow policy, before it sends.
         self._queue: deque[bytes] = deque()
         self._credit = self._batches = 0
         self._is_congested = False

@@ -13,10 +13,9 @@ limit, or `HARD_FACTOR` times the limit wait.
 Dropped runs are counted by their messages.
 """
 
-from collections import deque
 from typing import Final
 
-from callboard.bounded_queue import Overflow
+from callboard.bounded_queue import BoundedQueue, Overflow
 from callboard.topics.machine.effect import TransmitRun
 
 #: Maximum number of bytes that wait in the link itself.
@@ -39,11 +38,7 @@ class PeerBuffer:
     def __init__(self, limit: int, policy: Overflow) -> None:
         self.limit = limit
         self.policy = policy
-        #: Number of waiting messages.
-        self.waiting = 0
-        #: Total number of dropped messages.
-        self.dropped = 0
-        self._runs: deque[TransmitRun] = deque()
+        self._runs = BoundedQueue[TransmitRun](limit)
         #: Bytes that the peer had read at the last check, and the time when that number
         #: changed.
         self._read, self._read_at = -1, 0.0
@@ -51,12 +46,21 @@ class PeerBuffer:
     def __len__(self) -> int:
         return len(self._runs)
 
+    @property
+    def waiting(self) -> int:
+        """Number of waiting messages."""
+        return self._runs.messages
+
+    @property
+    def dropped(self) -> int:
+        """Total number of dropped messages."""
+        return self._runs.dropped
+
     def offer(self, run: TransmitRun, now: float) -> bool:
         """Take a run; False when the peer has to be disconnected."""
         if not self._runs:
             self._read, self._read_at = -1, now
-        self._runs.append(run)
-        self.waiting += run.messages
+        self._runs.append(run, len(run.payload), run.messages)
         if not self._is_over(now):
             return True
         match self.policy:
@@ -64,10 +68,9 @@ class PeerBuffer:
                 self.drop_all()
                 return False
             case Overflow.DROP_NEWEST:
-                self._drop(self._runs.pop())
+                self._runs.drop(self.policy)  # only the new run
             case Overflow.DROP_OLDEST:
-                while self.waiting > self.limit and len(self._runs) > 1:
-                    self._drop(self._runs.popleft())
+                self._runs.trim(minimum=1)
         return True
 
     def take(self, waiting_in_link: int, read: int, now: float) -> list[TransmitRun]:
@@ -83,7 +86,6 @@ class PeerBuffer:
         runs: list[TransmitRun] = []
         while self._runs and waiting_in_link < LINK_ROOM:
             run = self._runs.popleft()
-            self.waiting -= run.messages
             waiting_in_link += len(run.payload)
             runs.append(run)
         return runs
@@ -94,19 +96,10 @@ class PeerBuffer:
 
     def drop_all(self) -> int:
         """Drop all runs, because the link ended; returns their number of messages."""
-        dropped = self.waiting
-        self.dropped += dropped
-        self._runs.clear()
-        self.waiting = 0
-        return dropped
+        return sum(self._runs.drop() for _ in range(len(self._runs)))
 
     def _is_over(self, now: float) -> bool:
         """Return whether the overflow policy applies."""
         if self.waiting <= self.limit:
             return False
         return self.is_stuck(now) or self.waiting > HARD_FACTOR * self.limit
-
-    def _drop(self, run: TransmitRun) -> None:
-        """Count the messages of a dropped run."""
-        self.waiting -= run.messages
-        self.dropped += run.messages

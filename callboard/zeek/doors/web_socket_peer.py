@@ -528,7 +528,7 @@ class WebSocketPeer(RunReceiver, Closing):
         ways = [connection for connection in self._connections() if connection.link is not None]
         frames: dict[ZeekConnection, list[bytes]] = {}
         while self._waiting:
-            (topic, content), _ = self._waiting.items[0]
+            topic, content = self._waiting.first
             is_only = len(ways) == len(self._plan.held) == 1
             way = ways[0] if is_only else self._plan.way_of(topic, ways)
             if not isinstance(way, ZeekConnection) or way.session is None:

@@ -65,9 +65,6 @@ BATCH: Final = 100
 #: Batches that the hub may have pending; further messages are queued here.
 UNDER_WAY: Final = 2
 
-#: Seconds between checks whether the node has room again.
-PAUSE: Final = 0.02
-
 #: Seconds after a link comes up in which unwanted messages are kept: subscribers of the cluster
 #: may need that long to subscribe again.
 GRACE: Final = 2.0
@@ -427,8 +424,7 @@ class ZeroMq(Closing):
         for parts in messages:
             self._incoming.try_append(parts, sum(map(len, parts)))
         if not self._is_draining and not self._pending_batches:
-            self._is_draining = True
-            self._runner.call_later(PAUSE, self._drain)
+            self._drain_with_room()
 
     def _has_room(self) -> bool:
         """Return whether the hub can accept another batch now."""
@@ -454,8 +450,17 @@ class ZeroMq(Closing):
             count = min(BATCH, len(waiting.items))
             self._publish_here([waiting.popleft() for _ in range(count)])
         if waiting.items and not self._pending_batches:  # else `_next_batch` continues
-            self._is_draining = True
-            self._runner.call_later(PAUSE, self._drain)
+            self._drain_with_room()
+
+    def _drain_with_room(self) -> None:
+        """Publish queued messages as soon as the hub has room."""
+        self._is_draining = True
+        self._hub.inputs.room().add_done_callback(self._on_room)
+
+    def _on_room(self, room: Future[None]) -> None:
+        """Continue to publish, unless the node is closing; from any thread."""
+        if room.exception() is None:
+            self._runner.post(self._drain)
 
     def _publish_here(self, messages: list[list[bytes]]) -> None:
         """Publish messages in the overlay."""
@@ -478,7 +483,7 @@ class ZeroMq(Closing):
             return
         node, waiting, send = self._node, self._outgoing, self._pub.send
         while waiting.items:
-            (topic, pair), _size = waiting.items[0]
+            topic, pair = waiting.first
             if not node.is_wanted(topic):
                 self._keep_unclaimed(waiting)
                 continue
