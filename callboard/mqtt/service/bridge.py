@@ -173,6 +173,10 @@ def session_name(client_id: str) -> str:
 class BridgeConnection:
     """A running bridge, on the router's loop.
 
+    It reads and writes packets in coroutines, on a connection of asyncio. A dial of
+    `callboard.kernel.wire` has one address; a bridge tries its addresses in turn, with one
+    pause of its `Backoff` for each round.
+
     Attributes:
         settings: the settings of the bridge, with its client id.
         is_connected: whether the remote broker has accepted the connection.
