@@ -14,6 +14,7 @@ from callboard.actors.signals import Exit, Restarted
 from callboard.actors.thespian.system import TRAVELING
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.caf.wire.message import Atom
 from callboard.convention.membership import listing
 from callboard.entity import messages as entities
 from callboard.entity.queue import messages as jobs
@@ -112,6 +113,7 @@ VALUES: tuple[Any, ...] = (
     Exit(REF, "own reason", ""),
     Restarted(ExitReason.KILLED, "", 2),
     TopicMessage("/home/kitchen", ("warm", 21.5)),
+    Atom("add"),
     ExitReason.UNREACHABLE,
     ACTOR,
     inspection.Inspection(

@@ -167,7 +167,7 @@ class ZeroMq(Closing):
         self._claim: DoorClaim | None = None
         self._sockets = ZeroMqSockets(self._runner, curve)
         water: dict[int, int] = {zmq.SNDHWM: high_water, zmq.RCVHWM: high_water}
-        shared: dict[str, Any] = {"told": self._changed, "frames": PARTS, "begins": False}
+        shared: dict[str, Any] = {"on_change": self._changed, "frames": PARTS, "begins": False}
         self._sub = self._sockets.connect(
             zmq.XSUB, subscribe_at, self._on_messages, options=water, **shared
         )

@@ -178,16 +178,16 @@ class Remote:
 def test_an_unread_trace_ends():
     now = [0.0]
     tracer, remote = Tracer(lambda: now[0]), Remote()
-    tracer.look("c", remote, 0)
+    tracer.packets_since("c", remote, 0)
     remote.link = type("L", (), {"connect": type("C", (), {"version": 4})})
-    tracer.look("c", None, 0)
-    tracer.look("c", remote, 0)
+    tracer.packets_since("c", None, 0)
+    tracer.packets_since("c", remote, 0)
     assert remote.tracer is not None
     remote.tracer("in", b"\xc0\x00" * (KEPT + 5))
-    assert len(tracer.look("c", remote, 0)["packets"]) == KEPT
+    assert len(tracer.packets_since("c", remote, 0)["packets"]) == KEPT
 
     now[0] += PATIENCE + 1
-    tracer.look("d", None, 0)
+    tracer.packets_since("d", None, 0)
 
     assert remote.tracer is None
 
@@ -195,9 +195,9 @@ def test_an_unread_trace_ends():
 def test_only_some_clients_are_traced_at_a_time():
     tracer = Tracer(lambda: 0.0)
     for number in range(MOST):
-        assert tracer.look(str(number), None, 0) is not None
+        assert tracer.packets_since(str(number), None, 0) is not None
 
-    assert tracer.look("one more", None, 0) is None
+    assert tracer.packets_since("one more", None, 0) is None
 
 
 def test_a_console_port_in_use_stops_the_start(router):
