@@ -11,7 +11,7 @@
 SEEDS ?= 0:100
 JOBS ?= 4
 python := .venv/bin/python
-suite := -m pytest -p tests.forks --forks $(JOBS)
+suite := -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 quick := quick or not slow
 export PYTHON
 # Compiled once, in __pycache__: without it each of the hundreds of processes of the suite compiles all of callboard again.

@@ -19,7 +19,6 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from tests.costs import Costs
-from tests.forks import unit_of
 
 settings.register_profile("dev", max_examples=30, deadline=None)
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True)
@@ -165,11 +164,16 @@ LONGEST = [
 ]
 
 
+#: Folders whose files are run by one process, which so starts Spark once.
+TOGETHER = ("tests/callboard/pipeline/",)
+
+
 class Scheduling(LoadFileScheduling):
     """Gives whole files to processes, and whole folders of those that share a server."""
 
     def _split_scope(self, nodeid):
-        return unit_of(nodeid)
+        folders = (folder for folder in TOGETHER if nodeid.startswith(folder))
+        return next(folders, super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)

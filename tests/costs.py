@@ -91,11 +91,7 @@ class Costs:
         self._slow: set[str] = set()
         self._speeds = [measure_speed()]
         self._total = 0.0
-
-    @property
-    def _is_worker(self) -> bool:
-        """Whether the figures are those of a worker, which hands them over."""
-        return hasattr(self._config, "workerinput")
+        self._is_worker = hasattr(config, "workerinput")
 
     @property
     def _budgets(self) -> Mapping[str, float]:
@@ -170,8 +166,7 @@ class Costs:
         spent = sum(self._spent.values())
         text = f"{spent:.0f} s in {len(self._spent):,} tests"
         if self._total:
-            rest = self._total + time.process_time() - spent
-            text += f", {rest:.0f} s for imports and collection"
+            text += f", {self._total - spent:.0f} s for imports and collection"
         write(
             f"{text}; the machine takes {self._speed:.2f} times as long as that of the budgets"
         )
