@@ -27,13 +27,13 @@ kill on one thread cannot undo the end of the actor on another.
 """
 
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import auto
 from typing import Final
 
-from callboard.transitions import next_state
+from callboard.transitions import TableEnum, next_state
 
 
-class LifeState(Enum):
+class LifeState(TableEnum):
     """A state of an actor's life."""
 
     STARTING = auto()
@@ -43,7 +43,7 @@ class LifeState(Enum):
     ENDED = auto()
 
 
-class LifeEvent(Enum):
+class LifeEvent(TableEnum):
     """An event that may change the state of an actor's life."""
 
     OPENED = auto()

@@ -4,8 +4,18 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
-S = TypeVar("S", bound=Enum)
-E = TypeVar("E", bound=Enum)
+
+class TableEnum(Enum):
+    """Base class of states and events, whose hash is that of an object.
+
+    The hash of an `Enum` is a function in Python, and tables are read for each message.
+    """
+
+    __hash__ = object.__hash__  # members are unique objects
+
+
+S = TypeVar("S", bound=TableEnum)
+E = TypeVar("E", bound=TableEnum)
 
 
 class IllegalTransition(AssertionError):

@@ -11,6 +11,7 @@ test searches the source for calls that bypass them.
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final
 
@@ -91,18 +92,39 @@ def _is_flat(value: dict[Any, Any]) -> bool:
 
 def _parts(value: Any) -> Collection[Any]:
     """Return the items of a container; none for any other value."""
-    if isinstance(value, Mapping):
-        return [*value, *value.values()]
-    if isinstance(value, cbor2.CBORTag):
-        return (value.value,)
-    return value if _is_container(value) else ()
+    parts = _reader(type(value))  # type: ignore[arg-type]  # mypy: types are hashable
+    return () if parts is None else parts(value)
 
 
 def _is_container(value: Any) -> bool:
     """Return whether a value is a container."""
-    if isinstance(value, _TEXTUAL):
-        return False
-    return isinstance(value, Mapping | Sequence | AbstractSet | cbor2.CBORTag)
+    return _reader(type(value)) is not None  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1_000)
+def _reader(kind: type) -> Callable[[Any], Collection[Any]] | None:
+    """Return a function for the items of containers of a type; None for other types.
+
+    Cached, because messages have few types, and checks for abstract classes are slow.
+    """
+    if issubclass(kind, Mapping):
+        return _parts_of_mapping
+    if issubclass(kind, cbor2.CBORTag):
+        return _parts_of_tag
+    is_plain = issubclass(kind, Sequence | AbstractSet) and not issubclass(kind, _TEXTUAL)
+    return _itself if is_plain else None
+
+
+def _parts_of_mapping(value: Mapping[Any, Any]) -> Collection[Any]:
+    return [*value, *value.values()]
+
+
+def _parts_of_tag(value: cbor2.CBORTag) -> Collection[Any]:
+    return (value.value,)
+
+
+def _itself(value: Collection[Any]) -> Collection[Any]:
+    return value
 
 
 def to_cbor(value: Any, limit: int = LEVEL_LIMIT, **options: Any) -> bytes:

@@ -69,11 +69,13 @@ of the second one continue the first.
 """
 
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import auto
 from typing import Final
 
+from callboard.transitions import TableEnum
 
-class ActivationStage(Enum):
+
+class ActivationStage(TableEnum):
     """A stage of an activation."""
 
     UNREAD = auto()
@@ -85,7 +87,7 @@ class ActivationStage(Enum):
     ENDED = auto()
 
 
-class ActivationEvent(Enum):
+class ActivationEvent(TableEnum):
     """An event that may change the stage of an activation."""
 
     READ_STARTED = auto()
@@ -145,7 +147,7 @@ ACTIVATION: Final[Mapping[ActivationStage, Mapping[ActivationEvent, ActivationSt
 }
 
 
-class CommitStage(Enum):
+class CommitStage(TableEnum):
     """A stage of the commits of an activation."""
 
     CLEAN = auto()
@@ -154,7 +156,7 @@ class CommitStage(Enum):
     FAILED = auto()
 
 
-class CommitEvent(Enum):
+class CommitEvent(TableEnum):
     """An event that may change the stage of the commits."""
 
     #: A unit of work with changes, or with messages for the next commit, was closed.

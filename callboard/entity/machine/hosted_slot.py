@@ -39,11 +39,13 @@ The rules, each with the failure that it prevents:
 """
 
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import auto
 from typing import Final
 
+from callboard.transitions import TableEnum
 
-class HostedSlot(Enum):
+
+class HostedSlot(TableEnum):
     """A state of a slot at a host."""
 
     ABSENT = auto()
@@ -52,7 +54,7 @@ class HostedSlot(Enum):
     MOVED = auto()
 
 
-class HostedSlotEvent(Enum):
+class HostedSlotEvent(TableEnum):
     """An event that may change the state of a slot at a host."""
 
     SERVED = auto()

@@ -38,11 +38,13 @@ The rules, each with the failure that it prevents:
 """
 
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import auto
 from typing import Final
 
+from callboard.transitions import TableEnum
 
-class SentSlot(Enum):
+
+class SentSlot(TableEnum):
     """A state of a slot at a node that sends messages for it."""
 
     IDLE = auto()
@@ -53,7 +55,7 @@ class SentSlot(Enum):
     REFUSED_IDLE = auto()
 
 
-class SentSlotEvent(Enum):
+class SentSlotEvent(TableEnum):
     """An event that may change the state of a slot at a sender."""
 
     SENT = auto()
