@@ -112,7 +112,7 @@ def _reader(kind: type) -> Callable[[Any], Collection[Any]] | None:
     if issubclass(kind, cbor2.CBORTag):
         return _parts_of_tag
     is_plain = issubclass(kind, Sequence | AbstractSet) and not issubclass(kind, _TEXTUAL)
-    return _itself if is_plain else None
+    return _items if is_plain else None
 
 
 def _parts_of_mapping(value: Mapping[Any, Any]) -> Collection[Any]:
@@ -123,7 +123,7 @@ def _parts_of_tag(value: cbor2.CBORTag) -> Collection[Any]:
     return (value.value,)
 
 
-def _itself(value: Collection[Any]) -> Collection[Any]:
+def _items(value: Collection[Any]) -> Collection[Any]:
     return value
 
 
