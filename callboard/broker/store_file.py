@@ -22,9 +22,13 @@ from callboard.store.backend.sqlite import zeek_broker_version
 from callboard.store.errors import BackendFailure
 from callboard.store.machine.step import Persist, Row
 from callboard.store.machine.stored import Token, stored_of, token_of
+from callboard.support.database.sqlite_file import open_read_only
 from callboard.zeek.value import value_from_bytes
 
 _NS: Final = 10**9
+
+#: Seconds to wait for a Broker that writes the file.
+_BUSY_SECONDS: Final = 5.0
 
 #: Rows per transaction in the new file.
 _RUN: Final = 10_000
@@ -46,7 +50,7 @@ def read_store_file(path: Path) -> list[StoredEntry]:
     """
     try:
         check_plain(path.lstat().st_mode, str(path))
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as file:
+        with closing(open_read_only(path, _BUSY_SECONDS)) as file:
             if zeek_broker_version(file) is None:
                 msg = f"{path} is not a store of Zeek Broker; it has no tables meta and store"
                 raise BackendFailure(msg)

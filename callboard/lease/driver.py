@@ -5,14 +5,12 @@ loses the lease; `LeaseLost` then names the handler that was running.
 """
 
 import heapq
-import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
-from callboard import locks
 from callboard.lease.errors import LeaseLost
 from callboard.lease.leases import Leases
 from callboard.lease.machine.lease_machine import (
@@ -25,7 +23,7 @@ from callboard.lease.machine.lease_machine import (
     ReadLease,
     WriteLease,
 )
-from callboard.support import after_fork
+from callboard.support.database.group_worker import GroupWorker, call_all
 
 #: Events that the driver reports to its node.
 LeaseNews = LeaseHeld | LeaseLost | LeaseKilled | HolderGone
@@ -76,16 +74,10 @@ class LeaseThread:
             clock: returns seconds, including time in suspension.
         """
         self._leases, self.now = leases, clock
-        self._posted: list[Callable[[], object]] = []
         self._timers: list[tuple[float, int, Any]] = []
         self._numbers = count()
-        self._changed = locks.condition("jobs of a lease driver", 550)
-        self._is_closing = False
-        after_fork.register(self)
-        self._thread = threading.Thread(
-            target=self._run, name=f"callboard-lease-{name}", daemon=True
-        )
-        self._thread.start()
+        self._worker: GroupWorker[Callable[[], object]]
+        self._worker = GroupWorker(f"callboard-lease-{name}", call_all, self._run_due)
 
     def submit(self, done: Callable[[Any], object], method: Any, /, *args: Any) -> None:
         """Call a method of the register; must be called on the thread."""
@@ -103,33 +95,18 @@ class LeaseThread:
 
     def post(self, callback: Callable[..., object], *args: Any) -> None:
         """Schedule a callback on the thread."""
-        with self._changed:
-            self._posted.append(partial(callback, *args))
-            self._changed.notify()
+        self._worker.add(partial(callback, *args))
 
     def close(self) -> None:
         """Run the posted callbacks, stop the thread, and close the register."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify()
-        self._thread.join()
+        self._worker.close()
         self._leases.close()
 
-    def _run(self) -> None:
-        """Run posted callbacks and due timers until closed."""
-        while True:
-            with self._changed:
-                wait = self._timers[0][0] - self.now() if self._timers else None
-                if not self._posted and not self._is_closing and (wait is None or wait > 0):
-                    self._changed.wait(wait)
-                posted, self._posted = self._posted, []
-                is_closing = self._is_closing
-            for callback in posted:
-                callback()
-            if is_closing:
-                return
-            while self._timers and self._timers[0][0] <= self.now():
-                heapq.heappop(self._timers)[2]()
+    def _run_due(self) -> float | None:
+        """Run due timers; return the seconds until the next one."""
+        while self._timers and self._timers[0][0] <= self.now():
+            heapq.heappop(self._timers)[2]()
+        return self._timers[0][0] - self.now() if self._timers else None
 
 
 class LeaseLoop:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from callboard import locks
 from callboard.backoff import Backoff, retrying
@@ -29,6 +29,13 @@ from callboard.lease.errors import (
 )
 from callboard.lease.leases import LeaseValue, Versioned
 from callboard.support import after_fork
+from callboard.support.database.sqlite_file import (
+    Problem,
+    SqliteFile,
+    open_file,
+    open_read_only,
+    problem_of,
+)
 from callboard.support.file_place import FilePlaces, replaced
 from callboard.support.private_file import folder_mode, make_folder, make_private_file
 
@@ -74,9 +81,7 @@ def connect(path: Path, mode: int | None = None) -> sqlite3.Connection:
         raise UnsafeDatabase(message)
     make_private_file(path, mode)
     try:
-        connection = sqlite3.connect(
-            path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
-        )
+        connection = open_file(path, BUSY_TIMEOUT)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
     except sqlite3.Error as error:
@@ -96,13 +101,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
         raise StateUnavailable(message)
     _refuse_inherited(path)
     try:
-        return sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro",
-            timeout=BUSY_TIMEOUT,
-            isolation_level=None,
-            check_same_thread=False,
-            uri=True,
-        )
+        return open_read_only(path, BUSY_TIMEOUT)
     except sqlite3.Error as error:
         raise storage_error(error, path) from error
 
@@ -130,16 +129,15 @@ def file_system_of(path: Path) -> str:
 
 def storage_error(error: sqlite3.Error, path: Path) -> StorageError:
     """Convert an error from SQLite; the text names the file and a remedy."""
-    code = getattr(error, "sqlite_errorcode", None)
-    primary = code & 0xFF if code is not None else None
-    if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+    problem = problem_of(error)
+    if problem is Problem.BUSY:
         holder = lock_holder(path) or "another process"
         return StateBusy(
             f"{path} has been locked for writing by {holder} for {BUSY_TIMEOUT:g} s"
         )
-    if primary == sqlite3.SQLITE_FULL:
+    if problem is Problem.FULL:
         return StateFull(f"the disk of {path} is full: free space and retry ({error})")
-    if primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT}:
+    if problem in (Problem.DAMAGED, Problem.CONFLICT):
         return StateCorrupt(f"{path}: {error}")
     return StateUnavailable(f"{path}: {error}")
 
@@ -158,22 +156,21 @@ def lock_holder(path: Path) -> str:
     return ""
 
 
-class SharedFile:
-    """A connection to a database file, used by one thread at a time."""
+class SharedFile(SqliteFile):
+    """A file that several processes write, used by one thread of this process at a time."""
 
     def __init__(
         self, path: Path, opener: Callable[[Path], sqlite3.Connection] = connect
     ) -> None:
         """Open the database."""
-        self.path, self._place = path, path.absolute()
-        self.connection = opener(path)
+        remedy = "put it back, and start the node again"
+        super().__init__(path, opener(path), StateReplaced, remedy)
+        self.path = path
         self._lock = locks.lock("lease register in SQLite", 563)
-        self._places = FilePlaces()
-        self._places.add(path)
         #: Whether a statement has been executed.
         self._is_used = False
         after_fork.register(self, SharedFile._drop_copy)
-        #: Whether SQLite waits for locks of other processes, rather than `_begin`.
+        #: Whether SQLite waits for locks of other processes, rather than `begin`.
         self._waits = True
         #: Descriptor of the write-ahead log, opened by the first `sync`; -1 before.
         self._log = -1
@@ -197,53 +194,29 @@ class SharedFile:
             StorageError: nothing was written.
         """
         with self._lock:
-            connection = self.connection
             try:
-                self._check_places()
-                if not is_write:
-                    self._set_waiting(waits=True)
-                    answer = work(connection)
+                self.check()
+                if is_write:
+                    answer = self.transaction(work)
                 else:
-                    self._begin()
-                    answer = work(connection)
-                    self._check_places()
-                    connection.execute("COMMIT")
-                if not self._is_used:
-                    self._is_used = True
-                    # these files are created or opened by the first statement
-                    for ending in ("-wal", "-shm"):
-                        self._places.add(f"{self.path}{ending}")
-            except BaseException as error:
-                with suppress(sqlite3.Error):
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
-                if isinstance(error, sqlite3.Error):
-                    raise storage_error(error, self.path) from error
-                if isinstance(error, UnicodeEncodeError):  # lone surrogates
-                    message = f"{self.path}: {error}"
-                    raise ValueRefused(message) from error
-                raise
+                    self._set_waiting(waits=True)
+                    answer = work(self.connection)
+            except sqlite3.Error as error:
+                raise storage_error(error, self.path) from error
+            except UnicodeEncodeError as error:  # lone surrogates
+                message = f"{self.path}: {error}"
+                raise ValueRefused(message) from error
+            if not self._is_used:
+                self._is_used = True
+                self.watch("-wal", "-shm")  # created or opened by the first statement
             return answer
 
-    def _check_places(self) -> None:
-        """Raise `StateReplaced` if a file of the database is no longer at its path.
-
-        SQLite removes the log and its index only with the last connection, and this one is
-        open, so something else removed a missing one.
-        """
-        if path := self._places.misplaced():
-            remedy = "put it back, and start the node again"
-            raise StateReplaced(replaced(path, remedy))
-
     def _drop_copy(self) -> None:
-        """In a forked process, replace the connection by an object that refuses all calls."""
-        connection, log = self.connection, self._log
-        refusing: Any = after_fork.Refusing(
-            StateUnavailable, f"the database {self.path}", "create a Node with another one here"
-        )
-        self.connection, self._log = refusing, -1
+        """Replace the connection of the copy in a forked process by one that refuses calls."""
+        log, self._log = self._log, -1
         after_fork.drop(log)
-        after_fork.leave_database(connection, self._place)
+        remedy = "create a Node with another one here"
+        self.leave(after_fork.Refusing(StateUnavailable, f"the database {self.path}", remedy))
 
     def sync(self) -> None:
         """Make durable all commits of any process so far.
@@ -301,7 +274,7 @@ class SharedFile:
             raise OSError(message)
         self._is_doubtful = False
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Start a write transaction as soon as the lock is free.
 
         SQLite retries after 1, 2, 5, 10 and up to 100 ms. Between two attempts, processes that
@@ -314,7 +287,7 @@ class SharedFile:
             try:
                 execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                if problem_of(error) is not Problem.BUSY:
                     raise
                 failure = error
             else:
@@ -333,7 +306,7 @@ class SharedFile:
         if after_fork.is_copy(self):
             return
         with self._lock:
-            self.connection.close()
+            super().close()
             if self._log >= 0:
                 os.close(self._log)
                 self._log = -1

@@ -61,8 +61,8 @@ _log = logging.getLogger("callboard")
 #: Device and inode number of a file, from `stat`.
 Identity = tuple[int, int]
 
-#: The files beside a database of SQLite.
-_ENDINGS: Final = ("", "-wal", "-shm", "-journal")
+#: Endings of all files that SQLite may have for a database.
+DATABASE_ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 
 #: The folder in which the system lists the open descriptors of this process.
 _DESCRIPTORS: Final = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
@@ -317,7 +317,7 @@ def leave_database(connection: object, path: "str | Path") -> None:
     """
     keep_for_ever(connection)
     database = os.path.realpath(path)
-    names = {database + ending for ending in _ENDINGS}
+    names = {database + ending for ending in DATABASE_ENDINGS}
     for number in _open_descriptors():
         with suppress(OSError):
             link = os.readlink(f"{_DESCRIPTORS}/{number}")  # noqa: PTH115

@@ -13,7 +13,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from callboard import locks
 from callboard.entity.state.interface import (
     Committed,
     EntitySnapshot,
@@ -23,7 +22,7 @@ from callboard.entity.state.interface import (
     Slot,
     SlotBatch,
 )
-from callboard.support import after_fork
+from callboard.support.database.group_worker import GroupWorker, call_all
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -130,40 +129,6 @@ def _joined(batches: Sequence[SlotBatch]) -> SlotBatch:
     return SlotBatch(slot, epoch, events, list(snapshots.values()), forget, rows)
 
 
-class _Calls:
-    """A queue of calls for one thread."""
-
-    def __init__(self) -> None:
-        """Start with no call."""
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._not_empty = locks.condition("jobs of a state", 590)
-        self._is_closing = False
-        after_fork.register(self)
-
-    def add(self, call: Callable[[], None]) -> None:
-        """Queue a call."""
-        with self._not_empty:
-            self._waiting.append(call)
-            self._not_empty.notify()
-
-    def close(self) -> None:
-        """End the thread after the queued calls."""
-        with self._not_empty:
-            self._is_closing = True
-            self._not_empty.notify()
-
-    def run(self) -> None:
-        """Run queued calls until the queue is closed and empty."""
-        while True:
-            with self._not_empty:
-                while not self._waiting and not self._is_closing:
-                    self._not_empty.wait()
-                if not self._waiting:
-                    return
-                call = self._waiting.popleft()
-            call()
-
-
 class ThreadedStateClient:
     """Calls a state on three threads: for commits, for claims, and for everything else.
 
@@ -175,7 +140,6 @@ class ThreadedStateClient:
         """Start the threads; `post(callback, *args)` calls back on the node's thread."""
         self._state = state
         self._post = post
-        self._reads, self._claims = _Calls(), _Calls()
         self._commits = GroupedCommits()
         #: Wakes the thread of commits while it is idle. A needless wake-up would take the
         #: interpreter's lock from the node's thread.
@@ -192,16 +156,14 @@ class ThreadedStateClient:
         #: Returns the writer's slots at once, if the state can.
         self._own_fences: Callable[[str], Mapping[int, int] | None]
         self._own_fences = getattr(state, "own_fences", lambda _: None)
-        self._threads = [
-            threading.Thread(target=run, name=f"callboard-state-{name}", daemon=True)
-            for name, run in (
-                ("commits", self._run_commits),
-                ("claims", self._claims.run),
-                ("reads", self._reads.run),
-            )
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._claims: GroupWorker[Callable[[], None]]
+        self._reads: GroupWorker[Callable[[], None]]
+        self._claims = GroupWorker("callboard-state-claims", call_all)
+        self._reads = GroupWorker("callboard-state-reads", call_all)
+        self._commit_thread = threading.Thread(
+            target=self._run_commits, name="callboard-state-commits", daemon=True
+        )
+        self._commit_thread.start()
 
     def submit(
         self,
@@ -230,10 +192,9 @@ class ThreadedStateClient:
         """Finish the submitted calls, and close the state."""
         self._is_closing = True
         self._wake_commits.put(None)
+        self._commit_thread.join()
         self._claims.close()
         self._reads.close()
-        for thread in self._threads:
-            thread.join()
         self._state.close()
 
     def _answer(self, done: Done[T], call: Callable[[], T]) -> None:

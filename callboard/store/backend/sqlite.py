@@ -28,10 +28,10 @@ import logging
 import os
 import sqlite3
 import struct
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 from uuid import UUID
@@ -40,7 +40,6 @@ from zlib import crc32
 import cbor2
 from cbor2 import CBORError
 
-from callboard import locks
 from callboard.commitlog.disk import check_plain, open_plain
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Enum
@@ -50,8 +49,14 @@ from callboard.store.machine.command import PlainEntity
 from callboard.store.machine.step import ERASED, Persist, WriterRow
 from callboard.store.machine.stored import Token, checked_stored, checked_token
 from callboard.support import after_fork
+from callboard.support.database.group_worker import GroupWorker
+from callboard.support.database.sqlite_file import (
+    Problem,
+    SqliteFile,
+    open_file,
+    problem_of,
+)
 from callboard.support.dataclass import dataclass
-from callboard.support.file_place import FilePlaces, replaced
 from callboard.support.private_file import check_file_mode, make_private_file
 from callboard.support.text import error_text, safe_repr
 
@@ -86,7 +91,10 @@ _STEPS: Final = {
     1: ("ALTER TABLE store RENAME TO entries",),
 }
 _NS: Final = 10**9
-_FILES: Final = ("", "-wal", "-shm", "-journal")
+#: Seconds that opening waits for another owner of the file, which may be closing it.
+_BUSY_SECONDS: Final = 1.0
+#: Errors after which `failure_mode` DELETE keeps the file.
+_NO_DAMAGE: Final = frozenset({Problem.BUSY, Problem.FULL, Problem.UNREACHABLE})
 #: Values of `synchronous` with which a commit is on the disk when it returns.
 _DURABLE: Final = frozenset({"FULL", "EXTRA"})
 #: Exceptions of reading a row that was not written by a store, or is damaged.
@@ -242,16 +250,15 @@ class SqliteBackend:
         """Make a backend; `open` opens the file."""
         self.options = options
         self._wall_offset = 0.0
-        self._connection: sqlite3.Connection | None = None
-        self._waiting: deque[tuple[Persist, Done]] = deque()
-        self._wake = locks.condition("commits of a SQLite store", 570)
-        self._is_closing = False
-        self._thread: threading.Thread | None = None
+        self._file: SqliteFile | None = None
+        #: Queue of changes for the writing thread; None until the file is open.
+        self._worker: GroupWorker[tuple[Persist, Done]] | None = None
+        #: The error of the first commit that failed; nothing is written after it.
+        self._failed: BackendFailure | None = None
         #: Committed transactions; fewer than writes, as a group of writes shares one.
         self.commits = 0
         self._mark = CommitMark(options.path, options.mode)
         self._name, self._number = b"", 0
-        self._places, self._place = FilePlaces(), Path(options.path).absolute()
         after_fork.register(self, SqliteBackend._drop_copy)
 
     def open(self, wall_offset: float) -> Contents:
@@ -264,43 +271,38 @@ class SqliteBackend:
         try:
             contents = self._open_and_read()
         except (sqlite3.Error, EndpointError, *_UNREADABLE) as cause:
-            self._close_connection()
+            self._close_file()
             self._mark.close()
             if self.options.failure_mode != "DELETE" or _is_no_damage(cause):
                 raise self._failure(cause, "cannot be opened") from cause
             contents = self._start_over()
         name = f"callboard-sqlite-{Path(self.options.path).name}"
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
+        self._worker = GroupWorker(name, self._write_group)
         return contents
 
     def write(self, changes: Persist, done: Done) -> None:
         """Queue changes for the writing thread."""
-        with self._wake:
-            self._waiting.append((changes, done))
-            self._wake.notify()
+        assert self._worker is not None
+        self._worker.add((changes, done))
 
     def close(self) -> None:
         """Write all queued changes, and close the file."""
         if after_fork.is_copy(self):
             return
-        with self._wake:
-            self._is_closing = True
-            self._wake.notify()
-        if self._thread is not None:
-            self._thread.join()
-        is_open = self._connection is not None
-        self._close_connection()
+        if self._worker is not None:
+            self._worker.close()
+        is_open = self._file is not None
+        self._close_file()
         if is_open:
             self._write_mark(is_durable=self.options.synchronous != "OFF")
         self._mark.close()
 
     def _drop_copy(self) -> None:
         """Drop the file in a forked process, in which no node closes this backend."""
-        connection, self._connection = self._connection, None
+        file, self._file = self._file, None
         self._mark.leave()
-        if connection is not None:
-            after_fork.leave_database(connection, self._place)
+        if file is not None:
+            file.leave(None)
 
     # --- opening ---
 
@@ -313,25 +315,14 @@ class SqliteBackend:
         mark = self._read_mark()
         if not options.path.startswith((":", "file:")):  # these are not paths
             make_private_file(options.path, options.mode)
-        connection = self._connection = sqlite3.connect(
-            options.path, check_same_thread=False, isolation_level=None, timeout=1.0
-        )
+        remedy = "put it back, and open the store again"
+        connection = open_file(options.path, _BUSY_SECONDS)
+        file = self._file = SqliteFile(options.path, connection, _Refused, remedy)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         _check_owner(connection)  # before the first statement that writes
         connection.execute(f"PRAGMA journal_mode = {options.journal_mode}")
         connection.execute(f"PRAGMA synchronous = {options.synchronous}")
-        connection.execute("BEGIN EXCLUSIVE")
-        version = _check_owner(connection)
-        if version < _VERSION:
-            for statement in _STEPS[version]:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
-        connection.execute(_COMMITS)
-        if not (commits := connection.execute("SELECT file, number FROM commits").fetchall()):
-            commits = [(os.urandom(16), 0)]
-            connection.execute("INSERT INTO commits VALUES (?, ?)", commits[0])
-        self._name, self._number = bytes(commits[0][0]), int(commits[0][1])
-        connection.execute("COMMIT")
+        self._name, self._number = file.transaction(_migrate, file.begin_alone)
         self._check_mark(mark)
         if options.integrity_check:
             (result,) = connection.execute("PRAGMA integrity_check").fetchone()
@@ -340,10 +331,8 @@ class SqliteBackend:
         contents = self._read_rows(connection)
         contents.writers.update(_read_writers(connection))
         self._write_mark()
-        self._places = FilePlaces()
-        self._places.add(options.path)
         if options.journal_mode == "WAL":  # other journals are removed by each commit
-            self._places.add(f"{options.path}-wal")
+            file.watch("-wal")
         return contents
 
     def _write_mark(self, *, is_durable: bool = False) -> None:
@@ -363,7 +352,7 @@ class SqliteBackend:
         """
         path = self.options.path
         sizes: dict[str, int] = {}
-        for ending in _FILES:
+        for ending in after_fork.DATABASE_ENDINGS:
             with suppress(FileNotFoundError):
                 status = os.lstat(path + ending)
                 check_plain(status.st_mode, path + ending)
@@ -416,19 +405,22 @@ class SqliteBackend:
     def _start_over(self) -> Contents:
         """Replace a damaged file by an empty one."""
         try:
-            for path in (*(self.options.path + ending for ending in _FILES), self._mark.path):
+            for path in (
+                *(self.options.path + ending for ending in after_fork.DATABASE_ENDINGS),
+                self._mark.path,
+            ):
                 Path(path).unlink(missing_ok=True)
             return self._open_and_read()
         except (sqlite3.Error, OSError) as cause:
-            self._close_connection()
+            self._close_file()
             raise self._failure(cause, "cannot be replaced") from cause
 
-    def _close_connection(self) -> None:
+    def _close_file(self) -> None:
         """Close the file; an error from SQLite is ignored, as a damaged file may raise one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        file, self._file = self._file, None
+        if file is not None:
             with suppress(sqlite3.Error):
-                connection.close()
+                file.close()
 
     def _failure(self, cause: BaseException, problem: str) -> BackendFailure:
         """Return an error that names the file."""
@@ -436,47 +428,34 @@ class SqliteBackend:
 
     # --- the writing thread ---
 
-    def _work(self) -> None:
-        """Write groups of changes until the backend is closed."""
-        failure: BackendFailure | None = None
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._waiting or self._is_closing)
-                group, self._waiting = self._waiting, deque()
-            if not group:
-                return
-            if failure is None:
-                try:
-                    self._commit([changes for changes, _ in group])
-                except (sqlite3.Error, *_UNREADABLE) as cause:
-                    failure = self._failure(cause, "cannot be written")
-            for _, done in group:
-                done(failure)
+    def _write_group(self, group: deque[tuple[Persist, Done]]) -> None:
+        """Commit a group of changes, and report each of them."""
+        if self._failed is None:
+            try:
+                self._commit([changes for changes, _ in group])
+            except (sqlite3.Error, *_UNREADABLE) as cause:
+                self._failed = self._failure(cause, "cannot be written")
+        for _, done in group:
+            done(self._failed)
 
     def _commit(self, group: list[Persist]) -> None:
         """Write a group of changes as one transaction."""
         merged = group[0] if len(group) == 1 else _merge(group)
-        connection = self._connection
-        assert connection is not None
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if merged.is_cleared:
-                connection.execute("DELETE FROM entries")
-            connection.executemany("REPLACE INTO entries VALUES (?, ?, ?)", self._rows(merged))
-            erased = [(token,) for token, row in merged.rows.items() if row is ERASED]
-            connection.executemany("DELETE FROM entries WHERE key = ?", erased)
-            _write_writers(connection, merged)
-            connection.execute("UPDATE commits SET number = number + 1")
-            if path := self._places.misplaced():
-                raise _Refused(replaced(path, "put it back, and open the store again"))
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
+        assert self._file is not None
+        self._file.transaction(partial(self._write_rows, merged))
         self.commits += 1
         self._number += 1
         self._write_mark()
+
+    def _write_rows(self, changes: Persist, connection: sqlite3.Connection) -> None:
+        """Write changes in a transaction."""
+        if changes.is_cleared:
+            connection.execute("DELETE FROM entries")
+        connection.executemany("REPLACE INTO entries VALUES (?, ?, ?)", self._rows(changes))
+        erased = [(token,) for token, row in changes.rows.items() if row is ERASED]
+        connection.executemany("DELETE FROM entries WHERE key = ?", erased)
+        _write_writers(connection, changes)
+        connection.execute("UPDATE commits SET number = number + 1")
 
     def _rows(self, changes: Persist) -> list[tuple[Token, bytes, int | None]]:
         """Return the new rows in the form of the table."""
@@ -498,6 +477,21 @@ def _merge(group: list[Persist]) -> Persist:
         merged.rows.update(changes.rows)
         merged.writers.update(changes.writers)
     return merged
+
+
+def _migrate(connection: sqlite3.Connection) -> tuple[bytes, int]:
+    """Create or convert the tables; return the id of the file and its number of commits."""
+    version = _check_owner(connection)
+    if version < _VERSION:
+        for statement in _STEPS[version]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+    connection.execute(_COMMITS)
+    row = connection.execute("SELECT file, number FROM commits").fetchone()
+    if row is None:
+        row = os.urandom(16), 0
+        connection.execute("INSERT INTO commits VALUES (?, ?)", row)
+    return bytes(row[0]), int(row[1])
 
 
 def _check_owner(connection: sqlite3.Connection) -> int:
@@ -541,10 +535,8 @@ def zeek_broker_version(connection: sqlite3.Connection) -> str | None:
 
 
 def _is_no_damage(cause: BaseException) -> bool:
-    """Return whether the file is intact: in use by another process, or of another program."""
-    code = getattr(cause, "sqlite_errorcode", None)
-    is_in_use = code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN)
-    return is_in_use or isinstance(cause, _Refused | OSError)
+    """Return whether the file may be intact: in use, out of reach, or of another program."""
+    return problem_of(cause) in _NO_DAMAGE or isinstance(cause, _Refused | OSError)
 
 
 def _read_writers(connection: sqlite3.Connection) -> list[tuple[PlainEntity, WriterRow]]:

@@ -100,8 +100,8 @@ def test_a_file_of_a_later_release_is_refused(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_is_told_and_ends_writing(tmp_path: Path) -> None:
     backend, _ = opened(tmp_path / "a.db")
-    assert backend._connection is not None
-    backend._connection.execute("DROP TABLE entries")
+    assert backend._file is not None
+    backend._file.connection.execute("DROP TABLE entries")
 
     answers = write(backend, Persist(rows={"k": (1, None)}), Persist(rows={"k": (2, None)}))
     backend.close()

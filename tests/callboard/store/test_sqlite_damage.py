@@ -8,13 +8,16 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import cbor2
 import pytest
 
 from callboard.store.backend import sqlite
 from callboard.store.backend.interface import Contents
 from callboard.store.errors import BackendFailure
 from callboard.store.machine.step import Persist
+from callboard.support.database.sqlite_file import open_file
 from tests.callboard.store.test_sqlite_backend import opened, write
 
 #: Writes forty entries, each its own commit, and is killed with its files open.
@@ -328,3 +331,35 @@ def test_flipped_bytes_are_a_typed_error_or_harmless(tmp_path, seed):
     except BackendFailure:
         return
     backend.close()
+
+
+def test_a_full_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as first:  # of release 0.1: opening it needs room
+        first.executescript(
+            """
+            CREATE TABLE store (
+              key PRIMARY KEY NOT NULL, value BLOB NOT NULL, expiry INTEGER
+            ) WITHOUT ROWID;
+            CREATE TABLE writers (
+              endpoint BLOB NOT NULL, object TEXT NOT NULL, seq TEXT NOT NULL,
+              answers BLOB NOT NULL, PRIMARY KEY (endpoint, object)
+            ) WITHOUT ROWID;
+            PRAGMA user_version = 1;
+            """
+        )
+        first.execute("INSERT INTO store VALUES (?, ?, NULL)", (b"\x61k", cbor2.dumps(1)))
+        first.commit()
+
+    def open_without_room(*args: Any) -> sqlite3.Connection:
+        connection = open_file(*args)
+        connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    with monkeypatch.context() as patched:
+        patched.setattr("callboard.store.backend.sqlite.open_file", open_without_room)
+        with pytest.raises(BackendFailure, match="full"):
+            opened(path, failure_mode="DELETE")
+
+    with closing(sqlite3.connect(path)) as kept:
+        assert kept.execute("SELECT count(*) FROM store").fetchone() == (1,)
