@@ -7,7 +7,6 @@ each other, so a reader continues from its position.
 """
 
 import asyncio
-import errno
 import itertools
 import os
 import threading
@@ -22,7 +21,8 @@ from callboard import locks
 from callboard.commitlog.errors import InvalidOption, LogFailed, LogsNotServed
 from callboard.commitlog.folder import SERVED_NAME
 from callboard.commitlog.following.follower import Growth
-from callboard.commitlog.remote.disk import TOKEN_VARIABLE, read_only
+from callboard.commitlog.remote.disk import TOKEN_VARIABLE
+from callboard.commitlog.remote.read_only import ReadOnlyDisk, ReadOnlyFile, are_names
 from callboard.kernel.context import Node
 from callboard.kernel.errors import (
     ActorDown,
@@ -248,7 +248,7 @@ def _deliver(method: "WeakMethod[Callable[[Future[Any]], None]]", answer: Future
         handle_reply(answer)
 
 
-class NodeDisk:
+class NodeDisk(ReadOnlyDisk["NodeFile"]):
     """A `Disk` with the files of one log that a node serves.
 
     Attributes:
@@ -264,50 +264,38 @@ class NodeDisk:
     ) -> None:
         """Parse the address of a log; see `LogCaller`."""
         self._caller = LogCaller(text, token, tls, node)
+        super().__init__(self._caller.text, self._caller.log)
         self.growth = ToldGrowth(self._caller)
-        self.mkdir = self.rename = self.unlink = self.sync_folder = partial(
-            read_only, self._caller.log
-        )
 
-    def open(self, path: str, *, append: bool = False) -> "NodeFile":
-        """Open a file for reading."""
-        if append:
-            read_only(path)
-        name = path.rpartition("/")[2]
-        return NodeFile(self._caller, name, self.size(path))
+    def _open(self, name: str) -> "NodeFile":
+        """Open a file of a known size."""
+        return NodeFile(self._caller, name, self._size(name))
 
-    def listdir(self, path: str) -> list[str]:
-        """Return the sorted names of the log's files; folders below it are not served."""
-        if path != self._caller.text:
-            raise FileNotFoundError(errno.ENOENT, "it is not served", path)
-        names = self._caller.ask(ListLogFiles(self._caller.log))
-        if type(names) is not tuple or not all(type(name) is str for name in names):
+    def _names(self) -> tuple[str, ...]:
+        """Ask for the names of the files."""
+        names: tuple[str, ...] = self._caller.ask(ListLogFiles(self._caller.log))
+        if not are_names(names):
             msg = f"{self._caller.text}: the reply is not a list of file names"
             raise LogFailed(msg)
-        return sorted(names)
+        return names
 
-    def size(self, path: str) -> int:
-        """Return the size of a file in bytes."""
-        name = path.rpartition("/")[2]
+    def _size(self, name: str) -> int:
+        """Ask for the size of a file."""
         question = ReadLogFile(self._caller.log, name, reader=self._caller.number)
         return _checked(self._caller, self._caller.ask(question), name).size
 
 
-class NodeFile:
+class NodeFile(ReadOnlyFile):
     """A `DiskFile` of a remote log; prefetches more with each sequential read."""
 
     def __init__(self, caller: LogCaller, name: str, size: int) -> None:
         """Represent a file of a known size; nothing is read yet."""
+        super().__init__(name)
         self._caller, self._name, self._size = caller, name, size
         self._offset, self._buffer = 0, b""
         #: Requests in flight, for consecutive pieces of the file.
         self._ahead: deque[tuple[ReadLogFile, Future[Any] | None]] = deque()
         self._depth = 1
-        self.write = self.truncate = self.fsync = partial(read_only, name)
-
-    def is_in_place(self) -> bool:
-        """Return True: a reader of a remote log checks the data itself."""
-        return True
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return `size` bytes from an offset; fewer only at the end of the file."""

@@ -14,16 +14,17 @@ import os
 import re
 import time
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from callboard.backoff import Backoff, retried
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
 from callboard.commitlog.folder import LAST_OFFSET
+from callboard.commitlog.remote.read_only import ReadOnlyDisk, ReadOnlyFile, are_names
 from callboard.support.nesting import parse_json
 from callboard.support.redaction import redacted
 
@@ -158,13 +159,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def read_only(name: str, *_: object, **__: object) -> NoReturn:
-    """Raise the error of a write."""
-    message = f"{name} is served read-only; write the log in its folder"
-    raise LogFailed(message)
-
-
-class RemoteDisk:
+class RemoteDisk(ReadOnlyDisk["RemoteFile"]):
     """A `Disk` with the files of one served log.
 
     The prefetched bytes of a file are kept if it is closed before its end: followers, and
@@ -173,21 +168,16 @@ class RemoteDisk:
 
     def __init__(self, address: LogAddress) -> None:
         """Use the log at an address; no request is sent yet."""
+        super().__init__(str(address), address.name)
         self._address = address
         self._cached: dict[str, RemoteFile] = {}
-        self.mkdir = self.rename = self.unlink = self.sync_folder = partial(
-            read_only, address.name
-        )
 
-    def open(self, path: str, *, append: bool = False) -> "RemoteFile":
-        """Open a file for reading."""
-        if append:
-            read_only(path)
-        name = path.rpartition("/")[2]
+    def _open(self, name: str) -> "RemoteFile":
+        """Open a file, or take it from the cache."""
         cached = self._cached.pop(name, None)  # atomic, or two threads could share a file
         if cached is not None and cached.is_fresh():
             return cached
-        return RemoteFile(self._address, name, size_of(self._address, name), self._keep)
+        return RemoteFile(self._address, name, self._size(name), self._keep)
 
     def _keep(self, file: "RemoteFile") -> None:
         """Cache a file that was closed before its end; drop the oldest one at the limit."""
@@ -198,21 +188,19 @@ class RemoteDisk:
         if dropped is not None:
             dropped.drop()
 
-    def listdir(self, path: str) -> list[str]:
-        """Return the names of the log's files, sorted; its folders are not served."""
-        if path != str(self._address):
-            raise FileNotFoundError(errno.ENOENT, "it is not served", path)
-        names = _ask(self._address, "names")
-        if type(names) is not list or not all(type(name) is str for name in names):
+    def _names(self) -> list[str]:
+        """Ask for the names of the files."""
+        names: list[str] = _ask(self._address, "names")
+        if not are_names(names):
             raise _wrong_answer(self._address)
         return names
 
-    def size(self, path: str) -> int:
-        """Return the size of a file in bytes."""
-        return size_of(self._address, path.rpartition("/")[2])
+    def _size(self, name: str) -> int:
+        """Ask for the size of a file."""
+        return size_of(self._address, name)
 
 
-class RemoteFile:
+class RemoteFile(ReadOnlyFile):
     """A `DiskFile` of a served log.
 
     A sequential reader gets a stream of the rest of the file; Arrow and the network buffer as
@@ -226,6 +214,7 @@ class RemoteFile:
         self, address: LogAddress, name: str, size: int, keep: Callable[["RemoteFile"], None]
     ) -> None:
         """Open a file of `size` bytes; `keep` is called if it is closed before its end."""
+        super().__init__(name)
         self.name = name
         self._process, self._closed_at = os.getpid(), 0.0
         self._address, self._size, self._keep = address, size, keep
@@ -236,11 +225,6 @@ class RemoteFile:
         self._is_at_end = False
         #: Whether the reader has seen the end, so that prefetched bytes must not be used again.
         self._is_spent = False
-        self.write = self.truncate = self.fsync = partial(read_only, name)
-
-    def is_in_place(self) -> bool:
-        """Return True: a reader checks the contents of remote files."""
-        return True
 
     def pread(self, size: int, offset: int) -> bytes:
         """Return up to `size` bytes from an offset; fewer only at the end of the file.
