@@ -37,7 +37,7 @@ from callboard.support.database.sqlite_file import (
     problem_of,
 )
 from callboard.support.file_place import FilePlaces, replaced
-from callboard.support.private_file import folder_mode, make_folder, make_private_file
+from callboard.support.private_file import folder_mode, make_folder
 
 T = TypeVar("T")
 
@@ -79,9 +79,8 @@ def connect(path: Path, mode: int | None = None) -> sqlite3.Connection:
             " use a local disk, or PostgreSQL for several machines"
         )
         raise UnsafeDatabase(message)
-    make_private_file(path, mode)
     try:
-        connection = open_file(path, BUSY_TIMEOUT)
+        connection = open_file(path, BUSY_TIMEOUT, mode)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""What the disks of served logs have in common, whatever carries the bytes.
+"""The common part of the disks of served logs, for any transport.
 
 A served log is a disk with one folder whose files can be read. Flight (`remote.disk`) and nodes
 (`callboard.log_service.node_disk`) ask for names, sizes and bytes each in their way.

@@ -313,10 +313,8 @@ class SqliteBackend:
             remedy = "give the store here another file"
             raise _Refused(after_fork.refusal(f"the file {options.path}", remedy))
         mark = self._read_mark()
-        if not options.path.startswith((":", "file:")):  # these are not paths
-            make_private_file(options.path, options.mode)
         remedy = "put it back, and open the store again"
-        connection = open_file(options.path, _BUSY_SECONDS)
+        connection = open_file(options.path, _BUSY_SECONDS, options.mode)
         file = self._file = SqliteFile(options.path, connection, _Refused, remedy)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         _check_owner(connection)  # before the first statement that writes

@@ -1,1 +1,1 @@
-"""What databases have in common: open files of SQLite, and threads that work for a node."""
+"""The common parts of databases: open files of SQLite, and threads that work for a node."""

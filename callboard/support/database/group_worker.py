@@ -1,7 +1,7 @@
-"""A thread that does work for a node: what waits is handled as one group.
+"""A thread that works for a node, and handles all waiting items as one group.
 
-Calls of a database block, so each database has a thread. The group is what makes commits cheap:
-all changes that were added while the thread committed share the next transaction.
+Calls of a database block, so each database has a thread. Groups make commits cheap: all changes
+that were added while the thread committed share the next transaction.
 """
 
 import threading

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from callboard.support import after_fork
 from callboard.support.file_place import FilePlaces, replaced
+from callboard.support.private_file import make_private_file
 
 T = TypeVar("T")
 
@@ -54,13 +55,16 @@ def problem_of(error: BaseException) -> Problem:
     return Problem.OTHER if code is None else _PROBLEMS.get(code & 0xFF, Problem.OTHER)
 
 
-def open_file(path: str | Path, seconds: float) -> sqlite3.Connection:
+def open_file(path: str | Path, seconds: float, mode: int | None = None) -> sqlite3.Connection:
     """Open or create a database for the threads of its owner; transactions begin explicitly.
 
     Args:
         path: path of the file.
         seconds: longest wait for a lock of another process.
+        mode: permissions of a new file; private by default.
     """
+    if not str(path).startswith((":", "file:")):  # these are not paths
+        make_private_file(path, mode)
     return sqlite3.connect(path, timeout=seconds, isolation_level=None, check_same_thread=False)
 
 

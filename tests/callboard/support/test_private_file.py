@@ -288,10 +288,9 @@ def test_a_file_at_the_path_of_a_folder_is_an_error(tmp_path):
 ELSEWHERE = {
     "support/private_file.py": "the owner",
     "commitlog/folder.py": "asks its disk",
-    "lease/sqlite.py": "the locked file of a life, 0600; SQLite behind make_private_file",
-    "store/backend/sqlite.py": "SQLite, behind make_private_file",
+    "support/database/sqlite_file.py": "SQLite, behind make_private_file",
+    "lease/sqlite.py": "the locked file of a life, 0600",
     "gateway/spool.py": "the position, 0600",
-    "broker/store_file.py": "opens a file to read",
     "pipeline/java.py": "a command in a temporary folder",
     "pipeline/process/fork_server.py": "a command in a temporary folder",
     "cli/work/new.py": "sources of a new project",
