@@ -239,28 +239,36 @@ class BridgeConnection:
         return self._relay.waiting
 
     async def run(self) -> None:
-        """Connect again after every loss, until cancelled."""
+        """Join the router again after every loss of its link, until cancelled."""
         try:
             while True:
-                await self._join_router()
-                assert self._parted is not None
-                remote = asyncio.ensure_future(self._serve_remote())
                 try:
-                    await asyncio.wait(
-                        (remote, self._parted), return_when=asyncio.FIRST_COMPLETED
-                    )
-                finally:
-                    remote.cancel()
-                    await asyncio.gather(remote, return_exceptions=True)
-                if not self._parted.done():
-                    await remote  # raises
-                _log.warning(
-                    "the bridge to %s: %s", self.settings.address, self._parted.result()
-                )
+                    reason = await self._serve()
+                    _log.warning("the bridge to %s: %s", self.settings.address, reason)
+                except (LinkClosed, TimeoutError) as error:
+                    text = str(error) or "the router does not answer"
+                    _log.warning("the bridge to %s: %s", self.settings.address, text)
+                except Exception:  # noqa: BLE001  # a defect must not end the bridge silently
+                    _log.exception("the bridge to %s has failed", self.settings.address)
+                self._leave_router()
                 await asyncio.sleep(self.settings.reconnect_delay)
         finally:
             self._publish_state("0")
             self._leave_router()
+
+    async def _serve(self) -> str:
+        """Carry messages over one link with the router; return the reason of its end."""
+        await self._join_router()
+        assert self._parted is not None
+        remote = asyncio.ensure_future(self._serve_remote())
+        try:
+            await asyncio.wait((remote, self._parted), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            remote.cancel()
+            await asyncio.gather(remote, return_exceptions=True)
+        if not self._parted.done():
+            await remote  # raises
+        return self._parted.result()
 
     @staticmethod
     def ended(running: "Future[None]") -> None:

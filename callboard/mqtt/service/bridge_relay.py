@@ -539,6 +539,8 @@ class BridgeRelay:
             self.say(packets.PubRel(remote_id))
             return
         copy = delivery.copies[remote_id]
+        if delivery.qos == 1:
+            return  # the wrong answer: the next connection repeats the message
         if copy.stage is Stage.SENT:
             copy.stage = Stage.RECEIVED
         if delivery.is_released:

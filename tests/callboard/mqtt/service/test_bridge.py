@@ -228,6 +228,20 @@ def test_two_bridges_with_one_client_id_are_refused():
         router.start()
 
 
+def test_a_bridge_whose_link_the_router_ends_joins_it_again():
+    with running() as far, far.link() as there, running(to(far.port)) as near:
+        there.subscribe("near/#", qos=1).result(5)
+        wait_for(near)
+        name = "$bridge-" + near.bridges[0].settings.client_id
+        with near.link(name, clean_start=False, session_expiry=1000):
+            wait_until(lambda: not near.bridges[0].is_connected)
+
+        wait_for(near)
+        with near.link() as here:
+            here.publish("out/x", b"again", qos=1).result(5)
+            assert there.recv(10).payload == b"again"
+
+
 def test_the_state_of_a_bridge_is_published():
     with running() as far, running(to(far.port)) as near, near.link() as here:
         here.subscribe("$SYS/broker/connection/+/state", qos=1).result(5)

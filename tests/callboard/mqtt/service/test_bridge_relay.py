@@ -308,6 +308,18 @@ def test_a_refused_message_is_counted_and_not_sent_again():
     assert relay.notes == ["it refused a message to out/a: not authorized"]
 
 
+def test_the_wrong_acknowledgement_of_a_remote_broker_completes_nothing():
+    relay = opened()
+    relay.from_router(Publish("out/a", b"1", 1, packet_id=1))
+    sent(relay)
+    relay.from_remote(packets.PubRec(1))
+    assert relay.to_router == []
+
+    relay.remote_closed()
+    relay.remote_opened(RemoteLimits(), session_present=True)
+    assert [each.dup for each in sent(relay)] == [True]
+
+
 def test_a_refused_filter_is_noted():
     relay = opened()
     relay.subscribe(1)
