@@ -1,9 +1,9 @@
 """The client side of the protocol: identifiers, acknowledgements, QoS 2 in both directions.
 
-Pure: packets in, packets and bytes out. Local links use it; a bridge passes acknowledgements
-through instead (`callboard.mqtt.service.bridge_relay`). A packet with an identifier is *in
-flight* from `expect` until `take` gets its last acknowledgement. The owner acknowledges a
-received message, with `acknowledge`, when the message is safe.
+Pure: packets in, packets and bytes out. Local links and simulated clients use it; a bridge
+passes acknowledgements through instead (`callboard.mqtt.service.bridge_relay`). A packet with
+an identifier is *in flight* from `expect` until `take` gets its last acknowledgement. The owner
+acknowledges a received message, with `acknowledge`, when the message is safe.
 """
 
 from contextlib import suppress
@@ -72,12 +72,14 @@ class ClientProtocol(Generic[T]):
     Attributes:
         version: the version of MQTT.
         inflight: the token of each packet in flight, by identifier, in the order of sending.
+        released: identifiers of QoS 2 messages that the other side has received.
         answers: packets to be written, in order; see `take_answers`.
     """
 
     def __init__(self, version: int = V5) -> None:
         self.version = version
         self.inflight: dict[int, T] = {}
+        self.released: set[int] = set()
         self.answers: list[bytes] = []
         self._ids = cycle(range(1, _LAST_ID + 1))
         self._received: set[int] = set()
@@ -127,6 +129,8 @@ class ClientProtocol(Generic[T]):
                 self.say(packets.PubComp(packet_id))
                 return None
             case packets.PubRec(packet_id=packet_id) if packet.reason_code < 0x80:
+                if packet_id in self.inflight:
+                    self.released.add(packet_id)
                 self.say(packets.PubRel(packet_id))
                 return None
             case packets.PubAck() | packets.PubRec() | packets.PubComp():
@@ -137,6 +141,7 @@ class ClientProtocol(Generic[T]):
 
     def _settle(self, packet_id: int, codes: tuple[int, ...]) -> Settled[T] | None:
         """Remove a packet from those in flight."""
+        self.released.discard(packet_id)
         token = self.inflight.pop(packet_id, None)
         return None if token is None else Settled(token, codes)
 
@@ -153,3 +158,10 @@ class ClientProtocol(Generic[T]):
         """Remove and return the answers as bytes."""
         answers, self.answers = self.answers, []
         return b"".join(answers)
+
+    def begin_anew(self) -> None:
+        """Drop the state of a session that the other side has lost."""
+        self._received.clear()
+        for packet_id in self.released:  # these messages have arrived
+            self.inflight.pop(packet_id, None)
+        self.released.clear()

@@ -52,7 +52,9 @@ def test_qos_2_of_ours_is_released_then_settled():
 
     assert client.take(PubRec(number)) is None
     assert said(client) == [(PubRel, number)]
+    assert client.released == {number}
     assert client.take(PubComp(number)) == Settled("token", (0,))
+    assert not client.released
 
 
 def test_a_refusal_settles_at_once():
@@ -63,6 +65,18 @@ def test_a_refusal_settles_at_once():
 
     assert settled.refusal == ReasonCode.QUOTA_EXCEEDED
     assert client.take(SubAck(client.expect("s"), (1,))).refusal == 0
+
+
+def test_without_a_session_at_the_broker_only_unreceived_messages_stay_in_flight():
+    client = ClientProtocol()
+    arrived, lost = client.expect("arrived"), client.expect("lost")
+    client.take(PubRec(arrived))
+    client.take(Publish("t", b"", 2, packet_id=1))
+
+    client.begin_anew()
+
+    assert client.inflight == {lost: "lost"}
+    assert client.take(Publish("t", b"", 2, packet_id=1)) is not None
 
 
 def test_other_packets_are_for_the_owner():
