@@ -149,7 +149,10 @@ class Certificates:
         """
         if isinstance(self._tls, ssl.SSLContext) or not self._tls.lists():
             return
-        self._connections[connection] = chain_of(secured)
+        try:
+            self._connections[connection] = chain_of(secured)
+        except ValueError as error:  # OpenSSL accepts some certificates beyond the standard
+            connection.end(f"its certificate cannot be compared with the lists: {error}")
 
     @property
     def is_fixed(self) -> bool:
@@ -167,7 +170,7 @@ class Certificates:
                 "UTC: no peer of its authority is accepted until it is replaced"
             )
         for connection, chain in list(self._connections.items()):
-            if not chain.isdisjoint(self._lists.revoked):
+            if self._lists.has_any_of(chain):
                 del self._connections[connection]
                 connection.end(REVOKED)
 

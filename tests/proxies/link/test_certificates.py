@@ -3,6 +3,8 @@
 import base64
 import os
 import ssl
+import subprocess
+import sys
 import threading
 from contextlib import ExitStack, suppress
 
@@ -15,7 +17,7 @@ from callboard.actors.errors import NodeUnreachable
 from callboard.proxies.errors import TlsError
 from callboard.proxies.events import CertificatesRefused, CertificatesReplaced
 from callboard.proxies.link.certificates import Certificates
-from callboard.proxies.link.revocation import Revocations, read_lists
+from callboard.proxies.link.revocation import Revocations, expiry_of, read_lists
 from tests.descriptors import open_files
 from tests.proxies.cast import Echo, eventually
 from tests.proxies.papers import Papers, replace, write_list
@@ -338,6 +340,54 @@ def test_a_list_cut_short_is_an_error_of_its_own(papers, size):
 
     with suppress(ValueError):
         assert isinstance(read_lists(text), Revocations)
+
+
+def test_each_list_of_a_file_has_its_authority_and_the_first_expiry_counts(papers, strangers):
+    gone, stranger = papers.issue("gone"), strangers.issue("stranger")
+    ours = papers.revoke(gone, days=5.0).read_bytes()
+    theirs = strangers.revoke(stranger, days=2.0).read_bytes()
+
+    lists = read_lists(ours + b"a comment\n" + theirs)
+
+    chains = [[id_in(path)] for path in (gone, stranger, papers.issue("fine"))]
+    assert [lists.has_any_of(chain) for chain in chains] == [True, True, False]
+    assert lists.expires == read_lists(theirs).expires < read_lists(ours).expires
+    (_, serial), (issuer, _) = chains[0][0], chains[1][0]
+    assert not lists.has_any_of([(issuer, serial)])  # another authority's number
+
+
+def id_in(path):
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    return certificate.issuer.public_bytes(), certificate.serial_number
+
+
+def test_the_parser_is_loaded_with_the_first_list():
+    """It takes a tenth of the time in which a node starts, and most nodes have no lists."""
+    program = "import sys, callboard; callboard.Node('x').close()"
+    looks = f"{program}; print('cryptography' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", looks], check=True, capture_output=True)
+
+    assert output.stdout == b"False\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("none", "contains no certificate"),
+        ("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----", "is malformed"),
+        ("-----BEGIN CERTIFICATE-----\nM\n-----END CERTIFICATE-----", "is malformed"),
+    ],
+)
+def test_the_expiry_of_what_is_no_certificate_is_an_error(text, message):
+    with pytest.raises(ValueError, match=message):
+        expiry_of(text)
+
+
+def test_the_expiry_is_that_of_the_first_certificate(papers):
+    text = papers.issue("x").read_text()
+    certificate = x509.load_pem_x509_certificate(text.encode())
+
+    assert expiry_of("a comment\n" + text) == certificate.not_valid_after_utc.timestamp()
 
 
 @pytest.mark.parametrize("flaw", ["signature", "authority", "time"])
