@@ -5,17 +5,27 @@ counts from 1, so a gap is a lost reading; the level is in percent or bytes per 
 parts are cores, directions, or busy processes.
 """
 
+import math
 import time
+from collections import deque
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
-from callboard.demo.dashboard import Tally
 from callboard.kernel.actors import Actor, ActorRef, Down, Query, handler, message
 from callboard.topics.hub import Hub
 from callboard.topics.machine.effect import Item
 
 #: Prefix of the topics of all sensors.
 METRICS: Final = "/metrics/"
+
+#: Maximum levels of a subject; the oldest are dropped. Twelve seconds with 340 a second fit.
+LEVELS_LIMIT: Final = 4096
+#: Seconds of the rolling window.
+WINDOW: Final = 10.0
+#: Seconds of one point of a sparkline, and number of its points.
+BIN: Final = 0.5
+BINS: Final = 24
 
 
 def topic_of(sensor: str) -> str:
@@ -44,12 +54,7 @@ class Receipt:
 @message("demo.Reading")
 @dataclass(frozen=True)
 class SensorReading(Query[Receipt]):
-    """A traced reading; the sensor published the same reading under its topic.
-
-    Attributes:
-        sensor: node and subject, for instance `A.cpu`.
-        number: number of the reading of this sensor, from 1.
-    """
+    """A traced reading, `number` of a sensor such as `A.cpu`; it is published, too."""
 
     sensor: str
     number: int
@@ -58,12 +63,7 @@ class SensorReading(Query[Receipt]):
 @message("demo.UseAggregator")
 @dataclass(frozen=True)
 class UseAggregator:
-    """Notifies a sensor of the current aggregator and overseer.
-
-    Attributes:
-        aggregator: the subscriber of the readings; the sensor monitors it.
-        overseer: the overseer; it and the sensor monitor each other.
-    """
+    """Notifies a sensor of the current aggregator and overseer, both of which it monitors."""
 
     aggregator: ActorRef[Any]
     overseer: ActorRef[Any]
@@ -79,6 +79,73 @@ class ReadingsArrived:
     """Topic messages, passed from the node's hub to the aggregator on it."""
 
     items: list[Item]
+
+
+class Subject:
+    """The statistics of one subject over all its sensors; times must not decrease."""
+
+    def __init__(self) -> None:
+        self._levels: deque[tuple[float, float]] = deque(maxlen=LEVELS_LIMIT)
+        self._parts: dict[str, float] = {}
+
+    def add(self, now: float, level: float, parts: dict[str, float]) -> None:
+        """Add a level, and its parts."""
+        self._levels.append((now, level))
+        self._parts = parts
+
+    def figures(self, now: float) -> dict[str, Any]:
+        """Return mean, 95th percentile and maximum of the window, and means of short bins."""
+        levels = [(at, level) for at, level in self._levels if at > now - BIN * BINS]
+        window = sorted(level for at, level in levels if at > now - WINDOW) or [0.0]
+        bins = groupby(levels, key=lambda entry: math.floor(entry[0] / BIN))
+        means = [_mean([level for _, level in entries]) for _, entries in bins]
+        return {
+            "mean": _mean(window),
+            "p95": window[math.ceil(0.95 * len(window)) - 1],  # nearest rank: one of the levels
+            "max": window[-1],
+            "history": [round(mean, 2) for mean in means[-BINS:]],
+            "parts": self._parts,
+        }
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+class Tally:
+    """The statistics of subjects, and the received and missed readings of sensors."""
+
+    def __init__(self) -> None:
+        self.handled = 0
+        self.first_handled_ns = 0
+        # Readings of one sensor, and the numbers of the first and the last.
+        self._sensors: dict[str, tuple[int, int, int]] = {}
+        self._subjects: dict[str, Subject] = {}
+
+    def add(
+        self, sensor: str, number: int, level: float, parts: dict[str, float], now_ns: int
+    ) -> None:
+        """Add a reading that was handled at `now_ns`; numbers of one sensor increase."""
+        self.handled += 1
+        self.first_handled_ns = self.first_handled_ns or now_ns
+        received, first, _ = self._sensors.get(sensor, (0, number, number))
+        self._sensors[sensor] = received + 1, first, number
+        subject = self._subjects.setdefault(sensor.rpartition(".")[2], Subject())
+        subject.add(now_ns / 1e9, level, parts)
+
+    def snapshot(self, now_ns: int) -> dict[str, Any]:
+        """Return all figures as JSON-compatible values."""
+        return {
+            "handled": self.handled,
+            "first_handled_ns": self.first_handled_ns,
+            "sensors": {
+                name: {"received": received, "missed": last - first + 1 - received}
+                for name, (received, first, last) in self._sensors.items()
+            },
+            "subjects": {
+                name: subject.figures(now_ns / 1e9) for name, subject in self._subjects.items()
+            },
+        }
 
 
 class SensorFeed:

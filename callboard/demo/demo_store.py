@@ -11,12 +11,13 @@ write was executed exactly once.
 | `MONITORS_LOCK writes` | the number of readings written by that process of a node |
 """
 
+import math
 import threading
 import time
+from collections import deque
 from contextlib import ExitStack
 from typing import Any, ClassVar, Final
 
-from callboard.demo.dashboard import Peak
 from callboard.demo.sensor import Note
 from callboard.kernel.errors import CallboardError
 from callboard.store import Backend, BackendOptions, Store, attach_clone, attach_master
@@ -32,6 +33,28 @@ PEAK_SECONDS: Final = 60.0
 
 #: Seconds until a query for acknowledgements is repeated.
 IDLE_LIMIT: Final = 5.0
+
+
+class Peak:
+    """The highest value of the last `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        # Decreasing values with their times; a value before a higher one can never be the peak.
+        self._candidates: deque[tuple[float, float]] = deque()
+        #: The peak after the last `add`.
+        self.value = -math.inf
+
+    def add(self, at: float, value: float) -> bool:
+        """Add a value; times must not decrease. Return whether the peak changed."""
+        candidates, old_peak = self._candidates, self.value
+        while candidates and candidates[-1][1] <= value:
+            candidates.pop()
+        candidates.append((at, value))
+        while candidates[0][0] <= at - self._seconds:
+            candidates.popleft()
+        self.value = candidates[0][1]
+        return self.value != old_peak
 
 
 class Keeping:

@@ -34,7 +34,7 @@ class Balance:
     @property
     def is_exact(self) -> bool:
         """Whether every message is accounted for and none is in flight."""
-        return self.in_flight == 0 and self.sent == self.delivered + self.lost
+        return self.in_flight == self.unexplained == 0
 
     @property
     def unexplained(self) -> int:
@@ -44,18 +44,15 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The results of one run.
+    """The results of one run; times are from the kill, None without one.
 
     Attributes:
-        balance: the sums of the accounts of all nodes that were alive at the end.
-        down_ms: time from the kill until the overseer on A handled the first `Down` of a
-            sensor on D, three hops away (D is alive, but the only path led over C). None
-            without a kill.
-        store: summary of the writes to the store; empty without any.
-        service_ms: time from the kill to the first reading handled by the next aggregator.
-        peaks_ms: time from the kill until all daily peaks of that node, which are entities,
-            answered again on another node.
+        down_ms: until the overseer on A handled the first `Down` of a sensor on D, three hops
+            away (D is alive, but the only path led over C).
+        service_ms: until the next aggregator handled its first reading.
+        peaks_ms: until all daily peaks of that node, which are entities, answered again.
         peaks: the number of these entities.
+        store: summary of the writes to the store; empty without any.
         problem: a failure other than an inexact balance; empty without one.
     """
 
@@ -75,11 +72,8 @@ class RunOutcome:
     def line(self) -> str:
         """Return the last line of the demo."""
         balance = self.balance
-        sign = "=" if balance.is_exact else "≠"
-        text = (
-            f"balance: sent {balance.sent:,} {sign} delivered {balance.delivered:,} "
-            f"+ reported lost {balance.lost:,}"
-        )
+        sums = f"sent {balance.sent:,} {'=' if balance.is_exact else '≠'} delivered"
+        text = f"balance: {sums} {balance.delivered:,} + reported lost {balance.lost:,}"
         if balance.in_flight:
             text += f" + still in flight {balance.in_flight:,}"
         if balance.unexplained:
@@ -128,15 +122,14 @@ class StoreBooks:
         if report["role"] == "master":
             self.host, self.entries, self.kept = node, report["entries"], report["kept"]
             return
-        life = LifeCount(node, report["written"], report["acknowledged"])
-        self.lives[report["life"]] = life
+        counts = LifeCount(node, report["written"], report["acknowledged"])
+        self.lives[report["life"]] = counts
         if is_witness:
             self.shown = report["shown"]
 
     def ended(self, node: str) -> None:
         """Record that a node was killed or ended."""
-        if node == self.host:
-            self.host = ""
+        self.host = "" if node == self.host else self.host
         self.parted.discard(node)
 
     @property
@@ -147,45 +140,30 @@ class StoreBooks:
     @property
     def lost(self) -> int:
         """The number of acknowledged writes that the master does not have."""
-        return sum(
-            max(life.acknowledged - self.kept.get(name, 0), 0)
-            for name, life in self.lives.items()
+        kept = (
+            (life.acknowledged, self.kept.get(name, 0)) for name, life in self.lives.items()
         )
+        return sum(max(acknowledged - count, 0) for acknowledged, count in kept)
 
     @property
     def doubled(self) -> int:
         """The number of writes that the master executed twice."""
-        return sum(
-            max(self.kept.get(name, 0) - life.written, 0) for name, life in self.lives.items()
-        )
+        kept = ((life.written, self.kept.get(name, 0)) for name, life in self.lives.items())
+        return sum(max(count - written, 0) for written, count in kept)
 
     def is_settled(self, alive: set[str]) -> bool:
         """Return whether all writes of these nodes are acknowledged, or there is no master."""
-        return not self.host or all(
-            life.acknowledged == life.written
-            for life in self.latest_lives()
-            if life.node in alive
-        )
+        present = [life for life in self.latest_lives() if life.node in alive]
+        return not self.host or all(life.acknowledged == life.written for life in present)
 
     def latest_lives(self) -> list[LifeCount]:
         """Return the last process of each node."""
         return list({life.node: life for life in self.lives.values()}.values())
 
-    def latest_and_peak(self, sensor: str) -> tuple[float, float] | None:
-        """Return the latest level of a sensor and its peak from the clone, if it has them."""
-        latest = self.shown.get(f"{sensor} latest")
-        peak = self.shown.get(f"{sensor} peak")
-        return None if latest is None or peak is None else (latest, peak)
-
     def summary(self) -> dict[str, Any]:
         """Return the figures as plain values."""
-        return {
-            "entries": self.entries,
-            "acknowledged": self.acknowledged,
-            "lost": self.lost,
-            "doubled": self.doubled,
-            "checked": bool(self.host),
-        }
+        names = ("entries", "acknowledged", "lost", "doubled")
+        return {**{name: getattr(self, name) for name in names}, "checked": bool(self.host)}
 
     def status(self) -> str:
         """Return the state of the store in one line."""
@@ -230,31 +208,26 @@ class Findings:
 
     def take(self, report: dict[str, Any], *, is_witness: bool) -> None:
         """Update from a node's report."""
-        if report.get("results"):
-            self.messages = report["results"]
-        store = report["store"]
-        if is_witness and store is not None:
-            self.entries = store.get("results", self.entries)
+        self.messages = report.get("results") or self.messages
+        if is_witness and report["store"] is not None:
+            self.entries = report["store"].get("results", self.entries)
 
     def missing(self) -> list[str]:
         """Return the kinds of results that are missing as a message or as an entry."""
-        entries = self._entries_of_kinds()
+        entries = self.summary()["entries"]
         return [kind for kind in KINDS if not (self.messages.get(kind) and entries[kind])]
 
     def summary(self) -> dict[str, Any]:
-        """Return the results as plain values."""
-        return {"messages": self.messages, "entries": self._entries_of_kinds()}
-
-    def _entries_of_kinds(self) -> dict[str, int]:
-        """Return the number of entries of each kind in the store."""
-        return {kind: sum(key.startswith(f"{kind}/") for key in self.entries) for kind in KINDS}
+        """Return the numbers of messages, and of entries in the store, by kind."""
+        entries = {
+            kind: sum(key.startswith(f"{kind}/") for key in self.entries) for kind in KINDS
+        }
+        return {"messages": self.messages, "entries": entries}
 
     def status(self) -> str:
         """Return the state of the analysis in one line; empty without an analysis."""
-        if not self.state:
-            return ""
-        if self.state["state"] != "runs":
-            return f"spark: {self.state['state']}"
+        if not self.state or self.state["state"] != "runs":
+            return f"spark: {self.state['state']}" if self.state else ""
         parts = [f"spark: {self.state.get('rows', 0):,} records read"]
         if any(self.messages.values()):
             parts.append(f"{self._counts()} as messages on D")
@@ -269,10 +242,8 @@ class Findings:
         """Return a line about the results for the end; empty without results."""
         if not self.messages:
             return ""
-        return (
-            f"results of Spark: {self._counts()} reached D as messages,"
-            f" {len(self.entries)} are in the store"
-        )
+        entries = f"{len(self.entries)} are in the store"
+        return f"results of Spark: {self._counts()} reached D as messages, {entries}"
 
     def _counts(self) -> str:
         """Format the numbers of results that arrived as messages."""

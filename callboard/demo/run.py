@@ -170,9 +170,8 @@ class Show:
             wait = self._next_draw - now
             if limit is not None:
                 wait = min(wait, limit - now)
-            due = self._timeline.next_at()
-            if due is not None and self.stood_ms and not self._timeline.is_over(self._played()):
-                wait = min(wait, due - self._played())
+            if self.stood_ms and not self._timeline.is_over(self._played()):
+                wait = min(wait, self._timeline.next_at() - self._played())
             self._take(max(wait, 0.0))
             if self.stood_ms and not self._is_ending:
                 self._act()

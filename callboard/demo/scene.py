@@ -6,6 +6,7 @@ it was handled. All processes of one machine share the monotonic clock, so these
 compared.
 """
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,69 +14,31 @@ from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
 from callboard.demo.aggregator import topic_of
-from callboard.demo.dashboard import Rate
 from callboard.demo.outcome import Balance, Findings, StoreBooks
-from callboard.demo.story import Chronicle, Incident
-
-#: The color of a line of the log: neutral, bad or good news.
-Tone = Literal["plain", "bad", "good"]
-
-#: The node whose view of the others is shown; it has the overseer.
-WITNESS: Final = "A"
-
-_LINES: Final[dict[str, tuple[Tone, str]]] = {
-    "sensor_down": ("bad", "overseer on A: sensors on {origin} down: {reason}"),
-    "overseer_down": ("bad", "sensors on {reporter}: overseer on A down: {reason}"),
-    "aggregator_down": ("bad", "overseer on A: aggregator on {host} down: {reason}"),
-    "spawned": ("good", "overseer on A: aggregator spawned on {host}"),
-    "spawn_failed": ("bad", "overseer on A: no aggregator on {host}: {reason}"),
-    "master_open": (
-        "good",
-        "store: master open on {reporter}, {entries} entries, {writes} writes kept",
-    ),
-    "mqtt_over": (
-        "good",
-        "MQTT: paho published {published} readings of {reporter}'s sensors, {brought} came to "
-        "the hub, {recorded} are in the log",
-    ),
-    "mqtt_missing": (
-        "plain",
-        "MQTT: no readings, paho-mqtt is not here (pip install 'callboard[mqtt]')",
-    ),
-    "peaks_back": (
-        "good",
-        "entities: {count} daily peaks that lived on {name} answer again, {lower} are lower",
-    ),
-    "serving": ("good", "aggregator on {reporter}: first reading handled"),
-    "sensors_found": (
-        "good",
-        "overseer on A: {count} sensors on {node} found by name and told the aggregator",
-    ),
-    "failed": ("bad", "{reporter}: {actor} failed: {reason}"),
-    "NodeUp": ("good", "A reaches {name}, hops: {hops}"),
-    "NodeDown": ("bad", "A has no path to {name} any more"),
-    "LinkUp": ("good", "link {reporter}─{name} is up"),
-    "LinkDown": ("bad", "{reporter} lost its link to {name}: {reason}"),
-    "ActorFailed": ("bad", "{reporter}: {ref} failed: {detail}"),
-}
-
-
-def describe(reporter: str, note: dict[str, Any]) -> tuple[str, Tone] | None:
-    """Return the log line of a note; None if it is shown elsewhere or for another node."""
-    kind = note["kind"]
-    # Of several nodes that see the same, one reports it: A for nodes, the left end for links.
-    is_reported = (kind not in ("NodeUp", "NodeDown") or reporter == WITNESS) and (
-        kind != "LinkUp" or reporter < note["name"]
-    )
-    if kind not in _LINES or not is_reported:
-        return None
-    tone, line = _LINES[kind]
-    origin = str(note.get("sensor", "")).partition(".")[0]
-    return line.format(**{**note, "reporter": reporter, "origin": origin}), tone
-
+from callboard.demo.story import WITNESS, Chronicle, Incident, Tone, describe
 
 #: Maximum forwarded asks without an answer; older ones are dropped.
 PASSAGES_KEPT: Final = 512
+
+
+class Rate:
+    """The rate of a counter per second, smoothed over about a second."""
+
+    def __init__(self) -> None:
+        self.per_second = 0.0
+        self._last: tuple[float, float] | None = None
+
+    def update(self, at: float, count: float) -> float:
+        """Update with the counter's value; return the rate. A lower value is a restart."""
+        last, self._last = self._last or (at, count), (at, count)
+        elapsed, risen = at - last[0], count - last[1]
+        if risen < 0:
+            self.per_second = 0.0
+        elif elapsed > 0.0:
+            self.per_second += (1.0 - math.exp(-elapsed)) * (risen / elapsed - self.per_second)
+        else:  # the next report of a later moment has the whole rise
+            self._last = last
+        return self.per_second
 
 
 class FollowedAsk(NamedTuple):
@@ -90,22 +53,15 @@ class FollowedAsk(NamedTuple):
     answered_ns: int
 
 
-class Hop(NamedTuple):
-    """One node on a route, and the microseconds since the reading was sent."""
-
-    node: str
-    microseconds: float
-
-
 class Journey(NamedTuple):
-    """The route of one reading to the aggregator and back."""
+    """The route of a reading to the aggregator and back: nodes, and µs since it was sent."""
 
     number: int
-    hops: tuple[Hop, ...]
+    hops: tuple[tuple[str, float], ...]
 
     def line(self) -> str:
         """Format the route: `A 0 µs → B 85 µs → C 170 µs → B 260 µs → A 340 µs`."""
-        return " → ".join(f"{hop.node} {hop.microseconds:,.0f} µs" for hop in self.hops)
+        return " → ".join(f"{node} {microseconds:,.0f} µs" for node, microseconds in self.hops)
 
 
 class SceneFollower:
@@ -135,13 +91,13 @@ class SceneFollower:
         """
         if not self._answered:
             return None
-        ask, previous = self._answered[-1], self._answered[0]
+        previous, ask = self._answered[0], self._answered[-1]
         if previous.host == ask.host and self._between(previous) and not self._between(ask):
             ask = previous
-        times_at_source = (ask.source, ask.sent_ns), (ask.source, ask.answered_ns)
-        stations = [*times_at_source, (ask.host, ask.handled_ns), *self._between(ask)]
+        ends = [(ask.source, ask.sent_ns), (ask.source, ask.answered_ns)]
+        stations = [*ends, (ask.host, ask.handled_ns), *self._between(ask)]
         stations.sort(key=lambda station: station[1])
-        hops = tuple(Hop(node, (at_ns - ask.sent_ns) / 1000) for node, at_ns in stations)
+        hops = tuple((node, (at_ns - ask.sent_ns) / 1000) for node, at_ns in stations)
         return Journey(ask.number, hops)
 
     def _between(self, asked: FollowedAsk) -> list[tuple[str, int]]:
@@ -155,14 +111,7 @@ NodeState = Literal["starting", "up", "unreachable", "frozen", "dead"]
 
 
 class SceneEvent(NamedTuple):
-    """One line of the log.
-
-    Attributes:
-        at_ns: time, on the monotonic clock.
-        since_ms: milliseconds since the last blow; None before the first one.
-        text: description.
-        tone: the color of the event.
-    """
+    """One line of the log, at a monotonic time; `since_ms` is the time since the last blow."""
 
     at_ns: int
     since_ms: float | None

@@ -1,8 +1,9 @@
-"""The demo's story: its options, its timeline, and the consequences of blows.
+"""The demo's story: its options, its timeline, what nodes report, and what follows a blow.
 
 Pure: times are arguments.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -14,15 +15,18 @@ ANALYSIS: Final = "CALLBOARD_DEMO_ANALYSIS"
 #: The kill of C and its restart, as fractions of the story.
 KILL_AT: Final = 15.0 / SECONDS
 RESTART_AT: Final = 18.0 / SECONDS
-
 #: Seconds until a node that the user killed restarts.
 RESTART_AFTER: Final = 3.0
 
 #: The node that the story kills, and the node that A then cannot reach.
 KILLED: Final = "C"
 FAR: Final = "D"
+#: The node whose view of the others is shown; it has the overseer.
+WITNESS: Final = "A"
 
 Blow = Literal["kill", "freeze", "thaw", "cut"]
+#: The color of a line of the log: neutral, bad or good news.
+Tone = Literal["plain", "bad", "good"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class Timeline:
 
     def __init__(self, seconds: float | None) -> None:
         """Create the timeline; `seconds` is the duration, None for no steps and no end."""
-        self._end = seconds
+        self._end = math.inf if seconds is None else seconds
         self._steps: list[tuple[float, Step]] = []
         if seconds is not None:
             self._steps = [
@@ -68,25 +72,18 @@ class Timeline:
         self._steps = [(start, step) for start, step in self._steps if start > now]
         return steps
 
-    def next_at(self) -> float | None:
-        """Return the time of the next step or of the end."""
-        times = [start for start, _ in self._steps]
-        if self._end is not None:
-            times.append(self._end)
-        return min(times, default=None)
+    def next_at(self) -> float:
+        """Return the time of the next step or of the end; infinity without either."""
+        return min([self._end, *(start for start, _ in self._steps)])
 
     def is_over(self, now: float) -> bool:
         """Return whether the story has ended."""
-        return self._end is not None and now >= self._end
+        return now >= self._end
 
     def restart(self, node: str, now: float) -> None:
         """Schedule a restart of a node, unless one is scheduled."""
-        if not self.will_start(node):
+        if all(step != Step("start", node) for _, step in self._steps):
             self._steps.append((now + RESTART_AFTER, Step("start", node)))
-
-    def will_start(self, node: str) -> bool:
-        """Return whether a start of the node is scheduled."""
-        return any(step == Step("start", node) for _, step in self._steps)
 
 
 @dataclass(slots=True)
@@ -124,19 +121,84 @@ class Incident:
         return None if at_ns is None else (at_ns - self.at_ns) / 1e6
 
 
-#: Kind of note → its milestone, the required reporter, and the required subject; "" is any.
-_MILESTONES: Final = {
-    "sensor_down": ("down", "A", FAR),
-    "overseer_down": ("down_far", FAR, ""),
-    "NodeDown": ("unreachable", "A", FAR),
-    "NodeUp": ("rejoined", "A", FAR),
-    "aggregator_down": ("lost", "A", ""),
-    "spawned": ("respawned", "A", ""),
-    "sensors_found": ("resumed", "A", ""),
-    "serving": ("serving", "", ""),
-    "master_open": ("reopened", "", ""),
-    "peaks_back": ("peaks", "A", ""),
+class NoteKind(NamedTuple):
+    """How a kind of note is logged, and its milestone if reporter and subject are as required.
+
+    Attributes:
+        only: the node whose notes of this kind are logged; `<` is the left end of a link.
+    """
+
+    tone: Tone
+    text: str
+    milestone: str = ""
+    reporter: str = ""
+    subject: str = ""
+    only: str = ""
+
+
+NOTES: Final = {
+    "sensor_down": NoteKind(
+        "bad", "overseer on A: sensors on {origin} down: {reason}", "down", WITNESS, FAR
+    ),
+    "overseer_down": NoteKind(
+        "bad", "sensors on {reporter}: overseer on A down: {reason}", "down_far", FAR
+    ),
+    "aggregator_down": NoteKind(
+        "bad", "overseer on A: aggregator on {host} down: {reason}", "lost", WITNESS
+    ),
+    "spawned": NoteKind(
+        "good", "overseer on A: aggregator spawned on {host}", "respawned", WITNESS
+    ),
+    "spawn_failed": NoteKind("bad", "overseer on A: no aggregator on {host}: {reason}"),
+    "master_open": NoteKind(
+        "good",
+        "store: master open on {reporter}, {entries} entries, {writes} writes kept",
+        "reopened",
+    ),
+    "mqtt_over": NoteKind(
+        "good",
+        "MQTT: paho published {published} readings of {reporter}'s sensors, {brought} came to "
+        "the hub, {recorded} are in the log",
+    ),
+    "mqtt_missing": NoteKind(
+        "plain",
+        "MQTT: no readings, paho-mqtt is not here (pip install 'callboard[mqtt]')",
+    ),
+    "peaks_back": NoteKind(
+        "good",
+        "entities: {count} daily peaks that lived on {name} answer again, {lower} are lower",
+        "peaks",
+        WITNESS,
+    ),
+    "serving": NoteKind("good", "aggregator on {reporter}: first reading handled", "serving"),
+    "sensors_found": NoteKind(
+        "good",
+        "overseer on A: {count} sensors on {node} found by name and told the aggregator",
+        "resumed",
+        WITNESS,
+    ),
+    "failed": NoteKind("bad", "{reporter}: {actor} failed: {reason}"),
+    "NodeUp": NoteKind(
+        "good", "A reaches {name}, hops: {hops}", "rejoined", WITNESS, FAR, only=WITNESS
+    ),
+    "NodeDown": NoteKind(
+        "bad", "A has no path to {name} any more", "unreachable", WITNESS, FAR, only=WITNESS
+    ),
+    "LinkUp": NoteKind("good", "link {reporter}─{name} is up", only="<"),
+    "LinkDown": NoteKind("bad", "{reporter} lost its link to {name}: {reason}"),
+    "ActorFailed": NoteKind("bad", "{reporter}: {ref} failed: {detail}"),
 }
+
+
+def describe(reporter: str, note: dict[str, Any]) -> tuple[str, Tone] | None:
+    """Return the log line of a note; None if it is shown elsewhere or for another node."""
+    kind = NOTES.get(note["kind"])
+    if kind is None or not (
+        reporter < note["name"] if kind.only == "<" else kind.only in ("", reporter)
+    ):
+        return None
+    origin = str(note.get("sensor", "")).partition(".")[0]
+    return kind.text.format(**{**note, "reporter": reporter, "origin": origin}), kind.tone
 
 
 class Chronicle:
@@ -149,38 +211,33 @@ class Chronicle:
         self, blow: Blow, target: str, at_ns: int, *, is_scripted: bool = False
     ) -> Incident:
         """Start an incident; later notes belong to it."""
-        incident = Incident(blow, target, at_ns, is_scripted)
-        self.incidents.append(incident)
-        return incident
+        self.incidents.append(Incident(blow, target, at_ns, is_scripted))
+        return self.incidents[-1]
 
     def note(self, reporter: str, note: dict[str, Any]) -> None:
         """Record a note of a node."""
-        milestone, required_reporter, prefix = _MILESTONES.get(note["kind"], ("", "", ""))
+        kind, incident = NOTES.get(note["kind"]), self.at(note["at"])
         subject = note.get("sensor") or note.get("name") or ""
-        incident = self.at(note["at"])
         if (
-            milestone
+            kind
+            and kind.milestone
             and incident
-            and required_reporter in ("", reporter)
-            and subject.startswith(prefix)
+            and kind.reporter in ("", reporter)
+            and subject.startswith(kind.subject)
         ):
-            incident.reach(milestone, note["at"])
+            incident.reach(kind.milestone, note["at"])
 
     @property
     def has_healed(self) -> bool:
         """Whether all milestones of the scripted blow were reached, if there was one."""
-        required = {milestone for milestone, _, _ in _MILESTONES.values()} | {"restarted"}
-        return all(
-            required <= incident.milestones.keys()
-            for incident in self.incidents
-            if incident.is_scripted
-        )
+        required = {kind.milestone for kind in NOTES.values()} - {""} | {"restarted"}
+        scripted = [incident for incident in self.incidents if incident.is_scripted]
+        return all(required <= incident.milestones.keys() for incident in scripted)
 
     def at(self, at_ns: int) -> Incident | None:
         """Return the latest incident that started before a moment."""
-        return next(
-            (incident for incident in reversed(self.incidents) if incident.at_ns <= at_ns), None
-        )
+        started = [incident for incident in self.incidents if incident.at_ns <= at_ns]
+        return started[-1] if started else None
 
     def headline(self) -> Incident | None:
         """Return the incident for the last line: the scripted one, or else the latest one."""

@@ -13,9 +13,10 @@ from rich.text import Text
 from callboard.demo.aggregator import sensor_of
 from callboard.demo.analysis import BARS
 from callboard.demo.line import LINKS, NAMES
-from callboard.demo.scene import NodeState, NodeView, Scene, SceneEvent, Tone
+from callboard.demo.scene import NodeState, NodeView, Scene, SceneEvent
 from callboard.demo.screen import event_line
 from callboard.demo.sensor import SUBJECTS
+from callboard.demo.story import Tone
 from callboard.support.text import printable
 
 #: Seconds between two pictures.
@@ -230,9 +231,11 @@ def store(scene: Scene) -> Text:
     """Return the state of the store, and below it the contents of its clone on A."""
     texts = []
     for subject in SUBJECTS:
-        levels = scene.holdings.latest_and_peak(f"A.{subject}")
-        if levels is not None:
-            latest, peak = (amount(subject, value) for value in levels)
+        levels = [
+            scene.holdings.shown.get(f"A.{subject} {kind}") for kind in ("latest", "peak")
+        ]
+        latest, peak = (None if level is None else amount(subject, level) for level in levels)
+        if latest and peak:
             texts.append(f"{subject} {latest} / {peak}")
     return Text.assemble(
         f" {scene.holdings.status()}\n",

@@ -3,7 +3,7 @@
 import pytest
 
 from callboard import Node
-from callboard.demo.demo_store import CloneKeeping, DemoStore
+from callboard.demo.demo_store import CloneKeeping, DemoStore, Peak
 from callboard.topics.hub import Hub
 from tests.polling import eventually
 
@@ -59,3 +59,16 @@ def test_what_was_acknowledged_is_there_when_the_master_comes_back(tmp_path):
         report_when(again, lambda report: report["entries"] == 3)
         assert notes[1:] == [("master_open", {**held, "writes": 3})]
         again.close()
+
+
+def test_a_peak_is_the_highest_value_of_its_time():
+    peak = Peak(60.0)
+
+    told = [peak.add(at, value) for at, value in ((0, 5), (1, 9), (2, 3), (3, 4), (59, 4))]
+    assert told == [True, True, False, False, False]
+    assert peak.value == 9
+
+    assert peak.add(61.0, 1)
+    assert peak.value == 4
+    assert peak.add(119.0, 1)
+    assert peak.value == 1

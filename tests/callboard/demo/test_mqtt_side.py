@@ -6,7 +6,7 @@ from callboard import Node
 from callboard.commitlog import LogReader
 from callboard.demo import mqtt_side
 from callboard.demo.mqtt_side import MqttSide
-from callboard.demo.scene import describe
+from callboard.demo.story import describe
 
 
 def test_readings_go_through_paho_and_are_recorded_beside_the_others(tmp_path):

@@ -72,13 +72,3 @@ def test_it_is_settled_when_all_that_live_have_their_writes_acknowledged(holding
     holdings.take("A", clone("A-1", 12, 12), is_witness=True)
 
     assert holdings.is_settled({"A", "C", "D"})
-
-
-def test_what_the_clone_of_a_shows_is_seen(holdings):
-    holdings.take("A", clone("A-1", 1, 1, **{"A.cpu_latest": 5.0}), is_witness=True)
-    assert holdings.latest_and_peak("A.cpu") is None
-
-    shown = {"A.cpu_latest": 5.0, "A.cpu_peak": 90.0}
-    holdings.take("A", clone("A-1", 1, 1, **shown), is_witness=True)
-
-    assert holdings.latest_and_peak("A.cpu") == (5.0, 90.0)

@@ -6,8 +6,9 @@ from rich.console import Console
 
 from callboard.demo.outcome import Balance
 from callboard.demo.run import Show
-from callboard.demo.scene import Scene, describe
+from callboard.demo.scene import Scene
 from callboard.demo.screen import PlainScreen, event_line, status_line
+from callboard.demo.story import describe
 from callboard.demo.view import amount, figures, journey, line_of_nodes, sparkline, store
 
 SECOND = 1_000_000_000
@@ -217,6 +218,8 @@ def test_the_picture_shows_what_the_store_holds(scene):
     kept = {"role": "master", "parted": False, "entries": 3, "kept": {"A-1": 8}}
     assert "clone on A, now / peak of 60 s: …" in store(scene).plain
 
+    scene.report("A", report(store={**clone, "shown": {"A.cpu latest": 12.0}}))
+    assert "clone on A, now / peak of 60 s: …" in store(scene).plain
     scene.report("A", report(store={**clone, "shown": shown}))
     scene.report("C", report(store=kept))
 

@@ -1,4 +1,4 @@
-from callboard.demo.scene import PASSAGES_KEPT, FollowedAsk, Hop, SceneFollower
+from callboard.demo.scene import PASSAGES_KEPT, FollowedAsk, Rate, SceneFollower
 
 
 def asked(number=10, message_id=7, host="C"):
@@ -15,11 +15,11 @@ def test_a_reading_is_followed_there_and_back_in_the_order_of_time():
     follower.answered(asked())
 
     assert follower.last.hops == (
-        Hop("A", 0.0),
-        Hop("B", 50.0),
-        Hop("C", 90.0),
-        Hop("B", 200.0),
-        Hop("A", 300.0),
+        ("A", 0.0),
+        ("B", 50.0),
+        ("C", 90.0),
+        ("B", 200.0),
+        ("A", 300.0),
     )
     assert follower.last.line() == "A 0 µs → B 50 µs → C 90 µs → B 200 µs → A 300 µs"
 
@@ -43,7 +43,7 @@ def test_a_neighbor_is_reached_without_passages():
     follower.answered(asked(number=20, message_id=8, host="B"))
 
     assert follower.last.number == 20
-    assert [hop.node for hop in follower.last.hops] == ["A", "B", "A"]
+    assert [node for node, _ in follower.last.hops] == ["A", "B", "A"]
 
 
 def test_nothing_is_shown_before_the_first_answer():
@@ -57,3 +57,27 @@ def test_passages_that_nobody_asks_for_are_forgotten():
     follower.answered(asked(message_id=0))
 
     assert len(follower.last.hops) == 3
+
+
+def test_rate_comes_near_the_rise_per_second_and_stays():
+    rate = Rate()
+    for tick in range(100):
+        rate.update(tick / 10, tick * 5)
+
+    assert 49.9 < rate.per_second < 50.1
+
+
+def test_a_counter_that_begins_again_has_no_negative_rate():
+    rate = Rate()
+    rate.update(0.0, 0)
+    rate.update(1.0, 100)
+
+    assert rate.update(2.0, 0) == 0.0
+
+
+def test_a_report_of_the_same_moment_changes_no_rate():
+    rate = Rate()
+    rate.update(0.0, 0)
+    before = rate.update(1.0, 100)
+
+    assert rate.update(1.0, 200) == before
