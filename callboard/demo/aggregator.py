@@ -95,8 +95,8 @@ class Subject:
 
     def figures(self, now: float) -> dict[str, Any]:
         """Return mean, 95th percentile and maximum of the window, and means of short bins."""
-        levels = [(at, level) for at, level in self._levels if at > now - BIN * BINS]
-        window = sorted(level for at, level in levels if at > now - WINDOW) or [0.0]
+        levels = [entry for entry in self._levels if entry[0] > now - BIN * BINS]
+        window = sorted(level for second, level in levels if second > now - WINDOW) or [0.0]
         bins = groupby(levels, key=lambda entry: math.floor(entry[0] / BIN))
         means = [_mean([level for _, level in entries]) for _, entries in bins]
         return {

@@ -140,16 +140,9 @@ class StoreBooks:
     @property
     def lost(self) -> int:
         """The number of acknowledged writes that the master does not have."""
-        kept = (
-            (life.acknowledged, self.kept.get(name, 0)) for name, life in self.lives.items()
+        return sum(
+            max(self.kept.get(name, 0) - life.written, 0) for name, life in self.lives.items()
         )
-        return sum(max(acknowledged - count, 0) for acknowledged, count in kept)
-
-    @property
-    def doubled(self) -> int:
-        """The number of writes that the master executed twice."""
-        kept = ((life.written, self.kept.get(name, 0)) for name, life in self.lives.items())
-        return sum(max(count - written, 0) for written, count in kept)
 
     def is_settled(self, alive: set[str]) -> bool:
         """Return whether all writes of these nodes are acknowledged, or there is no master."""

@@ -1,4 +1,4 @@
-"""The demo's story: its options, its timeline, what nodes report, and what follows a blow.
+"""The demo's story: its options, its timeline, the notes of its nodes, the effects of blows.
 
 Pure: times are arguments.
 """
@@ -122,7 +122,7 @@ class Incident:
 
 
 class NoteKind(NamedTuple):
-    """How a kind of note is logged, and its milestone if reporter and subject are as required.
+    """The log line of a kind of note, and its milestone if reporter and subject are as required.
 
     Attributes:
         only: the node whose notes of this kind are logged; `<` is the left end of a link.
