@@ -141,6 +141,14 @@ class StoreBooks:
     def lost(self) -> int:
         """The number of acknowledged writes that the master does not have."""
         return sum(
+            max(life.acknowledged - self.kept.get(name, 0), 0)
+            for name, life in self.lives.items()
+        )
+
+    @property
+    def doubled(self) -> int:
+        """The number of writes that the master executed twice."""
+        return sum(
             max(self.kept.get(name, 0) - life.written, 0) for name, life in self.lives.items()
         )
 

@@ -122,7 +122,9 @@ class Incident:
 
 
 class NoteKind(NamedTuple):
-    """The log line of a kind of note, and its milestone if reporter and subject are as required.
+    """The log line of a kind of note, and the milestone that it reaches.
+
+    It counts as the milestone if reporter and subject are as required; empty is any.
 
     Attributes:
         only: the node whose notes of this kind are logged; `<` is the left end of a link.
