@@ -11,7 +11,7 @@ each run. Messages with QoS 0 are not in the journal, so they are gaps in a shel
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from operator import add, attrgetter
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -175,6 +175,8 @@ class DataLog(Generic[R]):
         has_shelves: whether segments are shelved for persistent sessions, or just dropped.
         shelved: the number of shelved segments, which are the first in `segments`.
         waiters: requests that have read everything, parked here until the next append.
+        blocked: requests that a full window stops, until a message with QoS 0 is appended; None
+            without any.
         readers: the number of all requests, waiting or not, connected or not.
     """
 
@@ -190,6 +192,7 @@ class DataLog(Generic[R]):
     #: Readers with QoS above 0 whose sessions survive a restart.
     durable_readers: int = 0
     waiters: dict[R, None] = field(default_factory=dict)
+    blocked: dict[R, None] | None = None
     #: The newest messages, for queries of the last one.
     last: MessageRun | Passed | None = None
     most: int = field(init=False)
@@ -304,6 +307,18 @@ class DataLog(Generic[R]):
         self.waiters[reader] = None
         self.release()
 
+    def block(self, reader: R) -> None:
+        """Add a reader that sends nothing but messages with QoS 0, and has sent all of them."""
+        if self.blocked is None:
+            self.blocked = {}
+        self.blocked[reader] = None
+
+    def unblock(self, reader: R) -> None:
+        """Remove a reader that is not stopped by a window, or ends."""
+        if self.blocked is not None:
+            self.blocked.pop(reader, None)
+            self.blocked = self.blocked or None
+
     def release(self) -> None:
         """Remove all messages if every reader has read them."""
         if self.segments[-1].runs and len(self.waiters) == self.readers:
@@ -335,6 +350,17 @@ class DataLog(Generic[R]):
             if offset is not None:
                 return offset
         return self.end
+
+    def after(self, offset: int) -> Iterator[tuple[MessageRun, int]]:
+        """Iterate over runs that are not shelved, from the one at an offset on.
+
+        Yields each run and the offset of its first message.
+        """
+        segments = self.segments
+        first = bisect_right(segments, offset, lo=self.shelved, key=_base_of) - 1
+        for segment in segments[max(first, self.shelved) :]:
+            index = max(bisect_right(segment.starts, offset) - 1, 0)
+            yield from zip(segment.runs[index:], segment.starts[index:], strict=True)
 
     def behind(self, offset: int) -> list[tuple[MessageRun, int]]:
         """Return the runs in memory with messages from an offset on, and their offsets."""

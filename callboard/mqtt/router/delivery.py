@@ -6,6 +6,9 @@ slice and a join. A connection leaves the ready queue when its link is full (Bus
 window is full (InflightFull), when it has read everything (Caughtup) or when the next message
 must be fetched from the journal (Fetching).
 
+A full window stops messages with QoS 1 and 2 only. Those with QoS 0 pass it: their request
+reads ahead, and skips them when it reaches them later (`PassedWindow`).
+
 `pass_through` is the fast path. Where each client has a topic of its own, most messages have
 one reader, which has read all earlier messages and can be sent the publisher's bytes unchanged.
 For a single message, the run, the log, its waiters and the ready queue cost more than all other
@@ -44,6 +47,7 @@ from callboard.mqtt.router.session import (
     ConnectionStatus,
     DataRequest,
     FilterLog,
+    PassedWindow,
     Session,
     SessionSubscription,
 )
@@ -66,6 +70,7 @@ ALIAS: Final = 35
 
 _CAUGHT_UP: Final = ConnectionStatus.CAUGHT_UP
 _READY: Final = ConnectionStatus.READY
+_FULL: Final = ConnectionStatus.INFLIGHT_FULL
 _ON_FRESH_DATA: Final = Cause.FRESH_DATA.wakes
 
 
@@ -112,6 +117,15 @@ class Delivery:
                 if session.status in _ON_FRESH_DATA and session.connection is not None:
                     session.status = _READY
                     self.ready.append(session.connection)
+
+    def pass_windows(self) -> None:
+        """Schedule sessions with a full window for messages with QoS 0 that were published."""
+        logs = self._logs
+        requests, logs.unblocked = logs.unblocked, []
+        for request in requests:
+            session = request.session
+            if session is not None and session.status is _FULL:
+                self.schedule(session, Cause.FRESH_DATA)
 
     def schedule(self, session: Session, cause: Cause) -> None:
         """Put a connection into the ready queue if this cause makes it ready."""
@@ -177,7 +191,7 @@ class Delivery:
 
     def _wake_groups(self, session: Session) -> None:
         """Offer idle groups to a session that can receive again."""
-        if session.status not in (_READY, _CAUGHT_UP):
+        if session.status not in (_READY, _CAUGHT_UP, _FULL):
             return
         for request in session.requests.values():
             if request.is_shared:
@@ -234,6 +248,9 @@ class Delivery:
         """Skip to an offset, and report the messages before it as lost."""
         lost = offset - request.offset
         request.offset = offset
+        lost -= _reach(request, lost)
+        if not lost:
+            return
         self._effects.meters.lost += lost
         session = request.session
         client_id = "" if request.is_shared or session is None else session.client_id
@@ -364,7 +381,7 @@ class Delivery:
                 return
         window = session.window_or_none
         if window is not None and window.resend and not self._send_again(connection):
-            session.status = ConnectionStatus.INFLIGHT_FULL
+            self._pass_window(connection)
             return
         requests = session.tracker
         for _ in range(ROUNDS):
@@ -378,10 +395,53 @@ class Delivery:
             elif outcome is _CAUGHT_UP:
                 del requests[0]
                 self.park(request)
+            elif outcome is _FULL:
+                self._pass_window(connection)
+                return
             else:
                 self._pause(connection, outcome)
                 return
         self.ready.append(connection)
+
+    def _pass_window(self, connection: Connection) -> None:
+        """Pause a connection whose window is full, after all it can be sent with QoS 0."""
+        session = connection.session
+        for request in list(session.tracker):
+            outcome = self._forward(connection, request)
+            while outcome is _READY and not request.is_shared:
+                outcome = self._forward(connection, request)
+            if outcome is _FULL and not request.is_shared:
+                outcome = self._read_ahead(connection, request)
+            if outcome is _CAUGHT_UP:
+                session.tracker.remove(request)
+                self.park(request)
+            elif outcome not in {_FULL, _READY}:  # the link is full, or a segment is fetched
+                self._pause(connection, outcome)
+                return
+        self._pause(connection, _FULL)
+
+    def _read_ahead(self, connection: Connection, request: DataRequest) -> ConnectionStatus:
+        """Send the messages with QoS 0 of a request that a full window stops."""
+        log, passed, limits = request.log, request.passed, self._effects.limits
+        if passed is None or passed.end < request.offset:
+            passed = request.passed = PassedWindow(request.offset)
+        stop = log.end if request.stop is None else min(request.stop, log.end)
+        for run, start in log.after(passed.end):
+            index = max(passed.end - start, 0)
+            while not run.qos and index < run.count and start + index < stop:
+                if connection.unsent >= limits.delivery_quota or (
+                    connection.unsent_bytes >= limits.delivery_bytes
+                ):
+                    return ConnectionStatus.BUSY
+                count = min(run.count, stop - start) - index
+                count = self._send(connection, request, run, index, count)
+                index += count
+                passed.end, passed.count = start + index, passed.count + count
+            passed.end = min(start + run.count, stop)
+        passed.end = stop
+        if request.stop is None:
+            log.block(request)
+        return _FULL
 
     def _requeue(self, session: Session, request: DataRequest) -> None:
         """Move a request to the end of its session's queue, or to another member."""
@@ -432,7 +492,8 @@ class Delivery:
         budget = SWEEP_LIMIT
         if request.is_shared:
             group = self.group_of(request)
-            budget = group.burst
+            # The next message may be one for another member only.
+            budget = 1 if connection.is_limited else group.burst
             if group.returned:
                 return self._send_returned(connection, request, group)
         log, offset = request.log, request.offset
@@ -461,13 +522,19 @@ class Delivery:
                 run = runs[number]
                 index = offset - starts[number]
                 count = min(run.count - index, budget, end - offset)
+                if request.passed is not None and not run.qos:
+                    skipped = _skip(request, request.passed, count)
+                    offset += skipped
+                    number += skipped == run.count - index
+                    if skipped:
+                        continue
                 progress = self._send(connection, request, run, index, count)
                 offset += progress
                 budget -= progress
                 request.offset = offset
                 if progress < count:
                     if not progress or connection.session.window.room <= 0:
-                        return ConnectionStatus.INFLIGHT_FULL
+                        return _FULL
                     continue  # the rest of the run, in another form or with other identifiers
                 number += offset == starts[number] + run.count
                 if connection.unsent >= quota or connection.unsent_bytes >= most:
@@ -480,7 +547,7 @@ class Delivery:
         """Send one message that another member received and did not acknowledge."""
         run, index = group.returned[0]
         if not self._send(connection, request, run, index, 1):
-            return ConnectionStatus.INFLIGHT_FULL
+            return _FULL
         group.returned.popleft()
         return _READY if group.has_more else _CAUGHT_UP
 
@@ -606,6 +673,36 @@ class Delivery:
             del connection.aliases_out[topic]
             connection.alias_bytes_out -= len(topic)
         return None
+
+
+def _skip(request: DataRequest, passed: PassedWindow, count: int) -> int:
+    """Skip messages with QoS 0 that have passed the full window; return how many."""
+    count = max(min(count, passed.end - request.offset), 0)
+    request.offset += count
+    passed.count -= count
+    if request.offset >= passed.end:
+        request.passed = None
+    return count
+
+
+def _reach(request: DataRequest, lost: int) -> int:
+    """Return how many of the messages before a request's new offset have passed the window.
+
+    The messages themselves are gone, so those that are still there are subtracted.
+    """
+    passed, offset = request.passed, request.offset
+    if passed is None:
+        return 0
+    rest = sum(
+        min(start + run.count, passed.end) - max(start, offset)
+        for run, start in request.log.after(offset)
+        if not run.qos and start < passed.end
+    )
+    reached = min(max(passed.count - rest, 0), lost)
+    passed.count -= reached
+    if offset >= passed.end:
+        request.passed = None
+    return reached
 
 
 def _alias(connection: Connection, topic: bytes) -> tuple[bytes, bool]:

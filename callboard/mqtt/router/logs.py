@@ -66,6 +66,7 @@ class Logs:
         number: the number of the router's next message.
         routes: the routes by topic as it is encoded in packets; a cache.
         woken: requests with something to read that are not in a tracker yet.
+        unblocked: requests of full windows with messages of QoS 0 that can be sent.
         on_swollen: called with a log that is half full after an append, and the publisher.
         retained: the last messages of topics.
         appended: total bytes of appended messages, including Python's objects.
@@ -81,6 +82,7 @@ class Logs:
         self.routes: dict[bytes, TopicRoute] = {}
         self._routes_weight = 0
         self.woken: list[DataRequest] = []
+        self.unblocked: list[DataRequest] = []
         self.retained = RetainedMessages(effects, Heads(make_stamp, origin))
         #: Logs of filters without wildcards, which are topics; then logs of all other filters.
         self._literal: dict[str, FilterLog] = {}
@@ -209,6 +211,9 @@ class Logs:
             if log.waiters:
                 self.woken += log.waiters
                 log.waiters.clear()
+            if log.blocked is not None and not run.qos:
+                self.unblocked += log.blocked
+                log.blocked = None
             if log.durable_readers:
                 is_awaited = True
         sender = ""

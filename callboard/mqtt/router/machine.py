@@ -126,6 +126,8 @@ class RouterMachine:
                     self.sessions.disconnect(connection, ending)
             if logs.woken:
                 delivery.notify()
+        if logs.unblocked:
+            delivery.pass_windows()
         if logs.appended + logs.retained.released > self.sessions.look_at:
             self.sessions.make_room()
         if delivery.ready:

@@ -10,6 +10,7 @@ States of a connection (`ConnectionStatus`, in its session):
 | Busy (its session existed before) | Init | Ready |
 | Busy (its link was full) | Ready: the link is empty | Ready |
 | Caughtup | a publish (FreshData), a subscription (NewFilter) | Ready |
+| InflightFull | a publish or a subscription: messages with QoS 0 may follow | Ready |
 | Caughtup, InflightFull | an acknowledgement, something to acknowledge | Ready |
 | Ready | consumed: all read | Caughtup |
 | Ready | consumed: link full | Busy |
@@ -113,6 +114,9 @@ class ConnectionStatus(Enum):
     FETCHING = "Fetching"
 
 
+#: Statuses in which messages with QoS 0 can be sent at once.
+_OPEN = (ConnectionStatus.CAUGHT_UP, ConnectionStatus.INFLIGHT_FULL)
+
 _PAUSED = (
     ConnectionStatus.CAUGHT_UP,
     ConnectionStatus.INFLIGHT_FULL,
@@ -130,8 +134,8 @@ class Cause(Enum):
 
     INIT = "Init", (ConnectionStatus.BUSY,), True
     READY = "Ready", (ConnectionStatus.BUSY,), True
-    NEW_FILTER = "NewFilter", (ConnectionStatus.CAUGHT_UP,), False
-    FRESH_DATA = "FreshData", (ConnectionStatus.CAUGHT_UP,), False
+    NEW_FILTER = "NewFilter", _OPEN, False
+    FRESH_DATA = "FreshData", _OPEN, False
     INCOMING_ACK = "IncomingAck", _PAUSED, True
     ACKS = "Acks", _PAUSED, False
     FETCHED = "Fetched", (ConnectionStatus.FETCHING,), True
@@ -146,6 +150,19 @@ class Cause(Enum):
         self.gives_room = gives_room
 
 
+@dataclass(slots=True, eq=False)
+class PassedWindow:
+    """Messages with QoS 0 that were sent while a full window stopped those before them.
+
+    Attributes:
+        end: the offset up to which all of them were sent.
+        count: the number of those that the request has not reached yet.
+    """
+
+    end: int
+    count: int = 0
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class DataRequest:
     """A cursor into a filter's log.
@@ -158,6 +175,7 @@ class DataRequest:
         is_shared: whether it is the one request of a shared subscription's group.
         is_retained: whether it reads retained messages, from a private log.
         stop: the offset at which it ends, for retained messages and after UNSUBSCRIBE.
+        passed: what was sent past a full window, until the request has caught up with it.
     """
 
     log: "DataLog[DataRequest]"
@@ -166,6 +184,7 @@ class DataRequest:
     is_shared: bool = False
     is_retained: bool = False
     stop: int | None = None
+    passed: PassedWindow | None = None
     offset: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -380,6 +399,17 @@ class Connection:
         self.keep_alive = connect.keep_alive
         self.alias_maximum = properties.topic_alias_maximum or 0
         self.largest = properties.maximum_packet_size
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there may be messages that this client does not get."""
+        return self.largest is not None or self.access is not None
+
+    def accepts(self, run: MessageRun, added: int) -> bool:
+        """Return whether this client gets messages whose packets grow by some bytes."""
+        if self.largest is not None and run.size + added > self.largest:
+            return False
+        return self.access is None or self.may_receive(run.topic)
 
     def may_publish(self, topic: bytes, *, is_reserved: bool) -> bool:
         """Return whether this client may publish on a valid topic.

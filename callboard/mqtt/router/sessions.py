@@ -334,11 +334,16 @@ class Sessions:
     def _pull_back(self, session: Session) -> None:
         """Move a session's requests from the waiters to its tracker; give shared ones back."""
         requests = session.tracker
+        for request in requests:
+            request.log.unblock(request)
         for request in session.requests.values():
             if request.is_shared:
+                group = self._delivery.group_of(request)
                 if request.session is session:
                     requests.remove(request)
-                    self._delivery.hand_over(self._delivery.group_of(request))
+                    self._delivery.hand_over(group)
+                elif group.is_idle:  # it may have waited for this member
+                    self._delivery.hand_over(group)
             elif request in request.log.waiters:
                 request.log.release()
                 del request.log.waiters[request]

@@ -202,6 +202,7 @@ class Subscriptions:
             del log.waiters[request]
         else:
             session.tracker.remove(request)
+        log.unblock(request)
         self._logs.drop_reader(log)
 
     def _leave_group(self, session: Session, group: ShareGroup) -> None:
@@ -215,7 +216,7 @@ class Subscriptions:
             request.log.waiters.pop(request, None)
             del self._delivery.groups[group.topic_filter]
             self._logs.drop_reader(request.log)
-        elif is_reader:
+        elif is_reader or group.is_idle:
             self._delivery.hand_over(group)
         session.has_shared = any(r.is_shared for r in session.requests.values())
 

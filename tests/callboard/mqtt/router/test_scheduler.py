@@ -22,8 +22,8 @@ def test_scheduler_transitions(stage, status, cause) -> None:
     wakes = {
         Cause.INIT: {BUSY},
         Cause.READY: {BUSY},
-        Cause.NEW_FILTER: {CAUGHT_UP},
-        Cause.FRESH_DATA: {CAUGHT_UP},
+        Cause.NEW_FILTER: {CAUGHT_UP, FULL},
+        Cause.FRESH_DATA: {CAUGHT_UP, FULL},
         Cause.INCOMING_ACK: {CAUGHT_UP, FULL, ConnectionStatus.FETCHING},
         Cause.ACKS: {CAUGHT_UP, FULL, ConnectionStatus.FETCHING},
         Cause.FETCHED: {ConnectionStatus.FETCHING},

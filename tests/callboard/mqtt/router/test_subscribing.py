@@ -321,6 +321,94 @@ def test_unacknowledged_shared_messages_are_sent_to_another_member_when_a_sessio
     assert sorted(other.payloads()) == [b"\0", b"\1", b"\2"]
 
 
+def test_a_shared_message_goes_to_a_member_whose_packet_limit_admits_it(stage) -> None:
+    publisher = stage.client("p")
+    small = stage.client("small", maximum_packet_size=100)
+    large = stage.client("large")
+    for member in (small, large):
+        member.subscribe("$share/g/t", qos=1)
+
+    for number in range(6):
+        publisher.publish("t", b"x" * (1_000 if number % 2 else 10), 1)
+
+    sizes = sorted(map(len, large.payloads())), sorted(map(len, small.payloads()))
+    assert sizes[0].count(1_000) == 3
+    assert sizes[0].count(10) + sizes[1].count(10) == 3
+    assert stage.machine.meters.too_large == 0
+
+
+def test_a_sticky_share_leaves_its_member_for_a_message_that_it_cannot_get() -> None:
+    stage = Stage(Limits(share_strategy=ShareStrategy.STICKY))
+    publisher = stage.client("p")
+    small = stage.client("small", maximum_packet_size=100)
+    large = stage.client("large")
+    for member in (small, large):
+        member.subscribe("$share/g/t", qos=1)
+
+    publisher.send(
+        *(publisher.message("t", b"x" * size, 1) for size in (10, 10, 1_000, 10, 1_000))
+    )
+
+    assert len(small.payloads()) + len(large.payloads()) == 5
+    assert stage.machine.meters.too_large == 0
+
+
+def test_a_shared_message_goes_to_a_member_that_may_receive_it(stage) -> None:
+    class NoSecrets:
+        def may_publish(self, topic: str) -> bool:
+            return True
+
+        def may_subscribe(self, topic_filter: str, qos: int) -> int:
+            return qos
+
+        def may_receive(self, topic: str) -> bool:
+            return topic != "a/secret"
+
+    publisher = stage.client("p")
+    barred, free = stage.client("barred", access=NoSecrets()), stage.client("free")
+    for member in (barred, free):
+        member.subscribe("$share/g/a/+", qos=1)
+
+    for _ in range(4):
+        publisher.publish("a/secret", b"secret", 1)
+
+    assert free.payloads() == [b"secret"] * 4
+    assert barred.payloads() == []
+
+
+def test_a_share_group_waits_for_the_only_member_that_can_get_a_message(stage) -> None:
+    publisher = stage.client("p")
+    small = stage.client("small", maximum_packet_size=100)
+    large = stage.client("large", receive_maximum=1, answers=False)
+    for member in (small, large):
+        member.subscribe("$share/g/t", qos=1)
+    publisher.publish("t", b"a" * 1_000, 1)
+    publisher.publish("t", b"b" * 1_000, 1)
+
+    (first,) = large.messages()
+    waited = small.payloads()
+    (second,) = large.send(PubAck(first.packet_id))
+
+    assert (waited, second.payload[:1]) == ([], b"b")
+    publisher.publish("t", b"c" * 1_000, 1)
+    publisher.publish("t", b"d", 1)
+    large.lose()  # nobody else can get the second and third message
+    assert small.payloads() == [b"d"]
+    assert stage.machine.meters.too_large == 2
+
+
+def test_shared_messages_with_qos_0_go_to_members_with_a_full_window(stage) -> None:
+    publisher = stage.client("p")
+    member = stage.client("m", receive_maximum=1, answers=False)
+    member.subscribe("$share/g/+", qos=1)
+    publisher.publish("job", b"job", 1)
+
+    for number in range(3):
+        publisher.publish("beat", b"%d" % number)
+
+    assert member.payloads() == [b"job", b"0", b"1", b"2"]
+
+
 def test_shared_groups_get_no_retained_messages(stage) -> None:
     stage.client("p").publish("t", b"kept", retain=True)
     member = stage.client("m")
