@@ -261,6 +261,7 @@ VIEWS: Final[dict[str, View]] = {
     "mqtt/subscriptions": part("mqtt_subscriptions", "MQTT filters", sort="filter"),
     "mqtt/retained": part("mqtt_retained", "retained messages", sort="topic"),
     "mqtt/slow": part("mqtt_slow", "slow MQTT subscribers", sort="behind"),
+    "mqtt/bridges": part("mqtt_bridges", "MQTT bridges", sort="client_id"),
     "mqtt/bans": part("mqtt_bans", "banned MQTT clients", sort="ban"),
     "mqtt/trace": part("mqtt_trace", "packets of one client", which=_WHICH, sort="number"),
     "entities": part("entities", "entity types on each host", sort="type"),

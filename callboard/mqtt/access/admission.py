@@ -32,6 +32,8 @@ class Peer(NamedTuple):
         certificate: subject of the client's certificate, by name; empty without one.
         tenant: the organisation in the certificate, on a listener for tenants.
         user: the name proved by an authentication method; None without one.
+        subject: the whole subject of the certificate as text (RFC 4514), on a listener whose
+            users are subjects.
     """
 
     address: str = ""
@@ -40,6 +42,12 @@ class Peer(NamedTuple):
     certificate: Mapping[str, str] = _NO_CERTIFICATE
     tenant: str = ""
     user: str | None = None
+    subject: str = ""
+
+    @property
+    def certified(self) -> str:
+        """The user that the certificate names: its subject or its common name."""
+        return self.subject or self.certificate.get("commonName", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class AuthGate:
             return admission.NO_SUCH_METHOD
         if self.authenticator is not None:
             return self._ask(self.authenticator, connect, peer, answer)
-        common_name = peer.certificate.get("commonName", "")
+        common_name = peer.certified
         if username is None:
             if common_name or security.anonymous or not self.is_guarded:
                 user = common_name or ("" if self.is_guarded else None)
@@ -209,7 +209,7 @@ class AuthGate:
 
     def _judged(self, verdict: Verdict, connect: Connect, peer: Peer) -> Admission:
         """Convert the result of the function to an admission."""
-        user = connect.username or peer.certificate.get("commonName", "")
+        user = connect.username or peer.certified
         if isinstance(verdict, Admission):
             return verdict if verdict.user is not None else replace(verdict, user=user)
         if not isinstance(verdict, ReasonCode):
@@ -274,7 +274,7 @@ class AuthGate:
         """
         user = connect.username if peer.user is None else peer.user
         if user is None:
-            user = peer.certificate.get("commonName", "")
+            user = peer.certified
         if self.security.bans.holds(connect.client_id, user, peer):
             return ReasonCode.ADMINISTRATIVE_ACTION
         if self._is_gone(user, peer, proof):
@@ -290,7 +290,7 @@ class AuthGate:
         if self.authenticator is not None or not self.is_guarded or user in security.users:
             return False
         if user:
-            return peer.certificate.get("commonName") != user
+            return peer.certified != user
         return not security.anonymous
 
 

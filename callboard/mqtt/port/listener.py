@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from callboard.kernel.tls import HANDSHAKE_LIMIT, Certificates, Tls
 from callboard.kernel.wire import Runner
@@ -49,6 +49,8 @@ class ListenerSettings:
         hosts: for WebSocket, names of this port, in addition to addresses, `localhost` and the
             name of the machine; `*` for all names. Over TLS, where the certificate has shown
             the name, empty means all.
+        certificate_user: the part of a client's certificate that is its user name; `subject`
+            is all of it, as text (RFC 4514).
     """
 
     address: str = "127.0.0.1:1883"
@@ -56,6 +58,7 @@ class ListenerSettings:
     tenants: bool = False
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    certificate_user: Literal["common name", "subject"] = "common name"
 
     def parse(self) -> tuple[str, str, int]:
         """Return scheme, host or path, and port.
@@ -139,7 +142,8 @@ async def listen(
         )
         raise ListenError(message)
     loop = asyncio.get_running_loop()
-    entrance = Entrance(settings.address, settings.tenants)
+    names_subjects = settings.certificate_user == "subject"
+    entrance = Entrance(settings.address, settings.tenants, names_subjects)
     servers: list[SocketServer] = []
     try:
         if runner.machine is not None:

@@ -36,7 +36,13 @@ from callboard.mqtt.router.link import (
 )
 from callboard.mqtt.wire.codec import decode_packet, encode_refusal
 from callboard.mqtt.wire.errors import RemoteMqttError
-from callboard.mqtt.wire.framing import SHORT, Deframer, body_start, packet_end
+from callboard.mqtt.wire.framing import (
+    SHORT,
+    Deframer,
+    body_start,
+    is_connect,
+    packet_end,
+)
 from callboard.mqtt.wire.packet import V4, V5, Connect, PacketType
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode, reason_text
 from callboard.support.dataclass import dataclass
@@ -374,6 +380,8 @@ class RemoteLink:
                 self._refuse_bytes(error)
                 return
             if not chunk:
+                if self.state is _WAITING and not is_connect(deframer.rest or b""):
+                    self._refuse_stranger()
                 return
             packets, is_full = deframer.packets, deframer.is_full
         figures.packets_in += packets
@@ -492,8 +500,7 @@ class RemoteLink:
         size = packet_end(chunk)
         try:
             if chunk[0] >> 4 != _CONNECT:
-                self._connections.figures.count_refusal(ReasonCode.PROTOCOL_ERROR)
-                self._close()
+                self._refuse_stranger()
                 return
             connect = decode_packet(chunk[:size], V5)
         except RemoteMqttError as error:
@@ -558,6 +565,11 @@ class RemoteLink:
             self._push(early)
         if self._pauses:
             self._resume(_Pause.ADMISSION)
+
+    def _refuse_stranger(self) -> None:
+        """Close at once, because the client does not begin with a CONNECT: HTTP, for example."""
+        self._connections.figures.count_refusal(ReasonCode.PROTOCOL_ERROR)
+        self._close()
 
     def refuse(self, version: int, reason: ReasonCode, text: str = "") -> None:
         """Answer the CONNECT with a refusal, and close."""

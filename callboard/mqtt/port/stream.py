@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import select
 import socket
 from collections.abc import Callable
@@ -20,14 +21,34 @@ WRITE_BUFFER: Final = 256 * 1024
 MOST_ARRIVED: Final = 8 << 20
 
 
+#: Short names of attributes in a subject (RFC 4514, section 3).
+_SHORT_NAMES: Final = {
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "streetAddress": "street",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+
 _log = logging.getLogger("callboard.mqtt")
 
 
 class Entrance(NamedTuple):
-    """The listener that accepted a connection."""
+    """The listener that accepted a connection.
+
+    Attributes:
+        address: the address of the listener.
+        has_tenants: whether certificates name tenants.
+        names_subjects: whether users are whole subjects of certificates.
+    """
 
     address: str
     has_tenants: bool = False
+    names_subjects: bool = False
 
 
 class TransportStream(asyncio.Protocol):
@@ -53,11 +74,24 @@ class TransportStream(asyncio.Protocol):
         """Start waiting for a CONNECT."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
-        if self._entrance.has_tenants and not _is_tenant(self._peer().tenant):
-            _log.warning("a certificate at %s does not name a tenant", self._entrance.address)
+        problem = self._problem_of_certificate()
+        if problem:
+            _log.warning("a certificate at %s %s", self._entrance.address, problem)
             self._connections.figures.count_refusal(ReasonCode.NOT_AUTHORIZED)
             self._transport.abort()
         self.remote = RemoteLink(self._connections, self, self._peer())
+
+    def _problem_of_certificate(self) -> str:
+        """Return why the client's certificate does not tell who it is; empty if it does."""
+        certificate = self._transport.get_extra_info("peercert") or {}
+        names = [name for part in certificate.get("subject", ()) for name, _ in part]
+        if names.count("commonName") > 1 and not self._entrance.names_subjects:
+            return "has several common names"
+        if not self._entrance.has_tenants:
+            return ""
+        if names.count("organizationName") > 1:
+            return "has several organizations"
+        return "" if _is_tenant(self._peer().tenant) else "does not name a tenant"
 
     def _peer(self) -> Peer:
         """Return the peer at the other end."""
@@ -169,7 +203,22 @@ def peer_of(transport: asyncio.BaseTransport, entrance: Entrance) -> Peer:
     subject = {name: value for part in certificate.get("subject", ()) for name, value in part}
     tenant = subject.get("organizationName", "") if entrance.has_tenants else ""
     source = host_of(transport.get_extra_info("peername"))
-    return Peer(*source, entrance.address, subject, tenant)
+    whole = subject_text(certificate.get("subject", ())) if entrance.names_subjects else ""
+    return Peer(*source, entrance.address, subject, tenant, subject=whole)
+
+
+def subject_text(subject: tuple[tuple[tuple[str, str], ...], ...]) -> str:
+    """Return a subject as text (RFC 4514), as mosquitto does: the last part first."""
+
+    def escaped(text: str) -> str:
+        text = re.sub(r'([,+"\\<>;])', r"\\\1", text)
+        text = re.sub(r"^([ #])", r"\\\1", text)
+        return re.sub(r" $", r"\\ ", text)
+
+    return ",".join(
+        "+".join(f"{_SHORT_NAMES.get(name, name)}={escaped(value)}" for name, value in part)
+        for part in reversed(subject)
+    )
 
 
 def host_of(address: object) -> tuple[str, str]:

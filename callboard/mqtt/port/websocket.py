@@ -1,6 +1,6 @@
 """The driver of a connection over WebSocket: binary frames with the bytes of MQTT.
 
-The sub-protocol is `mqtt` for 3.1.1 and 5 (MQTT 5, section 6). A packet may span frames, and a
+The sub-protocol is `mqtt` for 3.1.1 and 5 (MQTT 5, section 6), or `mqttv3.1`. A packet may span frames, and a
 frame may hold several packets: the bytes of all frames are one stream. The core of the package
 `websockets` implements the WebSocket protocol.
 """
@@ -23,7 +23,8 @@ from callboard.mqtt.port.remote_link import ClientConnections, ClientState
 from callboard.mqtt.port.stream import Entrance, TransportStream
 from callboard.support.host_guard import Asking, HostGuard, Refusal, is_loopback
 
-SUBPROTOCOL: Final = Subprotocol("mqtt")
+#: `mqttv3.1` is the name in use before MQTT 3.1.1; some clients offer nothing else.
+SUBPROTOCOLS: Final = (Subprotocol("mqtt"), Subprotocol("mqttv3.1"))
 #: The first byte of a pong.
 PONG: Final = 0x8A
 #: The guard of a listener without a setting of hosts.
@@ -58,7 +59,7 @@ class WebSocketStream(TransportStream):
         self._guard = guard
         self._core = ServerProtocol(
             origins=[Origin(origin) for origin in origins] or None,
-            subprotocols=[SUBPROTOCOL],
+            subprotocols=SUBPROTOCOLS,
             max_size=2 * connections.limits.packet_size + HANDSHAKE_BYTES,
         )
 

@@ -95,8 +95,9 @@ class Logs:
         return len(self._literal) + len(self._wild)
 
     def __iter__(self) -> Iterator[FilterLog]:
-        yield from self._literal.values()
-        yield from self._wild.values.values()
+        # Copies, because figures are read on other threads.
+        yield from list(self._literal.values())
+        yield from list(self._wild.values.values())
 
     def get(self, topic_filter: str) -> FilterLog | None:
         """Return the log of a plain filter, if it has readers."""

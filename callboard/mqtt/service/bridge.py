@@ -187,6 +187,7 @@ class BridgeConnection:
         mailbox: RouterMailbox,
         settings: BridgeSettings,
         report: Callable[[object], object],
+        backlog: Callable[[], int] = int,
     ) -> None:
         """Create a bridge; `run` runs it.
 
@@ -194,8 +195,10 @@ class BridgeConnection:
             mailbox: the mailbox of the router.
             settings: the settings of the bridge, with a client id.
             report: receives events of the TLS certificates.
+            backlog: returns how many messages for the bridge the router has not sent it.
         """
         self._mailbox, self.settings, self._report = mailbox, settings, report
+        self._backlog = backlog
         self.is_connected = False
         self._version = V5 if settings.version == "5" else V4
         self._relay = self._new_relay()
@@ -236,7 +239,7 @@ class BridgeConnection:
     @property
     def waiting(self) -> int:
         """Number of messages of the router that the remote broker has not acknowledged."""
-        return self._relay.waiting
+        return self._relay.waiting + self._backlog()
 
     async def run(self) -> None:
         """Join the router again after every loss of its link, until cancelled."""

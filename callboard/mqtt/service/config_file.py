@@ -154,6 +154,7 @@ class ListenerTable(TlsTable):
     address: Annotated[str, reading.text_form(_parse_listener)]
     client_certificates: StrictBool = False
     tenants: StrictBool = False
+    certificate_user: Literal["common name", "subject"] = "common name"
     origins: list[Origin] = []
     hosts: list[str] = []
 
@@ -161,7 +162,8 @@ class ListenerTable(TlsTable):
         """Return the settings of the listener."""
         tls = self.tls(folder, mutual=self.client_certificates)
         origins, hosts = tuple(self.origins), tuple(self.hosts)
-        return ListenerSettings(self.address, tls, self.tenants, origins, hosts)
+        rest = self.tenants, origins, hosts, self.certificate_user
+        return ListenerSettings(self.address, tls, *rest)
 
 
 def _limit_fields() -> dict[str, Any]:
@@ -419,6 +421,9 @@ def _idle_keys(table: str, listener: ListenerTable) -> Iterator[tuple[str, str]]
         yield f"{table}.client_certificates", "True: set the authority that signs them"
     if listener.tenants and not listener.client_certificates:
         yield f"{table}.tenants", "True: certificates name the tenants; set client_certificates"
+    if listener.certificate_user == "subject" and not listener.client_certificates:
+        advice = "clients need certificates for it; set client_certificates"
+        yield f"{table}.certificate_user", f"'subject': {advice}"
     if listener.origins and scheme not in {"ws", "wss"}:
         yield (
             f"{table}.origins",

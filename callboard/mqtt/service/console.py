@@ -9,6 +9,7 @@
 | `/waiters/FILTER` | requests that have read everything |
 | `/readyqueue` | clients in the ready queue |
 | `/slow` | subscribers with a backlog |
+| `/bridges` | bridges with their counts |
 | `/metrics` | counts for Prometheus |
 | `POST /trace/ID/NUMBER` | starts a trace of a client; its packets after a number |
 | `POST /logs` | sets the level of the router's log: `debug`, `info`, `warning`, `error` |
@@ -27,12 +28,12 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
-from callboard.mqtt.port.remote_link import ClientConnections
 from callboard.mqtt.port.trace import SHOWN, Tracer
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Session
+from callboard.mqtt.service.bridge import BridgeConnection
 from callboard.mqtt.service.config import RouterConfig
-from callboard.mqtt.service.figures import RouterState, router_metrics, router_view
+from callboard.mqtt.service.figures import RouterState, behind, router_metrics, router_view
 from callboard.pages import Page, json_page, metrics_page, text_page
 from callboard.support.inspection_tables import Row
 from callboard.support.redaction import redacted
@@ -176,11 +177,6 @@ def _brief(session: Session) -> Row:
     }
 
 
-def behind(session: Session) -> int:
-    """Return how many messages of its filters a session has not been sent."""
-    return sum(max(r.log.end - r.offset, 0) for r in set(session.all_requests))
-
-
 def device_view(machine: RouterMachine, client_id: str) -> Row | None:
     """Return the details of one client; None without a session."""
     connection = machine.sessions.connections.get(client_id)
@@ -257,8 +253,9 @@ def waiters_view(machine: RouterMachine, topic_filter: str) -> Row | None:
     return None if log is None else _listed("waiters", log.waiters, _request)
 
 
-def slow_view(machine: RouterMachine, connections: ClientConnections) -> Row:
+def slow_view(state: RouterState) -> Row:
     """Return the connected subscribers with a backlog, the slowest first."""
+    machine, connections = state.machine, state.connections
     slow = {
         getattr(reader, "client_id", "") for reader in connections.backpressure.slow_readers()
     }
@@ -279,6 +276,17 @@ def slow_view(machine: RouterMachine, connections: ClientConnections) -> Row:
             )
     rows.sort(key=lambda row: (row["dropped"], row["behind"]), reverse=True)
     return _listed("slow", rows, dict)
+
+
+def _bridge(bridge: BridgeConnection) -> Row:
+    """Return the row of a bridge."""
+    return {
+        "client_id": bridge.settings.client_id,
+        "address": redacted(bridge.settings.address),
+        "connected": bridge.is_connected,
+        "waiting": bridge.waiting,
+        **asdict(bridge.figures),
+    }
 
 
 def config_view(config: RouterConfig) -> Row:
@@ -328,7 +336,8 @@ PARTS: Final[dict[str, _Part]] = {
     "mqtt_clients": lambda state, _: map(_brief, state.machine.sessions),
     "mqtt_subscriptions": lambda state, _: map(_log, state.machine.logs),
     "mqtt_retained": lambda state, _: _retained(state.machine),
-    "mqtt_slow": lambda state, _: slow_view(*state)["slow"],
+    "mqtt_slow": lambda state, _: slow_view(state)["slow"],
+    "mqtt_bridges": lambda state, _: map(_bridge, state.bridges),
     "mqtt_bans": lambda _, config: ({"ban": ban} for ban in config.security.bans.entries),
 }
 
@@ -371,7 +380,8 @@ _VIEWS: Final[dict[str, Callable[[ConsolePages, str], Any]]] = {
     "/readyqueue": lambda pages, _: _listed(
         "clients", pages.state.machine.delivery.ready, lambda connection: connection.client_id
     ),
-    "/slow": lambda pages, _: slow_view(*pages.state),
+    "/slow": lambda pages, _: slow_view(pages.state),
+    "/bridges": lambda pages, _: _listed("bridges", pages.state.bridges, _bridge),
 }
 _ACTIONS: Final = ("/trace/ID/NUMBER", "/logs")
 _PATHS: Final = (*_VIEWS, "/metrics")

@@ -5,14 +5,18 @@ router's thread.
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from callboard.figures import (
     Figure,
     FigureRow,
     Metric,
+    ProcessFigures,
+    Samples,
     by_label,
     figures_of,
     metrics_of,
@@ -23,8 +27,10 @@ from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.port.remote_link import ClientConnections
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.router.machine import RouterMachine
+from callboard.mqtt.router.session import Session
+from callboard.mqtt.service.bridge import BridgeConnection
 from callboard.mqtt.wire.client import Message
-from callboard.mqtt.wire.errors import LinkClosed
+from callboard.mqtt.wire.errors import LinkClosed, RouterClosed
 from callboard.support.dataclass import dataclass
 
 CLIENT_ID: Final = "$sys"
@@ -39,6 +45,38 @@ class RouterState(NamedTuple):
 
     machine: RouterMachine
     connections: ClientConnections
+    bridges: Sequence[BridgeConnection] = ()
+
+
+def behind(session: Session) -> int:
+    """Return how many messages of its filters a session has not been sent."""
+    return sum(max(r.log.end - r.offset, 0) for r in set(session.all_requests))
+
+
+def backlog(machine: RouterMachine, client_id: str) -> int:
+    """Return how many messages wait in the logs for a client; 0 for an unknown one."""
+    session = machine.sessions.get(client_id)
+    return 0 if session is None else behind(session)
+
+
+def _of_bridges(attribute: str) -> Callable[[RouterState], Samples]:
+    """Return a function that reads an attribute of each bridge."""
+    read = attrgetter(attribute)
+    return lambda s: [((("bridge", b.settings.client_id),), read(b)) for b in s.bridges]
+
+
+_BRIDGES: Final[tuple[FigureRow[RouterState], ...]] = tuple(
+    (f"bridge_{name}", text, _of_bridges(attribute))
+    for name, attribute, text in (
+        ("connected", "is_connected", "whether a bridge is connected: 1 or 0"),
+        ("waiting", "waiting", "messages for a bridge's broker that it has not acknowledged"),
+        ("sent_total", "figures.sent", "messages to a bridge's broker, without resent ones"),
+        ("received_total", "figures.received", "messages from a bridge's broker"),
+        ("dropped_total", "figures.dropped", "messages that a bridge's broker cannot accept"),
+        ("refused_total", "figures.refused", "messages and filters that were refused"),
+        ("lost_total", "figures.lost", "messages with QoS 0 without a connection"),
+    )
+)
 
 
 def _of_meter(name: str, text: str) -> Figure[RouterState]:
@@ -103,6 +141,33 @@ _METRICS: Final[tuple[Figure[RouterState], ...]] = (
         "refused clients, by reason",
         lambda s: by_label("reason", dict(sorted(s.connections.figures.refusals.items()))),
     ),
+    *figures_of(_PREFIX, _BRIDGES),
+)
+
+
+@dataclass(eq=False)
+class RunningRouter:
+    """A router among the figures of its process.
+
+    Attributes:
+        name: the name of the router.
+        address: its first address.
+        state: the source of the figures.
+    """
+
+    name: str
+    address: str
+    state: RouterState
+
+
+#: The routers of this process, for `/metrics` of its nodes. Read on any thread.
+RUNNING: Final[ProcessFigures[RunningRouter]] = ProcessFigures(
+    _METRICS,
+    lambda router: (
+        (("router", router.name), ("listener", router.address)),
+        router.state,
+    ),
+    RouterClosed,
 )
 
 
@@ -113,7 +178,7 @@ def router_metrics(state: RouterState) -> list[Metric]:
 
 def router_view(state: RouterState) -> dict[str, Any]:
     """Return the counts for the console."""
-    machine, connections = state
+    machine, connections = state.machine, state.connections
     meters, figures = machine.meters, connections.figures
     network = {name: getattr(figures, name) for name in figures.__slots__}
     return {

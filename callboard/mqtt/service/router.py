@@ -42,7 +42,13 @@ from callboard.mqtt.service.bridge import (
     session_name,
 )
 from callboard.mqtt.service.config import RouterConfig
-from callboard.mqtt.service.figures import RouterState, SysTopics
+from callboard.mqtt.service.figures import (
+    RUNNING,
+    RouterState,
+    RunningRouter,
+    SysTopics,
+    backlog,
+)
 from callboard.mqtt.service.router_actor import (
     CloseRouter,
     OpenPorts,
@@ -63,7 +69,8 @@ T = TypeVar("T")
 #: Inspection tables of a router's node; `console`, which makes their rows, is imported lazily.
 TRACE_PART: Final = "mqtt_trace"
 PARTS: Final = (
-    *("mqtt", "mqtt_clients", "mqtt_subscriptions", "mqtt_retained", "mqtt_slow", "mqtt_bans"),
+    *("mqtt", "mqtt_clients", "mqtt_subscriptions", "mqtt_retained", "mqtt_slow"),
+    *("mqtt_bridges", "mqtt_bans"),
     TRACE_PART,
 )
 
@@ -161,7 +168,10 @@ class Router(Closing):
     def _start_beside(self) -> None:
         """Start the services of the router: `$SYS`, rules, bridges, the console."""
         config, stack = self.config, self._beside
-        state = RouterState(self.machine, self.edge.connections)
+        state = RouterState(self.machine, self.edge.connections, self.bridges)
+        running = RunningRouter(config.name, self.addresses[0], state)
+        RUNNING.add(running)
+        stack.callback(RUNNING.discard, running)
         if config.sys_interval:
             interval, loop = config.sys_interval, self.edge.loop
             topics = self.call(SysTopics, self._mailbox, state, interval, loop)
@@ -171,11 +181,14 @@ class Router(Closing):
             stack.callback(self.rules.close)
         for settings in self._named(config.bridges):
             bridge = BridgeConnection(
-                self._mailbox, settings, self.edge.connections.report_certificates
+                self._mailbox,
+                settings,
+                self.edge.connections.report_certificates,
+                partial(backlog, self.machine, session_name(settings.client_id)),
             )
             self.bridges.append(bridge)
-            running = asyncio.run_coroutine_threadsafe(bridge.run(), self.edge.loop)
-            stack.callback(bridge.ended, running)
+            serving = asyncio.run_coroutine_threadsafe(bridge.run(), self.edge.loop)
+            stack.callback(bridge.ended, serving)
         assert self._node is not None
         for part in PARTS:
             rows = partial(self._rows, part, state)

@@ -135,6 +135,20 @@ def split_packets(chunk: bytes) -> Iterator[bytes]:
         position = end
 
 
+#: Protocol names of a CONNECT, as they are on the wire.
+_PROTOCOLS: Final = (b"\0\4MQTT", b"\0\6MQIsdp")
+
+
+def is_connect(data: bytes | bytearray) -> bool:
+    """Return whether the first bytes of a connection may be the start of a CONNECT."""
+    if data[:1] not in (b"", b"\x10"):
+        return False
+    length = data[1:5]
+    size = next((i for i, byte in enumerate(length) if byte < 0x80), len(length))
+    name = data[2 + size : 10 + size]
+    return any(name.startswith(full) or full.startswith(name) for full in _PROTOCOLS)
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Deframer:
     """Splits the reads of one connection, which may end anywhere, into whole packets.

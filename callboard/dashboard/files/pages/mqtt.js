@@ -43,6 +43,18 @@ const MQTT = {
     num("dropped", "dropped"),
     num("unsent_bytes", "unsent", bytes),
   ],
+  bridges: [
+    col("client_id", "bridge"),
+    col("node", "node"),
+    col("address", "address"),
+    col("connected", "connected"),
+    num("waiting", "waiting"),
+    num("sent", "sent"),
+    num("received", "received"),
+    num("dropped", "dropped"),
+    num("refused", "refused"),
+    num("lost", "lost"),
+  ],
   bans: [col("ban", "ban"), col("node", "node")],
   trace: [
     num("number", "number"),

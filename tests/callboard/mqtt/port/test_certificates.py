@@ -4,9 +4,14 @@ import contextlib
 import socket
 import ssl
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect as connect_websocket
 
@@ -199,6 +204,73 @@ def test_a_certificate_with_an_organisation_that_is_not_a_valid_tenant_is_refuse
         )
 
 
+def issued(papers: Papers, *subject: tuple[x509.ObjectIdentifier, str]) -> Path:
+    """Return a client certificate with any subject, signed by the authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    signer = serialization.load_pem_private_key(
+        papers.authority.private_key_pem.bytes(), password=None
+    )
+    issuer = x509.load_pem_x509_certificate(papers.authority.cert_pem.bytes())
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(*part) for part in subject]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()),
+            critical=False,
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    path = papers.folder / "odd.pem"
+    path.write_bytes(
+        key.private_bytes(
+            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        + certificate.public_bytes(pem)
+    )
+    return path
+
+
+def users(router: Router) -> list[str | None]:
+    return router.call(lambda: [s.user for s in router.machine.sessions])
+
+
+TWO_NAMES = (
+    (NameOID.ORGANIZATION_NAME, "acme, inc."),
+    (NameOID.COMMON_NAME, "ann"),
+    (NameOID.COMMON_NAME, "root"),
+)
+
+
+def test_a_certificate_with_two_common_names_is_refused(papers, caplog):
+    odd = Tls(issued(papers, *TWO_NAMES), authority=papers.folder / "authority.pem")
+    with running(ListenerSettings("tls://127.0.0.1:0", papers.tls())) as router:
+        with pytest.raises((OSError, AssertionError)):
+            come("tls", router.port, odd, "c")
+
+        assert users(router) == []
+        assert "has several common names" in caplog.text
+
+
+@pytest.mark.parametrize("scheme", ["tls", "wss"])
+def test_the_user_can_be_the_whole_subject(papers, scheme):
+    odd = Tls(issued(papers, *TWO_NAMES), authority=papers.folder / "authority.pem")
+    settings = ListenerSettings(
+        f"{scheme}://127.0.0.1:0", papers.tls(), certificate_user="subject"
+    )
+    with running(settings) as router:
+        recv = come(scheme, router.port, odd, "c")
+
+        assert users(router) == ["CN=root,CN=ann,O=acme\\, inc."]
+        assert recv
+
+
 # --- strangers ---
 
 
@@ -252,3 +324,32 @@ def test_admitted_clients_count_by_address_and_not_as_strangers():
         eventually(lambda: not router.call(lambda: router.edge.connections.links))
         with Caller(router.port, "later"):
             pass
+
+
+HTTP = b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "hello", [HTTP, b"\x16\x03\x01\x02\0\x01\0", b"\n", b"\x10\x20\0\4HTTP", b"\x30\x7f\0\1a"]
+)
+def test_a_connection_that_does_not_begin_with_a_connect_is_closed_at_once(hello):
+    with running(ListenerSettings("127.0.0.1:0")) as router:
+        assert is_closed(silent(router.port, hello))
+        refusals = router.call(lambda: dict(router.edge.connections.figures.refusals))
+        assert sum(refusals.values()) == 1
+
+
+def test_junk_within_a_websocket_or_tls_connection_is_closed_at_once(papers):
+    listeners = ListenerSettings("ws://127.0.0.1:0"), ListenerSettings(DOORS[0], papers.tls())
+    with running(*listeners) as router:
+        ports = [int(address.rpartition(":")[2]) for address in router.addresses]
+        url = f"ws://127.0.0.1:{ports[0]}"
+        with connect_websocket(url, subprotocols=["mqttv3.1"]) as web:
+            assert web.subprotocol == "mqttv3.1"
+            web.send(HTTP)
+            with pytest.raises(WebSocketException):
+                web.recv(1.5)
+        raw = socket.create_connection(("127.0.0.1", ports[1]), 10)
+        secured = papers.tls().for_dialing().wrap_socket(raw, server_hostname="localhost")
+        secured.sendall(HTTP)
+        assert is_closed(secured)

@@ -2,19 +2,28 @@
 
 import json
 import logging
+import socket
 import urllib.error
 import urllib.request
 
 import pytest
 
+from callboard import Node
 from callboard.commitlog import CommitLog
+from callboard.figures import exposition
 from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.access.acl import AclEntry
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.port.trace import KEPT, MOST, PATIENCE, Tracer
+from callboard.mqtt.service.console import part_rows
+from callboard.mqtt.service.figures import RouterState
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.packet import V4, V5, PingReq, Publish
+from callboard.mqtt.service.bridge import BridgeSettings
+from callboard.mqtt.service.bridge_relay import BridgeTopics
+from callboard.operation.metrics import node_metrics
 from tests.callboard.mqtt.caller import Caller
+from tests.polling import eventually
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +213,57 @@ def test_a_console_port_in_use_stops_the_start(router):
     port = router.console_url.rpartition(":")[2]
     with pytest.raises(ListenError, match="the console's"):
         Router(RouterConfig(console=f"127.0.0.1:{port}")).start()
+
+
+def test_metrics_of_the_node_have_the_figures_of_its_router() -> None:
+    config = RouterConfig(name="plant", sys_interval=0)
+    with Node() as node:
+        with Router(config, node=node) as running, running.link() as link:
+            link.publish("t", b"x", qos=1).result(10)
+            text = exposition(node_metrics(node))
+            labels = f'{{router="plant",listener="127.0.0.1:{running.port}"}}'
+            assert f"callboard_mqtt_published_total{labels} 1" in text
+            assert f"callboard_mqtt_connections{labels} 1" in text
+
+        assert "callboard_mqtt" not in exposition(node_metrics(node))
+
+
+UP = (BridgeTopics("up/#", "out"),)
+
+
+def test_bridges_are_in_metrics_tables_and_the_console() -> None:
+    with Node() as node, Router(RouterConfig(sys_interval=0)) as far:
+        settings = BridgeSettings(f"127.0.0.1:{far.port}", UP, client_id="up")
+        config = RouterConfig(bridges=(settings,), console="127.0.0.1:0", sys_interval=0)
+        with Router(config, node=node) as near, near.link() as link:
+            (bridge,) = near.bridges
+            eventually(lambda: bridge.is_connected)
+            link.publish("up/1", b"x", qos=1).result(10)
+            eventually(lambda: bridge.figures.sent == 1 and bridge.waiting == 0)
+
+            (row,) = ask(near, "/bridges")["bridges"]
+            tables = near.call(lambda: part_rows("mqtt_bridges", state_of(near), config))
+            text = exposition(node_metrics(node))
+
+    expected = {"client_id": "up", "connected": True, "sent": 1, "waiting": 0, "lost": 0}
+    assert expected.items() <= row.items()
+    assert tables == [row]
+    samples = [line for line in text.splitlines() if 'bridge="up"' in line]
+    assert [line.rpartition(" ")[2] for line in samples] == ["1", "0", "1", "0", "0", "0", "0"]
+
+
+def state_of(router: Router) -> RouterState:
+    return RouterState(router.machine, router.edge.connections, router.bridges)
+
+
+def test_the_lag_of_a_bridge_includes_messages_that_the_router_has_not_sent() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        settings = BridgeSettings(f"127.0.0.1:{closed.getsockname()[1]}", UP, client_id="up")
+        config = RouterConfig(bridges=(settings,), sys_interval=0)
+        with Router(config) as near, near.link() as link:
+            eventually(lambda: near.call(near.machine.logs.get, "up/#") is not None)
+            for _ in range(250):
+                link.publish("up/1", b"x", qos=1).result(10)
+
+            eventually(lambda: near.call(lambda: near.bridges[0].waiting) == 250)

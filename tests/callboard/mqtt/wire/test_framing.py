@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from callboard.mqtt.wire.codec import encode
 from callboard.mqtt.wire.errors import MalformedPacket, ProtocolViolation
-from callboard.mqtt.wire.framing import Frames, find_frames
-from callboard.mqtt.wire.packet import PingReq, Publish
+from callboard.mqtt.wire.framing import Frames, find_frames, is_connect
+from callboard.mqtt.wire.packet import V4, V5, Connect, PingReq, Publish
+from callboard.mqtt.wire.properties import Properties
 from callboard.mqtt.wire.reason_code import ReasonCode
 from tests.callboard.mqtt.packets import packets
 
@@ -92,3 +93,15 @@ def test_the_deframer_returns_at_most_the_requested_packets(parts, most):
 
     assert frames.packets == min(most, len(parts))
     assert whole[: frames.end] == b"".join(parts[:most])
+
+
+@pytest.mark.parametrize("version", [V4, V5])
+def test_every_beginning_of_a_connect_is_accepted(version) -> None:
+    properties = Properties() if version == V5 else None
+    short = encode(Connect("c", version=version, properties=properties), version)
+    long = encode(Connect("c" * 300, version=version, properties=properties), version)
+
+    assert all(is_connect(data[:end]) for data in (short, long) for end in range(len(data)))
+    assert is_connect(b"\x10\x10\0\6MQIsdp")
+    for junk in (b"G", b"\x10\x20\0\4MQTX", b"\x10\x20\1", b"\x10\xff\1\0\6MQTT", b"\x30"):
+        assert not is_connect(junk)
