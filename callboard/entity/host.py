@@ -43,9 +43,9 @@ from callboard.entity.state.interface import (
     SlotBatch,
     check_numbers,
 )
-from callboard.entity.unit_of_work import EntityBatch
+from callboard.entity.unit_of_work import DeferredReply, EntityBatch
 from callboard.entity.unpersisted import checking
-from callboard.kernel.activation import DispatchTable, Envelope
+from callboard.kernel.activation import Cell, DispatchTable, Envelope, RemoteReply
 from callboard.kernel.actors import ActorRef, ExitReason
 from callboard.kernel.codec import RecordType
 from callboard.kernel.context import NodeContext
@@ -70,6 +70,10 @@ KnownEvent = tuple[Callable[[Any, Any], object], RecordType, int]
 #: The states that each message asks for; a global is read faster than a member of its class.
 _ABSENT: Final = HostedSlot.ABSENT
 _OWNED: Final = HostedSlot.OWNED
+
+#: A message from another node: its key, itself, its sender, whether it goes ahead of others,
+#: the attempt in which it was sent, and the reply to it, also if it has no asker.
+Arrival = tuple[str, Any, Sender | None, bool, int, RemoteReply]
 
 #: For a batch that forgets no events.
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
@@ -292,6 +296,39 @@ class EntityHost:
             else:
                 lock.release()
 
+    def deliver_run(
+        self,
+        messages: "Sequence[Arrival]",
+        first: int,
+        fail: Callable[[int, Exception], object],
+    ) -> int:
+        """Post messages of another node in order, up to one that this host does not serve.
+
+        The lock is acquired once for all of them. Called on the node's thread.
+
+        Args:
+            messages: messages that arrived together; none is an `Envelope`.
+            first: the position of the first one to post.
+            fail: called with the position of a message that cannot be posted, and the error.
+
+        Returns:
+            The position of the first message that this host does not serve.
+        """
+        queues, post = self.router.forwarded, self._post
+        with self._lock:
+            if self.is_closed:
+                return first
+            for position in range(first, len(messages)):
+                key, message, sender, is_urgent, _, _ = messages[position]
+                if queues and slot_of(key) in queues:
+                    return position  # it must not overtake forwarded messages
+                try:
+                    if not post(key, message, sender, is_urgent=is_urgent):
+                        return position
+                except Exception as error:  # noqa: BLE001 - the other messages are posted
+                    self._lock.after(fail, position, error)
+        return len(messages)
+
     def _post_late(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
@@ -322,7 +359,10 @@ class EntityHost:
         elif not cell.answer_meanwhile(message, sender):
             sender.set_exception(would_deadlock(message.chain, f"{self.type.name}/{key}"))
 
-    def _post(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
+    # Every message passes here, so the usual case is inline.
+    def _post(  # noqa: C901
+        self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
+    ) -> bool:
         """Post a message to the entity of a key; return False if the slot is not served here.
 
         The caller must hold the lock.
@@ -347,10 +387,13 @@ class EntityHost:
                 waiting.append((message, sender))
                 return True
             cell = None
-        if cell is not None:
-            (cell.post_urgent if is_urgent else cell.post)(message, sender)
-            return True
-        self.refuse(key, message, sender)
+        if cell is None:
+            self.refuse(key, message, sender)
+        elif is_urgent:
+            cell.post_urgent(message, sender)
+        else:  # `EntityCell.post`, written out as each message passes here
+            cell.last_used = self.runner.now()
+            Cell.post(cell, message, DeferredReply(cell, sender))
         return True
 
     def _hold(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:

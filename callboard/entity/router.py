@@ -275,7 +275,7 @@ class TypeRouter:
         if (
             (self._handed and not is_handed)
             or self._is_inside()
-            or not (is_handed or guard.acquire(blocking=False) or reentry.wait(guard))
+            or not (is_handed or guard.acquire(False) or reentry.wait(guard))  # noqa: FBT003
         ):
             send = partial(self.send, key, slot, message, sender, is_urgent=is_urgent)
             self._hand_over.add(
@@ -502,7 +502,7 @@ class TypeRouter:
         if state is _SENT and (former := self._last_nodes[slot]) != node:
             self._mark(slot, former)
             return False
-        return self._send_to(pending, node)
+        return self._send_to(pending, node, state)
 
     def _send_forwarded(self, pending: PendingMessage) -> bool:
         """Send a forwarded message or marker to the owner; return False if it must wait.
@@ -511,17 +511,27 @@ class TypeRouter:
         """
         if pending.slot in self._refusing:
             return False
-        return self._send_to(pending, self.table.node_of(pending.slot))
+        slot = pending.slot
+        return self._send_to(pending, self.table.node_of(slot), self._states.get(slot, _IDLE))
 
     def _enter(self, slot: int, event: SentSlotEvent) -> None:
         """Change the state of a slot by an event; the caller must hold the lock."""
         state, name = self._states.get(slot, _IDLE), (self.type_name, slot)
         self._states[slot] = next_state(SENT_SLOTS, state, event, name)
 
-    def _send_to(self, pending: PendingMessage, node: bytes) -> bool:
+    # Every message to another node passes here, so the work is inline.
+    def _send_to(  # noqa: C901
+        self, pending: PendingMessage, node: bytes, state: SentSlot
+    ) -> bool:
         """Send a message or marker to a node; return False if it must wait.
 
-        The caller must hold the lock.
+        A message leaves in this turn's batch for the node if it may be batched. The caller must
+        hold the lock.
+
+        Args:
+            pending: the message or marker.
+            node: the receiving node; empty for none.
+            state: the state of its slot.
         """
         slot = pending.slot
         if node == self._runtime.node_id or not node:
@@ -537,29 +547,27 @@ class TypeRouter:
             self._forwarded_to[slot] = node
             self._last_nodes.setdefault(slot, node)
             self._enter(slot, SentSlotEvent.FORWARDED)
-        elif self._states.get(slot) is not _SENT:
+        elif state is not _SENT:
             self._last_nodes[slot] = node
             self._enter(slot, SentSlotEvent.SENT)
-        self._dispatch(pending, batch or self._open_batch(node))
-        return True
-
-    def _dispatch(self, pending: PendingMessage, batch: AskBatch) -> None:
-        """Send a message to a node, in this turn's batch for the node if it may be batched."""
+        if batch is None:
+            batch = self._open_batch(node)
         sender, sender_ref = pending.sender, None
         asker: PendingMessage | Future[Any] = pending
         if self._attempts:
-            pending.attempt = self._attempts.get(pending.slot, 0)
+            pending.attempt = self._attempts.get(slot, 0)
         if sender.__class__ is Future or pending.is_ask:
-            pending.router, pending.node = self, batch.node
+            pending.router, pending.node = self, node
             pending.message_id, pending.is_answered = 0, False
         else:
             if sender is not None:
                 sender_ref = sender.reference(self._runtime)
             asker = _TellOutcome(batch.ref)
             self._runtime.set_deadline(asker, TELL_SECONDS)
-            asker.on_done(partial(self._tell_done, pending, batch.node))
+            asker.on_done(partial(self._tell_done, pending, node))
         if not batch.take(pending, sender_ref, asker):
             self._send_alone(pending, batch.ref, sender_ref, asker)
+        return True
 
     def _send_alone(
         self,

@@ -5,7 +5,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
-from callboard.entity.host import EntityHost
+from callboard.entity.host import Arrival, EntityHost
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.machine.table import SLOTS, slot_of
 from callboard.entity.memberships import Memberships
@@ -30,6 +30,7 @@ from callboard.kernel.activation import (
     KEY_LIMIT,
     NO_DEADLINE,
     Carried,
+    Cell,
     Encoded,
     Envelope,
     RemoteReply,
@@ -151,33 +152,82 @@ class Inbound:
         refused[slot] = max(attempt, refused.get(slot, 0))
         return NotOwner(self._table(way[1]))
 
-    def batch(
-        self, name: str, carrier: RemoteReply, server: Any
-    ) -> Callable[[Carried, RemoteReply], None]:
-        """Return a function that posts a message of a batch to its entity.
+    def take(
+        self, name: str, messages: Sequence[Carried], carrier: RemoteReply, cell: Cell
+    ) -> None:
+        """Post the messages of a batch to their entities, in order.
 
         It answers messages that cannot be read, and messages for slots that this node does not
-        own. `server` drops expired ones. `carrier` has counted all as received.
+        own. `cell` is that of the server; `carrier` has counted all as received.
         """
-        read, node, runtime = carrier.read, carrier.node, self._runtime
-        host, way = self._hosts.get(name), (bytes(node), name)
+        host, way = self._hosts.get(name), (bytes(carrier.node), name)
+        arrivals, tells = self._read(messages, carrier, cell, host)
+
+        def fail(position: int, error: Exception) -> None:
+            arrivals[position][5].set_exception(remote_error(error))
+            text = f"{class_name(error)}: {error_text(error)}"
+            cell.runtime.log_failure(cell, text, error)
+
+        position, count = 0, len(arrivals)
+        while position < count:
+            if host is not None and not self._refused.get(way):
+                position = host.deliver_run(arrivals, position, fail)
+                if position == count:
+                    break
+            key, message, sender, is_urgent, attempt, reply = arrivals[position]
+            try:
+                refusal = self._deliver(
+                    host, way, key, message, sender, attempt, is_urgent=is_urgent
+                )
+            except Exception as error:  # noqa: BLE001 - the other messages are handled
+                fail(position, error)
+            else:
+                if refusal is not None:
+                    reply.set_result(refusal)
+            position += 1
+        for reply in tells:
+            reply.set_result(None)  # no effect on those that were refused
+
+    def _read(
+        self,
+        messages: Sequence[Carried],
+        carrier: RemoteReply,
+        server: Cell,
+        host: EntityHost | None,
+    ) -> tuple[list[Arrival], list[RemoteReply]]:
+        """Decode the messages of a batch, and answer those that cannot be posted.
+
+        `server` is the cell of the server, which drops expired messages.
+
+        Returns:
+            The messages to post, and the replies to those without an asker, which learn only
+            whether the message was refused.
+        """
+        arrivals: list[Arrival] = []
+        tells: list[RemoteReply] = []
         cells = {} if host is None else host.cells
+        read, entry, runtime = carrier.read, carrier.entry, self._runtime
+        now = runtime.now()
 
         def unread(reply: RemoteReply, error: BaseException) -> None:
             runtime.counters.dead_letters += 1
             carrier.died()
             reply.set_exception(error)
 
-        def post(carried: Carried, reply: RemoteReply) -> None:
-            _, flags, attempt, teller, left, key, body = carried
+        for message_id, flags, attempt, teller, left, key, body in messages:
+            deadline = None
+            if left != NO_DEADLINE:
+                INSTRUMENTATION.used = True
+                deadline = now + left / 1000
+            reply = entry(message_id, 0, deadline)
             if key not in cells and not is_key(key):
                 reply.set_exception(_invalid_key(key))
-                return
+                continue
             try:
                 message = read(body)
-            except RemoteProtocolError as error:
+            except (RemoteProtocolError, MemoryError) as error:
                 unread(reply, error)
-                return
+                continue
             except RunsUserCode:
                 message = Encoded(
                     partial(carrier.read_whole, body), partial(unread, reply), len(body)
@@ -185,19 +235,16 @@ class Inbound:
             if not left:
                 carrier.died()
                 server.drop_expired(message, reply)
-                return
+                continue
             sender: Sender = reply
-            is_asked = flags & CARRIED_ASKED
-            if not is_asked:
-                sender = NoReply(runtime, runtime.ref_of(node, teller) if teller else None)
+            if not flags & CARRIED_ASKED:
+                tells.append(reply)
+                sender = NoReply(
+                    runtime, runtime.ref_of(carrier.node, teller) if teller else None
+                )
             is_urgent = flags & CARRIED_URGENT != 0
-            refusal = self._deliver(
-                host, way, key, message, sender, attempt, is_urgent=is_urgent
-            )
-            if refusal is not None or not is_asked:
-                reply.set_result(refusal)
-
-        return post
+            arrivals.append((key, message, sender, is_urgent, attempt, reply))
+        return arrivals, tells
 
     def send_back(self, name: str, sender: Sender | None) -> bool:
         """Answer an ask from another node with `NotOwner`; return False for other messages."""
@@ -319,20 +366,7 @@ class EntityServer(SystemActor):
             return
         cell.promised = carrier  # each message is answered on its own
         carrier.mark_handled()
-        post, now = self._inbound.batch(msg.type_name, carrier, cell), cell.runner.now()
-        entry = carrier.entry
-        for carried in messages:
-            left, deadline = carried[4], None
-            if left != NO_DEADLINE:
-                INSTRUMENTATION.used = True
-                deadline = now + left / 1000
-            reply = entry(carried[0], 0, deadline)
-            try:
-                post(carried, reply)
-            except Exception as error:  # noqa: BLE001 - the other messages are handled
-                reply.set_exception(remote_error(error))
-                text = f"{class_name(error)}: {error_text(error)}"
-                self._entities.runtime.log_failure(cell, text, error)
+        self._inbound.take(msg.type_name, messages, carrier, cell)
 
     @handler
     def on_ask(self, msg: AskEntityTable) -> EntityTable | None:

@@ -73,6 +73,9 @@ CARRIED_URGENT: Final = 2
 #: Value of the milliseconds for "no deadline".
 NO_DEADLINE: Final = 0xFFFF_FFFF
 
+#: In place of the number of an asking actor: its ask arrived in a batch.
+IN_BATCH: Final = -1
+
 #: A batched message: the fields of its head without the two lengths, its key, and its payload.
 Carried = tuple[int, int, int, int, int, str, bytes]
 
@@ -268,16 +271,20 @@ class TurnBatches:
 
     # --- gathering ---
 
-    def add_answer(self, node: bytes, message_id: int, payload: bytes) -> None:
-        """Add the answer to a batched ask to the batch of this turn.
+    def answer(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
+        """Send an answer to the actor with a number, or to an ask that arrived in a batch.
 
-        A large answer, or one from another thread, is sent alone.
+        Each answer passes here, and only here it is decided how it leaves: the answer to an ask
+        that arrived in a batch in this turn's batch of answers, because its node understands
+        batches; a large one, one from another thread, and any other one in a frame of its own.
         """
         size, runner = len(payload), self.runner
-        if size > self.item_limit or not (
-            runner.holder == get_ident() or runner.is_runner_thread()
+        if (
+            number != IN_BATCH
+            or size > self.item_limit
+            or not (runner.holder == get_ident() or runner.is_runner_thread())
         ):
-            self._respond(node, 0, message_id, payload)
+            self._respond(node, 0 if number == IN_BATCH else number, message_id, payload)
             return
         lock = self.lock
         # Half the time of `with`, which counts as each answer passes here.

@@ -105,7 +105,7 @@ class Outgoing:
         )
         #: Decoder for messages that run no user code.
         self.careful = self.codec.without_user_code()
-        self._checked_from = min(self._payload_limit, self._item_limit)
+        self.checked_from = min(self._payload_limit, self._item_limit)
         self.asks = PendingAsks(self._runtime.awake_by)
         #: Called with a future, or a substitute with a message id.
         self._add_ask: Callable[[Any, bytes], int] = self.asks.add
@@ -113,7 +113,7 @@ class Outgoing:
             self._runtime,
             routes,
             self.codec,
-            self._checked_from,
+            self.checked_from,
             self.asks,
             self.respond_encoded,
             self._respond,
@@ -286,11 +286,11 @@ class Outgoing:
                 payload = self.codec.encode(message)
         except LocalProtocolError as error:
             raise NotSerializable(str(error)) from None
-        if len(payload) > self._checked_from:
-            self._check_size(message, payload)
+        if len(payload) > self.checked_from:
+            self.check_size(message, payload)
         return payload
 
-    def _check_size(self, message: Any, payload: bytes) -> None:
+    def check_size(self, message: Any, payload: bytes) -> None:
         """Refuse a message that its receiver would refuse."""
         limit, kind = self._payload_limit, type(message).__qualname__
         if len(payload) > limit:
@@ -340,19 +340,9 @@ class Outgoing:
 
     # --- answers ---
 
-    def payload_of(self, node: bytes, value: Any) -> bytes:
-        """Serialize an answer to a node; if that fails, serialize that error instead."""
-        if value.__class__ is ActorRef and value.is_local:
-            self._runtime.post(self.on_answered, node, value.actor_id)
-        try:
-            payload = self.codec.encode(value)
-            if len(payload) > self._checked_from:
-                self._check_size(value, payload)
-        except LocalProtocolError as error:
-            return self.error_payload(NotSerializable(str(error)))
-        except MessageTooLarge as error:
-            return self.error_payload(error)
-        return payload
+    def announce(self, node: bytes, ref: ActorRef[Any]) -> None:
+        """Report an answer that is the ref of an actor of this node."""
+        self._runtime.post(self.on_answered, node, ref.actor_id)
 
     def error_payload(self, error: BaseException) -> bytes:
         """Serialize the error of an ask."""

@@ -8,11 +8,10 @@ from callboard.actors.asking.reply import Reply
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
 from callboard.actors.reference import ActorRef, Home
 from callboard.basp.accounting import Arrivals
-from callboard.proxies.errors import NotPermitted
+from callboard.basp.errors import LocalProtocolError
+from callboard.proxies.errors import MessageTooLarge, NotPermitted, NotSerializable
+from callboard.proxies.traffic.batches import IN_BATCH
 from callboard.proxies.traffic.outgoing import Outgoing
-
-#: In place of the number of an asking actor: its ask arrived in a batch.
-IN_BATCH: Final = -1
 
 #: Errors of messages that no handler has processed.
 _UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull, NotPermitted)
@@ -107,7 +106,22 @@ class RemoteReply(Reply):
                 return False
             self._arrivals.delivered += 1
             return True
-        return self._send(self._outgoing.payload_of(self.node, value))
+        outgoing = self._outgoing
+        if value.__class__ is ActorRef and value.is_local:
+            outgoing.announce(self.node, value)
+        try:  # here, and not in a method: each answer passes here
+            payload = outgoing.codec.encode(value)
+            if len(payload) > outgoing.checked_from:
+                outgoing.check_size(value, payload)
+        except LocalProtocolError as error:
+            payload = outgoing.error_payload(NotSerializable(str(error)))
+        except MessageTooLarge as error:
+            payload = outgoing.error_payload(error)
+        self.is_done = True  # from here on as in `_send`
+        if self._uncounted:
+            self.mark_handled()
+        outgoing.batches.answer(self.node, self.number, self.message_id, payload)
+        return True
 
     def encoded(self, value: Any) -> Callable[[], bool]:
         """Serialize an answer in its current state, and return a function that sends it.
@@ -143,23 +157,14 @@ class RemoteReply(Reply):
             self._uncounted = 0
 
     def _send(self, payload: bytes) -> bool:
-        """Send a serialized answer or error; return False if the ask had one.
-
-        Each answer passes here, and only here it is decided how it leaves: the answer to an ask
-        that arrived in a batch in this turn's batch of answers, because its node understands
-        batches; any other answer at once, in a frame of its own.
-        """
+        """Send a serialized answer or error; return False if the ask had one."""
         if self.is_done:
             return False
         self.is_done = True
         if self._uncounted:
-            self._arrivals.delivered += self._uncounted
-            self._uncounted = 0
-        outgoing, number = self._outgoing, self.number
-        if number == IN_BATCH:
-            outgoing.batches.add_answer(self.node, self.message_id, payload)
-        else:
-            outgoing.respond_encoded(self.node, number, self.message_id, payload)
+            self.mark_handled()
+        batches = self._outgoing.batches
+        batches.answer(self.node, self.number, self.message_id, payload)
         return True
 
     # --- a batch, while it is unpacked ---

@@ -59,12 +59,12 @@ def ask_is_answered_twice(plant):
 
 
 def ask_gets_the_answer_of_another(plant):
-    payload_of = Outgoing.payload_of
+    set_result = RemoteReply.set_result
 
-    def off_by_one(self, node, value):
-        return payload_of(self, node, value + 1 if isinstance(value, int) else value)
+    def off_by_one(self, value):
+        return set_result(self, value + 1 if isinstance(value, int) else value)
 
-    plant(Outgoing, "payload_of", off_by_one)
+    plant(RemoteReply, "set_result", off_by_one)
 
 
 def ask_fails_with_an_error_of_python(plant):

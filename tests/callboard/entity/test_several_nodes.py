@@ -330,7 +330,7 @@ def test_an_answer_that_cannot_travel_fails_the_ask_alone(
     with pytest.raises(RemoteError, match="NotSerializable"):
         ref.ask(1.5).result(10)
     outgoing = a._broker.outgoing
-    outgoing._payload_limit = outgoing._checked_from = 10_000
+    outgoing._payload_limit = outgoing.checked_from = 10_000
     with pytest.raises(MessageTooLarge):
         ref.ask(2.5).result(10)
     assert ref.ask(Put(1)).result(10) == 1

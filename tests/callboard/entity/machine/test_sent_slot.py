@@ -1,5 +1,6 @@
 """The table of a slot at its senders: each pair, on a router and on the table."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,17 +33,22 @@ class Sending:
             counters=SimpleNamespace(),
             shutdown=SimpleNamespace(on=lambda *_: None, phase=None),
             ref_of=lambda *_: None,
+            set_deadline=lambda *_: None,
         )
         router = self.router = TypeRouter(
             runtime, "sent-slot-tests", lambda _: False, tuple, lambda: False
         )
-        vars(router)["_dispatch"] = lambda pending, batch: self.sent.append(
-            (pending.message, batch.node)
+        vars(router)["_open_batch"] = lambda node: SimpleNamespace(
+            size=0, ref=None, take=partial(self.take, node)
         )
-        vars(router)["_open_batch"] = lambda node: SimpleNamespace(node=node, size=0)
         vars(router)["_ask_marker"] = lambda _, node, *__, **___: self.markers.append(node)
         self.owner, self.version, self.refusing = A, 0, A
         self.adopt(A)
+
+    def take(self, node: bytes, pending: Any, *_: object) -> bool:
+        """Stand for the batch of a node: record a message for it."""
+        self.sent.append((pending.message, node))
+        return True
 
     def adopt(self, owner: bytes) -> None:
         """Adopt a table with an owner of all slots."""
