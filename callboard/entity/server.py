@@ -269,7 +269,7 @@ class Inbound:
 class ServedEntities(Protocol):
     """The entities of a node, as its server uses them."""
 
-    runtime: Any
+    runtime: NodeContext
     overlay: Topology
     growth: JournalGrowth
     memberships: Memberships
