@@ -5,7 +5,7 @@ thread. Its lock guards the fields that handlers on other threads use too.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -300,19 +300,22 @@ class EntityHost:
         self,
         messages: "Sequence[Arrival]",
         first: int,
+        apart: Container[int],
         fail: Callable[[int, Exception], object],
     ) -> int:
-        """Post messages of another node in order, up to one that this host does not serve.
+        """Post messages of another node in order, up to one that needs a closer look.
 
         The lock is acquired once for all of them. Called on the node's thread.
 
         Args:
             messages: messages that arrived together; none is an `Envelope`.
             first: the position of the first one to post.
+            apart: slots whose messages the caller handles one by one.
             fail: called with the position of a message that cannot be posted, and the error.
 
         Returns:
-            The position of the first message that this host does not serve.
+            The position of the first message that is for such a slot, or for one that this host
+            does not serve.
         """
         queues, post = self.router.forwarded, self._post
         with self._lock:
@@ -320,8 +323,9 @@ class EntityHost:
                 return first
             for position in range(first, len(messages)):
                 key, message, sender, is_urgent, _, _ = messages[position]
-                if queues and slot_of(key) in queues:
-                    return position  # it must not overtake forwarded messages
+                # A message must not overtake forwarded ones.
+                if (apart or queues) and ((slot := slot_of(key)) in apart or slot in queues):
+                    return position
                 try:
                     if not post(key, message, sender, is_urgent=is_urgent):
                         return position

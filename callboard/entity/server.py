@@ -170,8 +170,9 @@ class Inbound:
 
         position, count = 0, len(arrivals)
         while position < count:
-            if host is not None and not self._refused.get(way):
-                position = host.deliver_run(arrivals, position, fail)
+            if host is not None:
+                refused = self._refused.get(way, _NO_REFUSALS)
+                position = host.deliver_run(arrivals, position, refused, fail)
                 if position == count:
                     break
             key, message, sender, is_urgent, attempt, reply = arrivals[position]
