@@ -19,6 +19,7 @@ from callboard.mqtt.service.bridge import BridgeSettings
 from callboard.mqtt.service.bridge_relay import BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
+from callboard.mqtt.service.destination import Destination
 from callboard.mqtt.service.router import Router
 from callboard.mqtt.service.rules import Rule
 from callboard.mqtt.service.topic_bridge import MqttDoor, TopicMap
@@ -31,6 +32,7 @@ __all__ = [
     "BridgeSettings",
     "BridgeTopics",
     "Credentials",
+    "Destination",
     "DuplicateClientId",
     "Hooks",
     "Limits",

@@ -380,8 +380,7 @@ class RemoteLink:
                 self._refuse_bytes(error)
                 return
             if not chunk:
-                if self.state is _WAITING and not is_connect(deframer.rest or b""):
-                    self._refuse_stranger()
+                self._check_start()
                 return
             packets, is_full = deframer.packets, deframer.is_full
         figures.packets_in += packets
@@ -566,8 +565,13 @@ class RemoteLink:
         if self._pauses:
             self._resume(_Pause.ADMISSION)
 
+    def _check_start(self) -> None:
+        """Close a connection whose incomplete first packet cannot become a CONNECT."""
+        if self.state is _WAITING and not is_connect(self._deframer.rest or b""):
+            self._refuse_stranger()
+
     def _refuse_stranger(self) -> None:
-        """Close at once, because the client does not begin with a CONNECT: HTTP, for example."""
+        """Close at once: the client does not begin with a CONNECT; it may speak HTTP."""
         self._connections.figures.count_refusal(ReasonCode.PROTOCOL_ERROR)
         self._close()
 

@@ -1,8 +1,8 @@
 """The driver of a connection over WebSocket: binary frames with the bytes of MQTT.
 
-The sub-protocol is `mqtt` for 3.1.1 and 5 (MQTT 5, section 6), or `mqttv3.1`. A packet may span frames, and a
-frame may hold several packets: the bytes of all frames are one stream. The core of the package
-`websockets` implements the WebSocket protocol.
+The sub-protocol is `mqtt` for 3.1.1 and 5 (MQTT 5, section 6), or `mqttv3.1`. A packet may span
+frames, and a frame may hold several packets: the bytes of all frames are one stream. The core
+of the package `websockets` implements the WebSocket protocol.
 """
 
 from collections.abc import Sequence

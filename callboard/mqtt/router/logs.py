@@ -170,7 +170,7 @@ class Logs:
 
     # --- messages ---
 
-    def append(
+    def append(  # noqa: C901  (calls cost too much here)
         self,
         run: MessageRun,
         route: TopicRoute,

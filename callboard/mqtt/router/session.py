@@ -175,7 +175,7 @@ class DataRequest:
         is_shared: whether it is the one request of a shared subscription's group.
         is_retained: whether it reads retained messages, from a private log.
         stop: the offset at which it ends, for retained messages and after UNSUBSCRIBE.
-        passed: what was sent past a full window, until the request has caught up with it.
+        passed: messages that were sent past a full window, until the request reaches them.
     """
 
     log: "DataLog[DataRequest]"

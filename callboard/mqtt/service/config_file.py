@@ -33,6 +33,7 @@ from callboard.mqtt.service.bridge import BridgeSettings
 from callboard.mqtt.service.bridge_relay import BridgeTopics
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.config import RouterConfig
+from callboard.mqtt.service.destination import Destination
 from callboard.mqtt.service.rules import Rule
 from callboard.mqtt.service.topic_bridge import TopicMap
 from callboard.mqtt.wire.errors import ListenError, MqttError
@@ -43,6 +44,7 @@ from callboard.mqtt.wire.topic import (
     matches,
     split_share,
 )
+from callboard.support.json_fields import check_conditions
 from callboard.support.private_file import check_mode
 
 FunctionFinder = Callable[[str], Callable[..., Any]]
@@ -245,13 +247,74 @@ class FilterSegmentTable(reading.StrictTable):
     max_segment_count: int = Field(default=SEGMENT_COUNT, ge=1)
 
 
-class RuleTable(reading.Table):
-    """`[[rules]]`."""
+class DestinationTable(reading.Table):
+    """`to` in `[[rules]]`."""
 
-    filter: PlainFilter
-    function: Function
+    topic: str = ""
+    actor: str = ""
+    queue: str = ""
+    store: str = ""
+    log: str = ""
+    retain: StrictBool = False
+    state: str | None = None
+    key: str = "{topic}"
+    file: str | None = None
+    values: Literal["text", "json", "bytes"] = "json"
+    attempts: int = Field(default=5, ge=1)
+    timeout: float = Field(default=30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> "DestinationTable":
+        """Refuse values that contradict each other."""
+        Destination(**dict(self))
+        return self
+
+    def settings(self, folder: Path) -> Destination:
+        """Return the destination; paths are relative to the folder."""
+        values = dict(self)
+        if self.log:
+            values["log"] = str(folder / self.log)
+        if self.file is not None:
+            values["file"] = str(folder / self.file)
+        return Destination(**values)
+
+
+class RuleTable(reading.Table):
+    """`[[rules]]`: a filter, and a function or a destination."""
+
+    filter: PlainFilter | None = None
+    source: PlainFilter | None = Field(default=None, alias="from")
+    function: Function | None = None
     topic: Topic | None = None
     qos: Qos = 1
+    conditions: dict[str, Any] = Field(default={}, alias="where")
+    select: str | list[str] | None = None
+    to: DestinationTable | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "RuleTable":
+        """Refuse values that contradict each other."""
+        check_conditions(self.conditions)
+        if (self.filter is None) == (self.source is None):
+            message = "a rule needs one topic filter: from"
+            raise ValueError(message)
+        if (self.function is None) == (self.to is None):
+            message = "a rule needs a function, or a destination (to)"
+            raise ValueError(message)
+        if self.topic is not None and self.function is None:
+            message = "topic belongs to a function; write to = { topic = … }"
+            raise ValueError(message)
+        if self.function is not None and self.select is not None:
+            message = "select belongs to a destination; a function selects itself"
+            raise ValueError(message)
+        return self
+
+    def settings(self, folder: Path, function: Callable[..., Any] | None) -> Rule:
+        """Return the rule with its function."""
+        select = tuple(self.select) if isinstance(self.select, list) else self.select
+        to = None if self.to is None else self.to.settings(folder)
+        topic_filter = self.source or self.filter or ""
+        return Rule(topic_filter, function, self.topic, self.qos, self.conditions, select, to)
 
 
 class BridgeTopicTable(reading.Table):
@@ -306,6 +369,11 @@ class DoorTable(reading.Table):
     qos: Qos = 1
     retain: bool = False
     otherwise: Literal["bytes", "text", "refused"] = "bytes"
+    acknowledge: Literal["arrival", "handled"] = "arrival"
+    actor: str = ""
+    queue: str = ""
+    attempts: int = Field(default=5, ge=1)
+    timeout: float = Field(default=30.0, gt=0)
 
     @model_validator(mode="after")
     def _check(self) -> "DoorTable":
@@ -494,8 +562,13 @@ def make_config(
         methods=functions("auth.methods", table.auth.methods.items()),
         hooks=Hooks(**hooks),
         rules=tuple(
-            Rule(r.filter, function(f"rules.{index}.function", r.function), r.topic, r.qos)
-            for index, r in enumerate(table.rules)
+            rule.settings(
+                folder,
+                None
+                if rule.function is None
+                else function(f"rules.{index}.function", rule.function),
+            )
+            for index, rule in enumerate(table.rules)
         ),
         bridges=tuple(bridge.settings(folder) for bridge in table.bridges),
         console=table.console,

@@ -49,13 +49,14 @@ from callboard.mqtt.service.figures import (
     SysTopics,
     backlog,
 )
+from callboard.mqtt.service.forwarding import RULE_PREFIX, Forwarder, session_id
 from callboard.mqtt.service.router_actor import (
     CloseRouter,
     OpenPorts,
     RouterActor,
     check_journal,
 )
-from callboard.mqtt.service.rules import RuleRunner
+from callboard.mqtt.service.rules import Rule, RuleRunner
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.codec import decode_packet
 from callboard.mqtt.wire.errors import ListenError, RouterClosed
@@ -114,6 +115,8 @@ class Router(Closing):
         #: The bridges to other brokers; the runner of rules, None without any.
         self.bridges: list[BridgeConnection] = []
         self.rules: RuleRunner | None = None
+        #: Rules whose messages leave the router.
+        self.forwarders: list[Forwarder] = []
         self._console: PageServer | None = None
         self._tracer: Tracer | None = None
         self._beside = contextlib.ExitStack()
@@ -176,9 +179,7 @@ class Router(Closing):
             interval, loop = config.sys_interval, self.edge.loop
             topics = self.call(SysTopics, self._mailbox, state, interval, loop)
             stack.callback(self.call, topics.close)
-        if config.rules:
-            self.rules = RuleRunner(self._mailbox, config.rules)
-            stack.callback(self.rules.close)
+        self._start_rules(config.rules)
         for settings in self._named(config.bridges):
             bridge = BridgeConnection(
                 self._mailbox,
@@ -196,6 +197,32 @@ class Router(Closing):
         if config.console is not None:
             self._console = self._open_console(config.console, state)
             stack.callback(self._console.close)
+
+    def _start_rules(self, rules: Iterable[Rule]) -> None:
+        """Start the rules, and end the sessions of rules that were removed."""
+        assert self._node is not None
+        stack, names = self._beside, set[str]()
+        if any(not rule.is_forwarded for rule in rules):
+            self.rules = RuleRunner(self._mailbox, rules)
+            stack.callback(self.rules.close)
+        for rule in rules:
+            if rule.is_forwarded and rule.to is not None:
+                name = session_id(RULE_PREFIX, rule.topic_filter, rule.to.label)
+                filters = [(rule.topic_filter, rule.qos)]
+                forwarder = Forwarder(
+                    self.link, self._node, name, filters, rule.to, rule.forward
+                )
+                self.forwarders.append(forwarder)
+                stack.callback(forwarder.close)
+                names.add(name)
+        self.call(self._end_sessions, RULE_PREFIX, names)
+
+    def _end_sessions(self, prefix: str, names: set[str]) -> None:
+        """End the sessions with a prefix that have none of these names."""
+        sessions = self.machine.sessions
+        for client_id in [session.client_id for session in sessions]:
+            if client_id.startswith(prefix) and client_id not in names:
+                sessions.give_up(client_id)
 
     def _named(self, bridges: Iterable[BridgeSettings]) -> Iterator[BridgeSettings]:
         """Return the settings of bridges with the client id of each.

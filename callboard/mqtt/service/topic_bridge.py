@@ -16,6 +16,7 @@ everything else as JSON.
 """
 
 import contextlib
+import itertools
 import logging
 import threading
 from collections.abc import Iterable
@@ -27,6 +28,8 @@ from callboard.model.errors import EndpointError
 from callboard.model.scalar import Octets
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.service.cluster import ROUTERS
+from callboard.mqtt.service.destination import Destination, decoded
+from callboard.mqtt.service.forwarding import Forwarded, Forwarder, session_id
 from callboard.mqtt.service.router import Router
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed
@@ -34,7 +37,6 @@ from callboard.mqtt.wire.topic import is_valid_topic
 from callboard.node import Node
 from callboard.support.dataclass import dataclass
 from callboard.support.json_form import json_of
-from callboard.support.nesting import parse_json
 from callboard.topics.hub import Hub
 from callboard.topics.machine.effect import Item, RunReceiver
 
@@ -58,6 +60,12 @@ class TopicMap:
         qos: the QoS of the subscriptions in MQTT, and of messages to MQTT.
         retain: whether messages to MQTT are retained. Messages from a node with another router
             of the cluster are not: routers exchange retained messages themselves.
+        acknowledge: when a message from MQTT is acknowledged: when the hub has it (`arrival`),
+            or when the actor or the queue is done with it (`handled`).
+        actor: the name of the actor that handles the messages, with `acknowledge="handled"`.
+        queue: the name of a work queue in place of an actor.
+        attempts: attempts to handle a message before it is given up.
+        timeout: seconds of one attempt.
     """
 
     mqtt: str = ""
@@ -67,9 +75,18 @@ class TopicMap:
     qos: int = 1
     retain: bool = False
     otherwise: Literal["bytes", "text", "refused"] = "bytes"
+    acknowledge: Literal["arrival", "handled"] = "arrival"
+    actor: str = ""
+    queue: str = ""
+    attempts: int = 5
+    timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        choices = {"values": self.values, "otherwise": self.otherwise}
+        choices = {
+            "values": self.values,
+            "otherwise": self.otherwise,
+            "acknowledge": self.acknowledge,
+        }
         for name, choice in choices.items():
             allowed = get_args(TopicMap.__annotations__[name])
             if choice not in allowed:
@@ -82,6 +99,27 @@ class TopicMap:
         if self.direction != "in" and not self.endpoint:
             message = "a map to MQTT needs a prefix on the hub, such as '/mqtt/'"
             raise ValueError(message)
+        self._check_handled()
+
+    def _check_handled(self) -> None:
+        """Refuse settings that contradict one another."""
+        if self.acknowledge == "arrival":
+            if self.actor or self.queue:
+                message = 'a map to an actor or a queue needs acknowledge="handled"'
+                raise ValueError(message)
+            return
+        if bool(self.actor) == bool(self.queue):
+            message = 'acknowledge="handled" needs the name of an actor or of a queue'
+            raise ValueError(message)
+        if self.direction != "in" or not self.qos:
+            message = 'acknowledge="handled" needs direction="in", and a QoS of 1 or 2'
+            raise ValueError(message)
+        self.destination()  # checks its numbers
+
+    def destination(self) -> Destination:
+        """Return the destination of messages that are acknowledged when they are handled."""
+        limits = {"attempts": self.attempts, "timeout": self.timeout}
+        return Destination(actor=self.actor, queue=self.queue, **limits)  # type: ignore[arg-type]
 
 
 class MqttDoor(RunReceiver, Closing):
@@ -111,7 +149,12 @@ class MqttDoor(RunReceiver, Closing):
         self._hub = Hub.of(getattr(node, "node", node))
         self._routers = self._hub.node.group(ROUTERS)
         self._maps = tuple(maps)
-        self._inward = [item for item in self._maps if item.direction != "out"]
+        is_handled = [item.acknowledge == "handled" for item in self._maps]
+        self._inward = [
+            item
+            for item, handled in zip(self._maps, is_handled, strict=True)
+            if item.direction != "out" and not handled
+        ]
         self._outward = [item for item in self._maps if item.direction != "in"]
         self.brought = self.taken = self.unmapped = self.malformed = self.refused = 0
         self._link: LocalLink = router.link(CLIENT_ID)
@@ -121,6 +164,14 @@ class MqttDoor(RunReceiver, Closing):
             granted.result(START_TIMEOUT)
         self._thread = threading.Thread(target=self._bring, name="mqtt-door", daemon=True)
         self._thread.start()
+        #: One for each map whose messages are acknowledged when they are handled.
+        self.forwarders: list[Forwarder] = []
+        try:
+            for mapping in itertools.compress(self._maps, is_handled):
+                self.forwarders.append(self._forward(router, mapping))
+        except BaseException:
+            self._stop_bringing()
+            raise
         if self._outward:
             prefixes = [mapping.endpoint for mapping in self._outward]
             self._hub.add_receiver(self, prefixes, sees_own=True).result(START_TIMEOUT)
@@ -132,8 +183,35 @@ class MqttDoor(RunReceiver, Closing):
         self._closed.set()
         if self._outward and not self._hub.node.context.is_closed:
             self._hub.remove_receiver(self).result(START_TIMEOUT)
+        self._stop_bringing()
+
+    def _stop_bringing(self) -> None:
+        """Stop carrying messages from MQTT."""
         self._link.close()
         self._thread.join(START_TIMEOUT)
+        for forwarder in self.forwarders:
+            forwarder.close()
+
+    def _forward(self, router: Router, mapping: TopicMap) -> Forwarder:
+        """Start to pass the messages of a map on to its actor or queue."""
+
+        def convert(message: Message) -> Forwarded | None:
+            value = self._value(message, mapping)
+            if value is _REFUSED:
+                return None
+            topic = mapping.endpoint + message.topic.removeprefix(mapping.mqtt)
+            return Forwarded(topic, bytes(value) if isinstance(value, Octets) else value)
+
+        destination, topic_filter = mapping.destination(), f"{mapping.mqtt}#"
+        client_id = session_id("$door-", topic_filter, destination.label)
+        return Forwarder(
+            router.link,
+            self._hub.node,
+            client_id,
+            [(topic_filter, mapping.qos)],
+            destination,
+            convert,
+        )
 
     # --- from MQTT, on a separate thread: the hub may block it ---
 
@@ -172,13 +250,10 @@ class MqttDoor(RunReceiver, Closing):
         """Return the value of a payload on the hub, or `_REFUSED`."""
         payload = message.payload
         try:
-            if mapping.values == "json":
-                return parse_json(payload)
-            if mapping.values == "text":
-                return payload.decode()
+            value = decoded(payload, mapping.values)
         except ValueError as error:
             return self._malformed(message, mapping, error)
-        return Octets(payload)
+        return Octets(payload) if mapping.values == "bytes" else value
 
     def _malformed(self, message: Message, mapping: TopicMap, error: Exception) -> Any:
         """Count a payload that does not fit its map, and log the first one."""

@@ -229,9 +229,7 @@ def issued(papers: Papers, *subject: tuple[x509.ObjectIdentifier, str]) -> Path:
     pem = serialization.Encoding.PEM
     path = papers.folder / "odd.pem"
     path.write_bytes(
-        key.private_bytes(
-            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         + certificate.public_bytes(pem)
     )
     return path

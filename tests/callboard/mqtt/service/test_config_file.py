@@ -17,6 +17,7 @@ from callboard.mqtt.service.config_file import (
     make_security,
     read_config_file,
 )
+from callboard.mqtt.service.destination import Destination
 from callboard.mqtt.service.topic_bridge import TopicMap
 
 HASH = hash_password(b"secret", cost=2)
@@ -356,6 +357,35 @@ LISTENER = '[[listeners]]\naddress = "127.0.0.1:1883"\n'
         ),
         ('[[bridges]]\naddress = "a:1"\ntopics = []', "bridges.0.topics", "at least 1"),
         ("[limits]\nmax_retaind = 5", "limits.max_retaind", "max_retained"),
+        ('[[rules]]\nfrom = "a"', "rules.0", "a function, or a destination"),
+        ('[[rules]]\nto = { log = "l" }', "rules.0", "needs one topic filter"),
+        ('[[rules]]\nfrom = "a/#/b"\nto = { log = "l" }', "rules.0.from", "filter"),
+        ('[[rules]]\nfrom = "a"\nto = { log = "l", key = "k" }', "rules.0.to", "store"),
+        ('[[rules]]\nfrom = "a"\nto = { log = "l", topic = "t" }', "rules.0.to", "one of"),
+        ('[[rules]]\nfrom = "a"\nto = { topic = "t/#" }', "rules.0.to", "wildcards"),
+        (
+            '[[rules]]\nfrom = "a"\nto = { queue = "q", attempts = 0 }',
+            "rules.0.to.attempts",
+            "1",
+        ),
+        (
+            '[[rules]]\nfrom = "a"\nwhere = { n = { "~" = 1 } }\nto = { topic = "t" }',
+            "rules.0",
+            "no comparison '~'",
+        ),
+        ('[[rules]]\nfrom = "a"\ntopic = "t"\nto = { log = "l" }', "rules.0", "topic"),
+        ('[[door]]\nactor = "w"', "door.0", "acknowledge"),
+        (
+            '[[door]]\nacknowledge = "handled"\ndirection = "in"',
+            "door.0",
+            "actor or of a queue",
+        ),
+        (
+            '[[listeners]]\naddress = "tls://127.0.0.1:0"\ncertificate = "c"\n'
+            'certificate_user = "subject"',
+            "listeners.1.certificate_user",
+            "client_certificates",
+        ),
     ],
 )
 def test_ambiguous_settings_are_refused_with_their_line(tmp_path, text, key, advice):
@@ -423,3 +453,43 @@ def test_mistakes_of_form_do_not_hide_mistakes_of_meaning(tmp_path):
         assert part in told
     assert "acl.1.user = 'b': unknown user; write '*' (line 17)" in told
     assert "acl.0.user" not in told
+
+
+def test_rules_with_destinations_and_a_map_to_an_actor_are_read(tmp_path) -> None:
+    text = f"""
+    {LISTENER}
+    [[rules]]
+    from = "sensors/+/celsius"
+    where = {{ celsius = {{ ">" = 30 }} }}
+    select = ["celsius", "room"]
+    qos = 2
+    to = {{ log = "alarms" }}
+    [[rules]]
+    from = "a"
+    select = "n"
+    to = {{ store = "things", key = "{{1}}", file = "things.db" }}
+    [[door]]
+    mqtt = "jobs/"
+    direction = "in"
+    acknowledge = "handled"
+    actor = "billing"
+    attempts = 3
+    """
+    path = tmp_path / "mqtt.toml"
+    path.write_text(text)
+    table = read_config_file(path)
+
+    first, second = make_config(table, tmp_path).rules
+    (mapping,) = make_maps(table)
+
+    assert (first.topic_filter, first.qos, first.conditions) == (
+        "sensors/+/celsius",
+        2,
+        {"celsius": {">": 30}},
+    )
+    assert (first.select, first.to) == (
+        ("celsius", "room"),
+        Destination(log=str(tmp_path / "alarms")),
+    )
+    assert second.to == Destination(store="things", key="{1}", file=str(tmp_path / "things.db"))
+    assert mapping.destination() == Destination(actor="billing", attempts=3)

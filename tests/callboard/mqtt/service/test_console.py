@@ -15,12 +15,12 @@ from callboard.mqtt import Router, RouterConfig
 from callboard.mqtt.access.acl import AclEntry
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.port.trace import KEPT, MOST, PATIENCE, Tracer
+from callboard.mqtt.service.bridge import BridgeSettings
+from callboard.mqtt.service.bridge_relay import BridgeTopics
 from callboard.mqtt.service.console import part_rows
 from callboard.mqtt.service.figures import RouterState
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.packet import V4, V5, PingReq, Publish
-from callboard.mqtt.service.bridge import BridgeSettings
-from callboard.mqtt.service.bridge_relay import BridgeTopics
 from callboard.operation.metrics import node_metrics
 from tests.callboard.mqtt.caller import Caller
 from tests.polling import eventually
@@ -225,7 +225,7 @@ def test_metrics_of_the_node_have_the_figures_of_its_router() -> None:
             assert f"callboard_mqtt_published_total{labels} 1" in text
             assert f"callboard_mqtt_connections{labels} 1" in text
 
-        assert "callboard_mqtt" not in exposition(node_metrics(node))
+        assert 'router="plant"' not in exposition(node_metrics(node))
 
 
 UP = (BridgeTopics("up/#", "out"),)
