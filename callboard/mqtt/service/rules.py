@@ -45,7 +45,7 @@ class Rule:
         topic: the topic of payloads that the function returns. With None it must return
             messages.
         qos: the QoS of the subscription.
-        conditions: conditions on the fields of a JSON payload, such as `{"celsius": {">": 30}}`;
+        conditions: conditions on the fields of a JSON payload, as in `{"celsius": {">": 30}}`;
             other messages are skipped.
         select: the field of a JSON payload that is passed on, or several of them as an object;
             None passes on the payload.
