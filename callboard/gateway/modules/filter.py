@@ -7,7 +7,7 @@ from pydantic import field_validator
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message
-from callboard.support.json_fields import check_conditions, meets
+from callboard.model.conditions import check_conditions, meets
 from callboard.support.nesting import parse_json
 
 

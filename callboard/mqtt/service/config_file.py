@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, StrictBool, create_model, model_vali
 
 from callboard.configuration import reading
 from callboard.kernel.tls import Tls
+from callboard.model.conditions import check_conditions
 from callboard.mqtt.access.acl import EVERYBODY, AclEntry, is_covered, parse_rule
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.access.ban import BanList
@@ -44,7 +45,6 @@ from callboard.mqtt.wire.topic import (
     matches,
     split_share,
 )
-from callboard.support.json_fields import check_conditions
 from callboard.support.private_file import check_mode
 
 FunctionFinder = Callable[[str], Callable[..., Any]]

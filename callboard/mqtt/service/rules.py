@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any, Final
 
+from callboard.model.conditions import MISSING, check_conditions, field_of, meets
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.service.destination import Destination, decoded, filled
@@ -23,7 +24,6 @@ from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import InvalidPacket, LinkClosed
 from callboard.mqtt.wire.topic import check_filter, matches
 from callboard.support.dataclass import dataclass
-from callboard.support.json_fields import MISSING, check_conditions, field_of, meets
 from callboard.support.json_form import json_of
 from callboard.support.nesting import parse_json
 from callboard.support.text import logged

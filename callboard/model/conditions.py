@@ -27,16 +27,16 @@ def field_of(content: Any, path: str) -> Any:
     return content
 
 
-def check_conditions(where: Mapping[str, Any]) -> None:
+def check_conditions(conditions: Mapping[str, Any]) -> None:
     """Refuse comparisons that do not exist.
 
     Args:
-        where: required values by path, or comparisons: `{">": 0.5, "<=": 0.9}`.
+        conditions: required values by path, or comparisons: `{">": 0.5, "<=": 0.9}`.
 
     Raises:
         ValueError: a comparison is unknown, or has a value of the wrong type.
     """
-    for field, condition in where.items():
+    for field, condition in conditions.items():
         unknown = set(condition) - set(_COMPARISONS) if isinstance(condition, dict) else set()
         if unknown:
             signs = " ".join(_COMPARISONS)
@@ -47,9 +47,11 @@ def check_conditions(where: Mapping[str, Any]) -> None:
             raise ValueError(msg)
 
 
-def meets(content: Any, where: Mapping[str, Any]) -> bool:
+def meets(content: Any, conditions: Mapping[str, Any]) -> bool:
     """Return whether a JSON value meets all conditions."""
-    return all(_holds(field_of(content, path), condition) for path, condition in where.items())
+    return all(
+        _holds(field_of(content, path), condition) for path, condition in conditions.items()
+    )
 
 
 def _holds(value: Any, condition: Any) -> bool:
