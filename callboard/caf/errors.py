@@ -3,12 +3,15 @@
 actors.CallboardError
 └── RemoteError
     └── CafError       an answer of a CAF actor, or a refusal of its node
+basp.RemoteProtocolError
+└── LimitExceeded      a peer makes this node keep too much: its connection ends
 """
 
 from enum import IntEnum
 from typing import Final
 
 from callboard.kernel.actors import ExitReason
+from callboard.kernel.codec import RemoteProtocolError
 from callboard.kernel.errors import RemoteError
 
 
@@ -76,6 +79,10 @@ def _name_of(category: str, code: int) -> str:
     if category == SYSTEM:
         return next((kind.name.lower() for kind in SystemError17 if kind == code), "")
     return _EXIT_NAMES[code] if category == EXIT and code < len(_EXIT_NAMES) else ""
+
+
+class LimitExceeded(RemoteProtocolError):
+    """A peer made this node keep more than a limit allows."""
 
 
 class CafError(RemoteError):

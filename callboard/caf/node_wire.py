@@ -15,13 +15,22 @@ import hashlib
 import logging
 import os
 import ssl
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from callboard.caf.errors import SYSTEM, CafError, SystemError17, exit_error, reason_of
+from callboard.caf.errors import (
+    SYSTEM,
+    CafError,
+    LimitExceeded,
+    SystemError17,
+    exit_error,
+    reason_of,
+)
 from callboard.caf.exports import Exports
-from callboard.caf.peer import QUERY_SECONDS, CafPeer
+from callboard.caf.peer import PING_SECONDS, PINGS_PER_SECOND, CafPeer
+from callboard.caf.quota import UNANSWERED_LIMIT, Quota
 from callboard.caf.services import Services
 from callboard.caf.stand_in import CafCell, error_of
 from callboard.caf.wire import connection as caf
@@ -44,7 +53,12 @@ from callboard.caf.wire.frame import CafOperation
 from callboard.caf.wire.message import Atom, CafMessage, ExitMessage, MessageCodec, TypedMessage
 from callboard.caf.wire.reader import CafActor, CafNode, atom
 from callboard.kernel.actors import ActorRef, Down, Exit, ExitReason
-from callboard.kernel.codec import BaspError, MessageRefused, UnknownMessageType
+from callboard.kernel.codec import (
+    BaspError,
+    MalformedFrame,
+    MessageRefused,
+    UnknownMessageType,
+)
 from callboard.kernel.errors import (
     CallboardError,
     InvalidAddress,
@@ -60,13 +74,13 @@ from callboard.kernel.wire import ForeignDial, ForeignLink, ForeignPort, Opening
 
 _log = logging.getLogger("callboard.caf")
 
-#: CAF nodes that may be known through one connection.
-NODES_LIMIT: Final = 10_000
-
-#: Requests of one CAF node that may be unanswered; further ones are refused.
-UNANSWERED_LIMIT: Final = 100_000
+#: Ended actors that are remembered, to recognize late messages of theirs.
+ENDED_LIMIT: Final = 10_000
 
 _NAMES: Final = {caf.SPAWN_NAME: SPAWN_SERVER, caf.CONFIG_NAME: CONFIG_SERVER}
+
+#: With this error a hub of ours reports actors to which no path is left.
+_NO_PATH: Final = exit_error(ExitReason.UNREACHABLE)
 
 
 class CafWire:
@@ -96,6 +110,12 @@ class CafWire:
         self.peers: dict[CafNode, CafPeer] = {}
         #: The stand-ins of CAF actors.
         self.stand_ins: dict[CafActor, CafCell] = {}
+        #: Those of the latest ended actors.
+        self.ended: OrderedDict[CafActor, CafCell] = OrderedDict()
+        #: The number of an actor that does not exist, for pings. No other node can guess it, so
+        #: a ping that comes back has made the way of a ping.
+        self.pinged = 1 << 62 | self.context.random.getrandbits(62)
+        self._quotas: dict[ForeignLink, Quota] = {}
         self._foreign, self._tls = node.overlay.foreign, tls
         self._services = Services(self.context, self.own)
         self._services.endpoint = self._own_endpoint
@@ -351,32 +371,73 @@ class CafWire:
         if peer is None:
             self.peers[node] = CafPeer(self, node, link, is_direct=True)
         else:
-            peer.link, peer.is_direct = link, True
+            peer.go_direct(link)
+
+    def quota(self, link: ForeignLink) -> Quota:
+        """Return the limits of the connection that is being read, or else of another one."""
+        link = self._reading or link
+        quota = self._quotas.get(link)
+        if quota is None:
+            quota = Quota(self.limits.proxies)
+            if link.is_open:
+                self._quotas[link] = quota
+        return quota
 
     def peer_of(self, node: CafNode, link: ForeignLink) -> CafPeer:
-        """Return a node; one that is not known is reached through a connection."""
+        """Return a node; one that is not known is reached through a connection.
+
+        Raises:
+            LimitExceeded: the connection has shown too many nodes.
+            MalformedFrame: it is this node.
+        """
         peer = self.peers.get(node)
         if peer is None:
-            if len(self.peers) >= NODES_LIMIT:
-                link.end(f"{NODES_LIMIT:,} CAF nodes are known, the limit")
+            if node == self.own:
+                msg = "it calls itself by the id of this node"
+                raise MalformedFrame(msg)
+            quota = self.quota(link)
+            quota.add_node()
             peer = self.peers[node] = CafPeer(self, node, link, is_direct=False)
+            peer.shown_by = quota
             self._tick_later()
         return peer
 
+    def _sender(self, node: CafNode, link: ForeignLink) -> CafPeer | None:
+        """Return the node that a frame comes from; None if it cannot come from there.
+
+        A node that is linked with this one sends over its own connection. Its frames on another
+        one are invented, or go in a circle. While it was not linked, they came over the former.
+        """
+        peer = self.peer_of(node, link)
+        if peer.is_direct and link not in (peer.link, peer.former_link):
+            self.context.counters.unexpected += 1
+            text = f"a frame of {node} arrived from {link.name}, and is ignored"
+            self.context.warn_once(("caf frame", link.name), text)
+            return None
+        peer.heard()
+        return peer
+
+    def remember(self, cell: CafCell) -> None:
+        """Remember the stand-in of an actor that has ended."""
+        self.ended[cell.caf] = cell
+        if len(self.ended) > ENDED_LIMIT:
+            self.ended.popitem(last=False)
+
     def _tick_later(self) -> None:
-        """Schedule the next queries to indirect nodes."""
+        """Schedule the next pings to indirect nodes."""
         if not self._is_ticking:
             self._is_ticking = True
-            self.context.call_later(QUERY_SECONDS, self._tick)
+            pause = max(PING_SECONDS, len(self.peers) / PINGS_PER_SECOND)
+            self.context.call_later(pause, self._tick)
 
     def _tick(self) -> None:
-        """Query the nodes that are reached through others."""
+        """Ping the nodes that are reached through others."""
         self._is_ticking = False
         if self.context.is_closed:
             return
         now = self.context.now()
         for peer in list(self.peers.values()):
-            if not peer.query(now):
+            if not peer.ping(now):
                 self._lose(peer, "it does not answer behind its neighbor")
         if any(not peer.is_direct for peer in self.peers.values()):
             self._tick_later()
@@ -386,17 +447,20 @@ class CafWire:
         for peer in list(self.peers.values()):
             if peer.link is link:
                 self._lose(peer, reason)
+        self._quotas.pop(link, None)
 
     def _lose(self, peer: CafPeer, reason: str) -> None:
         """Handle the loss of a node, and report its actors to the nodes that watch them."""
         if self.peers.get(peer.node) is peer:
             del self.peers[peer.node]
+        for actor in [actor for actor in self.ended if actor.node == peer.node]:
+            del self.ended[actor]  # a new process may have the id of this one
         peer.lose(reason)
         error = self.codec.error_bytes(exit_error(ExitReason.UNREACHABLE))
         for other in list(self.peers.values()):
             lost = [actor for actor in other.watched_behind if actor.node == peer.node]
-            other.watched_behind.difference_update(lost)
             for actor in lost:
+                other.watch_behind(actor, None)
                 other.link.write(caf.down(actor, other.node, error))
 
     def not_linked(self, remote: Endpoint, reason: str) -> None:
@@ -415,6 +479,8 @@ class CafWire:
                 if not link.is_open:
                     return
                 self._handle(link, message)
+        except LimitExceeded as error:
+            link.end(str(error))
         except BaspError as error:
             link.end(f"{error} (malformed_basp_message)")
         finally:
@@ -427,7 +493,7 @@ class CafWire:
         elif isinstance(message, MonitorFrame):
             self._monitor(link, message)
         elif isinstance(message, DownFrame):
-            self.peer_of(message.node, link).down(message.actor, message.error)
+            self._down(link, message)
         elif isinstance(message, PassingFrame):
             self._forward(link, message)
         else:
@@ -449,8 +515,9 @@ class CafWire:
     def _receive(self, link: ForeignLink, frame: MessageFrame) -> None:
         """Handle a message for an actor of this node."""
         is_internal = frame.node == self.own  # a link: CAF sends it as if from this node
-        peer = self.peer_of(link.machine.peer if is_internal else frame.node, link)  # type: ignore[attr-defined]
-        peer.heard_at = self.context.now()
+        peer = self._sender(link.machine.peer if is_internal else frame.node, link)  # type: ignore[attr-defined]
+        if peer is None:
+            return
         source = peer.cell_of(frame.source) if frame.source and not is_internal else None
         message_id, target = frame.message_id, frame.target
         if frame.is_named:
@@ -469,11 +536,23 @@ class CafWire:
             self._link(ref, message)
         elif ref is None:
             self._refuse(peer, frame, message, source)
-        elif message.types == ("@exit",):
+        else:
+            self._pass_on(peer, frame, ref, message, source)
+
+    def _pass_on(
+        self,
+        peer: CafPeer,
+        frame: MessageFrame,
+        ref: ActorRef[Any],
+        message: CafMessage,
+        source: CafCell | None,
+    ) -> None:
+        """Pass a message to its actor."""
+        if message.types == ("@exit",):
             self._exit(ref, message.content)
-        elif message_id & REQUEST_MASK:
+        elif frame.message_id & REQUEST_MASK:
             self._request(peer, frame, ref, message.content)
-        elif message_id & CATEGORY:
+        elif frame.message_id & CATEGORY:
             ref.target.post(message.content, source)
         else:
             ref.target.post_urgent(message.content, source)
@@ -482,12 +561,13 @@ class CafWire:
         self, peer: CafPeer, frame: MessageFrame, ref: ActorRef[Any], content: Any
     ) -> None:
         """Pass a request to its actor."""
+        quota = self.quota(peer.link)
         respond = partial(self._respond, peer, frame)
-        if peer.unanswered >= UNANSWERED_LIMIT:
+        if not quota.may_ask:
             text = f"{UNANSWERED_LIMIT:,} requests of this node are not answered"
             respond(CafError(SystemError17.RUNTIME_ERROR, SYSTEM, text))
             return
-        peer.unanswered += 1
+        quota.unanswered.add(respond)
         if not ref.is_local:
             future = ref.ask(content, timeout=None)
         else:  # CAF sends no deadline
@@ -496,11 +576,15 @@ class CafWire:
             if not frame.message_id & CATEGORY:
                 post = ref.target.post_urgent
             post(content, future)
-        future.on_done(lambda done: respond(done.exception() or done.result()))
+
+        def answered(done: Future[Any]) -> None:
+            quota.unanswered.discard(respond)
+            respond(done.exception() or done.result())
+
+        future.on_done(answered)
 
     def _respond(self, peer: CafPeer, frame: MessageFrame, answer: Any) -> None:
         """Send the answer to a request. Can be called from any thread."""
-        peer.unanswered = max(0, peer.unanswered - 1)
         if peer.is_lost or not frame.source:
             return  # CAF ignores answers to anonymous requests
         if isinstance(answer, BaseException) and not isinstance(answer, CafError):
@@ -606,33 +690,55 @@ class CafWire:
     def _monitor(self, link: ForeignLink, frame: MonitorFrame) -> None:
         """Report the end of an actor to a CAF node, once it ends."""
         if frame.actor not in (SPAWN_SERVER, CONFIG_SERVER, ASKER):
-            peer = self.peer_of(frame.node, link)
-            peer.watch(frame.actor, self.exports.find(frame.actor))
+            peer = self._sender(frame.node, link)
+            if peer is not None:
+                peer.watch(frame.actor, self.exports.find(frame.actor), self.quota(link))
+
+    def _down(self, link: ForeignLink, frame: DownFrame) -> None:
+        """Handle the end of a CAF actor, or the answer to a ping."""
+        peer = self._sender(frame.node, link)
+        if peer is None:
+            return
+        if frame.actor != self.pinged:
+            peer.down(frame.actor, frame.error)
+        elif frame.error == _NO_PATH and not peer.is_direct:  # from a hub of ours
+            self._lose(peer, "its neighbor has no path to it")
 
     # --- frames for other CAF nodes ---
 
     def _forward(self, link: ForeignLink, passing: PassingFrame) -> None:
         """Forward a frame, or refuse it if no connection leads to its node."""
-        destination = self.peers.get(passing.destination)
-        source = self.peer_of(passing.source, link)
-        frame = passing.frame
-        actor = CafActor(frame.target, passing.destination)
-        if destination is None or destination.link is link:
+        destination, frame = self.peers.get(passing.destination), passing.frame
+        if passing.source == self.own:
+            is_ping = (frame.operation, frame.target) == (CafOperation.MONITOR, self.pinged)
+            if destination is not None and not destination.is_direct and is_ping:
+                self._lose(destination, "the path to it is a circle through this node")
+            return
+        # CAF sends links as if from the actor to itself.
+        is_link = passing.source == passing.destination
+        source = self._sender(link.machine.peer if is_link else passing.source, link)  # type: ignore[attr-defined]
+        if source is None:
+            return
+        if destination is not None and destination.link is link:
+            if not destination.is_direct:  # the node before it sends it to us: it has no path
+                self._lose(destination, "its neighbor has no path to it")
+            destination = None
+        if destination is None:
             self._unrouted(source, passing)
             return
+        destination.is_used = True
         if frame.operation == CafOperation.MONITOR:
-            if len(source.watched_behind) >= self.limits.proxies:
-                link.end(f"{source} monitors more than {self.limits.proxies:,} actors")
-                return
-            source.watched_behind.add(actor)
+            actor = CafActor(frame.target, passing.destination)
+            source.watch_behind(actor, self.quota(link))
         elif frame.operation == CafOperation.DOWN:
-            destination.watched_behind.discard(CafActor(frame.source, passing.source))
+            destination.watch_behind(CafActor(frame.source, passing.source), None)
         destination.link.say(passing.octets)
 
     def _unrouted(self, source: CafPeer, passing: PassingFrame) -> None:
         """Answer a frame whose node is not known here; CAF drops it silently."""
         frame, nodes = passing.frame, (passing.destination, passing.source)
-        self.context.counters.dead_letters += frame.operation == CafOperation.ROUTED
+        if frame.operation == CafOperation.ROUTED and frame.target != self.pinged:
+            self.context.counters.dead_letters += 1
         if frame.operation == CafOperation.MONITOR:
             error = self.codec.error_bytes(exit_error(ExitReason.UNREACHABLE))
             actor = CafActor(frame.target, passing.destination)

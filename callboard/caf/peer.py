@@ -2,17 +2,22 @@
 
 A node is *direct* if a connection leads to it, and otherwise reached through a direct one, from
 which a frame or an address of it arrived. CAF reports nothing when such a path breaks: so all
-actors of a lost connection go down here at once, and an indirect node is queried
-while actors of it are known.
+actors of a lost connection go down here at once, and an indirect node is pinged while it is
+used.
+
+A ping monitors an actor that does not exist. CAF's thread for connections refuses it at once,
+however busy its actors are. If an answer is missing, the node before it is asked by a message
+that mentions an actor of the silent node: a CAF node that has lost its connection with that
+node then believes that the path leads through us, and its next frame shows it.
 """
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from callboard.caf.errors import CafError, exit_error, reason_of
+from callboard.caf.quota import Quota
 from callboard.caf.stand_in import CafCell, CafRequests, exception_of
 from callboard.caf.wire import connection as caf
 from callboard.caf.wire.connection import ASKER, NORMAL
@@ -30,12 +35,16 @@ _log = logging.getLogger("callboard.caf")
 #: Bytes that may wait for a peer before senders wait for it.
 WAITING_LIMIT: Final = 16 * 1024 * 1024
 
-#: Ended actors that are remembered, to recognize late messages of theirs.
-ENDED_LIMIT: Final = 1_000
+#: Seconds between two pings to an indirect node; longer if there are many nodes.
+PING_SECONDS: Final = 0.05
 
-#: Seconds between two queries to an indirect node, and of silence until it is lost.
-QUERY_SECONDS: Final = 1.0
+#: Pings per second to all indirect nodes.
+PINGS_PER_SECOND: Final = 200
+
+#: Seconds of silence, and pings without an answer, after which an indirect node is lost even if
+#: the node before it still has a connection.
 SILENCE_LIMIT: Final = 5.0
+LEAST_PINGS: Final = 5
 
 
 class CafPeer:
@@ -45,26 +54,29 @@ class CafPeer:
         node: its id.
         link: the connection to it, or to the node before it.
         is_direct: whether the connection leads to this node.
-        heard_at: when a frame of it arrived, if it is not direct.
+        former_link: the connection to the node before it, while it was not direct.
+        shown_by: the limits of the connection that showed it, if it is not direct.
+        is_used: whether a frame was forwarded to it since the last ping, if it is not direct.
     """
 
     def __init__(self, wire: Any, node: CafNode, link: ForeignLink, *, is_direct: bool) -> None:
         """Create the view of a node that has become known."""
         self.context, self.runner = wire.context, wire.runner
         self.node, self.link, self.is_direct = node, link, is_direct
-        self.heard_at = self.context.now()
-        self.is_lost = False
+        self.former_link: ForeignLink | None = None
+        self.shown_by: Quota | None = None
+        self.is_lost = self.is_used = False
+        self._heard_at = self.context.now()
+        #: Pings since then.
+        self._pings = 0
+        self._is_introduced = False
         self.pending = CafRequests()
         #: The stand-ins of its actors, by number.
         self.cells: dict[int, CafCell] = {}
-        #: Stand-ins of its latest ended actors.
-        self.ended: OrderedDict[int, CafCell] = OrderedDict()
-        #: Actors of this node that it monitors, by number.
-        self.watched: dict[int, ActorRef[Any]] = {}
+        #: Actors of this node that it monitors, by number, with the quota that counts them.
+        self.watched: dict[int, tuple[ActorRef[Any], Quota]] = {}
         #: Actors of other CAF nodes that it monitors through this node.
-        self.watched_behind: set[CafActor] = set()
-        #: Number of its requests that are not answered.
-        self.unanswered = 0
+        self.watched_behind: dict[CafActor, Quota] = {}
         self._wire = wire
 
     def __str__(self) -> str:
@@ -176,13 +188,17 @@ class CafPeer:
     # --- actors of the node ---
 
     def cell_of(self, number: int) -> CafCell:
-        """Return the stand-in of an actor; a new one is monitored at once, as CAF does it."""
-        cell = self.cells.get(number) or self.ended.get(number)
+        """Return the stand-in of an actor; a new one is monitored at once, as CAF does it.
+
+        Raises:
+            LimitExceeded: the connection has shown too many.
+        """
+        actor = CafActor(number, self.node)
+        cell = self.cells.get(number) or self._wire.ended.get(actor)
         if cell is None:
-            if len(self.cells) >= self._wire.limits.proxies:
-                self.link.end(f"{self.node} has shown more than {len(self.cells):,} actors")
-            actor = CafActor(number, self.node)
-            cell = self.context.place(lambda local: CafCell(self, local, actor))
+            quota = self._wire.quota(self.link)
+            quota.add_actor()
+            cell = self.context.place(lambda local: CafCell(self, local, actor, quota))
             self.cells[number] = cell
             self._wire.stand_ins[actor] = cell
             if self.is_lost:
@@ -194,15 +210,15 @@ class CafPeer:
     def down(self, number: int, error: CafError | None) -> None:
         """Handle the end of an actor."""
         if number in self.cells:
+            self._wire.remember(self.cells[number])
             self._end(number, *reason_of(error))
 
     def _end(self, number: int, reason: ExitReason, detail: str) -> None:
         """End a stand-in, and the asks to its actor."""
         cell = self.cells.pop(number)
+        if cell.quota is not None:
+            cell.quota.actors -= 1
         self._wire.stand_ins.pop(cell.caf, None)
-        self.ended[number] = cell
-        if len(self.ended) > ENDED_LIMIT:
-            self.ended.popitem(last=False)
         if cell.reason is None:  # the end of this node has ended it already
             cell.terminate(reason, detail)
         self.pending.fail(cell, cell.ended_error())
@@ -212,13 +228,15 @@ class CafPeer:
         if self.is_lost:
             return
         self.is_lost = True
+        self._uncount()
         for number in list(self.cells):
             self._end(number, ExitReason.UNREACHABLE, f"{self.node}: {reason}")
         error = ActorDown(f"{self.node} is lost: {reason}", ExitReason.UNREACHABLE, reason)
         self.pending.fail(None, error)
-        for number, ref in self.watched.items():
-            ref.target.demonitor(self._key(number))
-        self.watched.clear()
+        for number in list(self.watched):
+            self._unwatch(number, demonitor=True)
+        for actor in list(self.watched_behind):
+            self.watch_behind(actor, None)
 
     def answer(self, message_id: int, content: Any) -> None:
         """Complete an ask with its answer."""
@@ -244,23 +262,49 @@ class CafPeer:
         """Return the key of the monitor of an actor."""
         return "caf monitor", self.node, number
 
-    def watch(self, number: int, ref: ActorRef[Any] | None) -> None:
-        """Report the end of an actor of this node to the CAF node, once."""
+    def watch(self, number: int, ref: ActorRef[Any] | None, quota: Quota) -> None:
+        """Report the end of an actor of this node to the CAF node, once.
+
+        Raises:
+            LimitExceeded: there are too many monitors.
+        """
         if number in self.watched:
             return
         if ref is None:
             self._report(
                 number, Down(self.context.ref_of(self.context.node_id, 0), "not_found")
             )
-        elif len(self.watched) >= self._wire.limits.proxies:
-            self.link.end(f"{self.node} monitors more than {len(self.watched):,} actors")
         else:
-            self.watched[number] = ref
+            quota.add_monitor((self.node, number))
+            self.watched[number] = ref, quota
             ref.target.monitor(self._key(number), partial(self._report, number))
+
+    def _unwatch(self, number: int, *, demonitor: bool = False) -> None:
+        """Forget that the CAF node monitors an actor. Can be called from any thread."""
+        watched = self.watched.pop(number, None)
+        if watched is not None:
+            ref, quota = watched
+            quota.monitors.discard((self.node, number))
+            if demonitor:
+                ref.target.demonitor(self._key(number))
+
+    def watch_behind(self, actor: CafActor, quota: Quota | None) -> None:
+        """Record that the node monitors an actor of another CAF node; no longer if None.
+
+        Raises:
+            LimitExceeded: there are too many monitors.
+        """
+        if quota is None:
+            earlier = self.watched_behind.pop(actor, None)
+            if earlier is not None:
+                earlier.monitors.discard((self.node, actor))
+        elif actor not in self.watched_behind:
+            quota.add_monitor((self.node, actor))
+            self.watched_behind[actor] = quota
 
     def _report(self, number: int, down: Down) -> None:
         """Send the end of an actor. Can be called from any thread."""
-        self.watched.pop(number, None)
+        self._unwatch(number)
         if not self.is_lost:
             error = self._wire.codec.error_bytes(exit_error(down.reason, down.detail))
             actor = CafActor(number, self._wire.own)
@@ -268,14 +312,44 @@ class CafPeer:
 
     # --- an indirect node ---
 
-    def query(self, now: float) -> bool:
-        """Query an indirect node; return False if it has been silent for too long."""
-        if self.is_direct or not (self.cells or len(self.pending)):
-            self.heard_at = now
+    def go_direct(self, link: ForeignLink) -> None:
+        """Use a connection to the node itself from now on.
+
+        Its actors are monitored again: the end of one may have been reported to a lost hub.
+        """
+        self.former_link, self.link, self.is_direct = self.link, link, True
+        self._uncount()
+        for cell in list(self.cells.values()):
+            link.write(caf.monitor(self._wire.own, cell.caf))
+
+    def _uncount(self) -> None:
+        """Stop to count for the connection that showed the node."""
+        if self.shown_by is not None:
+            self.shown_by.nodes -= 1
+            self.shown_by = None
+
+    def heard(self) -> None:
+        """Handle a sign of life of the node."""
+        self._heard_at, self._pings = self.context.now(), 0
+
+    def ping(self, now: float) -> bool:
+        """Ping an indirect node; return False if it has been silent for too long."""
+        is_used, self.is_used = self.is_used, False
+        if self.is_direct or not (is_used or self.cells or len(self.pending)):
+            self.heard()
             return True
-        if now >= self.heard_at + SILENCE_LIMIT:
+        if self._pings >= LEAST_PINGS and now >= self._heard_at + SILENCE_LIMIT:
             return False
-        self.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY)
+        if not self._is_introduced or self._pings % 10 == 9:
+            # A routed message shows the node the way back; a monitor does not.
+            self._is_introduced = True
+            self.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY)
+        pinged = CafActor(self._wire.pinged, self.node)
+        if self._pings:
+            stack = (pinged,)
+            self.link.write(caf.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY, stack))
+        self.link.write(caf.monitor(self._wire.own, pinged))
+        self._pings += 1
         return True
 
 

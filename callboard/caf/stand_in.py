@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from callboard.caf.errors import SYSTEM, CafError, SystemError17, exit_error
+from callboard.caf.quota import Quota
 from callboard.caf.wire.connection import REQUEST_MASK, RESPONSE
 from callboard.caf.wire.message import Atom, ExitMessage, TypedMessage
 from callboard.caf.wire.reader import CafActor
@@ -63,9 +64,11 @@ class CafActorStandIn:
 class CafCell(Cell):
     """The stand-in of one CAF actor."""
 
-    __slots__ = ("caf", "outlet")
+    __slots__ = ("caf", "outlet", "quota")
 
-    def __init__(self, outlet: CafOutlet, number: int, caf: CafActor) -> None:
+    def __init__(
+        self, outlet: CafOutlet, number: int, caf: CafActor, quota: Quota | None = None
+    ) -> None:
         runtime = outlet.context
         super().__init__(runtime, outlet.runner, number, _NO_HANDLERS, None, runtime.now())
         self.running = False
@@ -74,6 +77,8 @@ class CafCell(Cell):
         self.outlet = outlet
         #: The actor.
         self.caf = caf
+        #: The limits of the connection that showed it.
+        self.quota = quota
 
     # --- messages ---
 

@@ -294,9 +294,15 @@ def test_an_actor_that_is_killed_behind_a_living_caf_hub_goes_down(node):
         hub.do(f"pass {port}")
         eventually(lambda: keeper.ask("given").result(WAIT) is not None)
         ref = keeper.ask("given").result(WAIT)
-        down = node.monitor(ref)
+        down, hanging = node.monitor(ref), ref.ask(Atom("hang"))
+        assert ref.ask((1, 2)).result(WAIT) == 3
+        began = time.monotonic()
         far.process.kill()
         assert down.result(WAIT).reason == ExitReason.UNREACHABLE
+        print("TOOK", time.monotonic() - began, down.result(0).detail)
+        assert time.monotonic() - began < 1
+        with pytest.raises(ActorDown):
+            hanging.result(WAIT)
 
 
 def milliseconds_to_down(node, kill):

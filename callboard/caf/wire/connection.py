@@ -27,7 +27,7 @@ from callboard.caf.wire.frame import (
     caf_frame,
 )
 from callboard.caf.wire.message import NO_ERROR, Atom, MessageCodec, ValueReader
-from callboard.caf.wire.reader import CafActor, CafNode, atom, texts_bytes
+from callboard.caf.wire.reader import CafActor, CafNode, atom, texts_bytes, varbyte
 from callboard.kernel.codec import (
     AlreadyLinked,
     BaspError,
@@ -400,11 +400,21 @@ def direct(message_id: int, source: int, target: int, content: bytes) -> bytes:
     )
 
 
-def named(message_id: int, source: int, name: int, content: bytes) -> bytes:
-    """Return a message to the actor with a name at the peer."""
+def named(
+    message_id: int, source: int, name: int, content: bytes, stack: tuple[CafActor, ...] = ()
+) -> bytes:
+    """Return a message to the actor with a name at the peer.
+
+    Args:
+        message_id: its kind and the number of a request.
+        source: number of the sender.
+        name: the name as a number.
+        content: the message.
+        stack: the actors that pass on the answer; the last one gets it first.
+    """
     return caf_frame(
         CafOperation.DIRECT,
-        b"\0" + content,
+        varbyte(len(stack)) + b"".join([actor.to_bytes() for actor in stack]) + content,
         flags=CafFlag.NAMED,
         data=message_id,
         source=source,

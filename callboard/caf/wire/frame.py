@@ -30,6 +30,9 @@ from callboard.kernel.wire import OURS, wire_of
 
 _HEADER: Final = struct.Struct(">B2xBIQQQ")
 
+#: Bytes below which a piece of a frame is joined with the one before it.
+_SMALL: Final = 4_096
+
 #: Version in a server's handshake.
 CAF_VERSION: Final = 3
 
@@ -109,7 +112,9 @@ class CafFrames:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._chunks: list[bytes] = []
+        #: The pieces of an incomplete frame; small ones share one, as objects of their own
+        #: would take 25 times their size.
+        self._pieces: list[bytes | bytearray] = []
         self._size = 0
         self._needed = _HEADER.size
 
@@ -121,11 +126,10 @@ class CafFrames:
             MalformedFrame: a field contradicts the operation.
             PayloadTooLarge: the header announces a payload above the limit.
         """
-        self._chunks.append(data)
-        self._size += len(data)
-        if self._size < self._needed:
+        if self._size + len(data) < self._needed:
+            self._keep(data)
             return
-        buffer = data if len(self._chunks) == 1 else b"".join(self._chunks)
+        buffer = b"".join((*self._pieces, data)) if self._pieces else data
         offset, end = 0, len(buffer)
         self._needed = _HEADER.size
         while end - offset >= _HEADER.size:
@@ -138,8 +142,17 @@ class CafFrames:
                 break
             offset = stop
             yield CafFrame(operation, flags, number, source, target, buffer[start:stop])
-        self._chunks = [buffer[offset:]] if offset < end else []
+        self._pieces = [buffer[offset:]] if offset < end else []
         self._size = end - offset
+
+    def _keep(self, data: bytes) -> None:
+        """Keep a piece of an incomplete frame."""
+        self._size += len(data)
+        last = self._pieces[-1] if self._pieces else b""
+        if isinstance(last, bytearray) and len(data) < _SMALL:
+            last += data
+        else:
+            self._pieces.append(bytearray(data) if len(data) < _SMALL else data)
 
     def _check(
         self, operation: int, size: int, ids: tuple[int, int, int], header: bytes

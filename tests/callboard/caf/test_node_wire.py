@@ -270,6 +270,19 @@ class Peer:
         self.send(*[effect.data for effect in self.machine.start()])
         self.server = self.next().node
         self.send(*[e.data for e in self.machine.accept() if isinstance(e, Transmit)])
+        self.wait_until_known()
+
+    def wait_until_known(self):
+        """Wait until the node has handled everything that was sent before."""
+        self.send(caf.named(caf.NORMAL | 1 << 40, 3, caf.SPAWN_NAME, caf.INFO_QUERY))
+        self.answer(1 << 40)
+
+    def answer(self, request):
+        """Return the answer to a request."""
+        while True:
+            message_ = self.next(caf.MessageFrame)
+            if message_.message_id == caf.RESPONSE | caf.NORMAL | request:
+                return message_
 
     def send(self, *frames):
         self.socket.sendall(b"".join(frames))
@@ -373,7 +386,7 @@ def test_frames_for_other_nodes_are_forwarded_and_refused_without_a_route(served
 def test_actors_behind_a_lost_hub_go_down_and_silent_nodes_too(served, monkeypatch):
     server, port = served
     monkeypatch.setattr("callboard.caf.peer.SILENCE_LIMIT", 0.3)
-    monkeypatch.setattr("callboard.caf.peer.QUERY_SECONDS", 0.05)
+    monkeypatch.setattr("callboard.caf.peer.LEAST_PINGS", 1)
     hub, codec = Peer(port), MessageCodec()
     far, gone = CafNode(7, b"f" * 20), CafNode(8, b"f" * 20)
     service = server.spawn(Service)
