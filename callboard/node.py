@@ -12,7 +12,6 @@ from typing import (
     Any,
     ClassVar,
     Final,
-    Protocol,
     TypedDict,
     TypeVar,
     Unpack,
@@ -28,11 +27,13 @@ from callboard.actors.seconds import seconds as checked_seconds
 from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
+from callboard.kernel.wire import NodeWire
 from callboard.proxies import node
 from callboard.proxies.environment import NodeEnvironment
 from callboard.proxies.link.certificates import Certificates, TlsSource
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.link.tls import Tls
+from callboard.proxies.messages import Spawn
 from callboard.proxies.names.search import CONNECT_TIMEOUT
 from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
@@ -89,36 +90,6 @@ class ListenOptions(TypedDict, total=False):
     allow_unsealed: bool | None
     encrypt: bool | None
     insecure: bool
-
-
-class NodeWire(Protocol):
-    """Another protocol between nodes, such as that of CAF."""
-
-    def listen(
-        self,
-        address: str,
-        port: int,
-        *,
-        publish: ActorRef[Any] | None,
-        interface: tuple[str, ...],
-        tls: TlsSource | ssl.SSLContext | None,
-        insecure: bool,
-    ) -> int:
-        """Accept connections; return the port."""
-
-    async def connect(self, address: str, timeout: float) -> bytes:
-        """Link with the node at an address; return its id."""
-
-    async def remote_actor(self, address: str, timeout: float) -> ActorRef[Any]:
-        """Return the actor at an address."""
-
-    async def spawn(
-        self, address: str, name: str, args: tuple[Any, ...], timeout: float
-    ) -> ActorRef[Any]:
-        """Create an actor at a node."""
-
-    def disconnect(self, node: bytes) -> None:
-        """End the connection with a node."""
 
 
 class Node(node.Node):
@@ -236,8 +207,8 @@ class Node(node.Node):
 
     def _wire_of(self, address: object) -> NodeWire | None:
         """Return the protocol of an address; None for BASP."""
-        scheme, _, rest = address.partition("://") if isinstance(address, str) else ("", "", "")
-        return self._node_wire(scheme) if rest and scheme in NODE_WIRES.names() else None
+        scheme, mark, _ = address.partition(":/") if isinstance(address, str) else ("",) * 3
+        return self._node_wire(scheme) if mark and scheme in NODE_WIRES.names() else None
 
     def listen(
         self,
@@ -301,16 +272,14 @@ class Node(node.Node):
         with self.runtime.shutdown.ending():
             return await wire.remote_actor(address, checked_seconds(timeout))
 
-    async def aremote_spawn(
-        self, on: str | bytes, name: str, *args: Any, **kwargs: Any
-    ) -> ActorRef[Any]:
-        """Awaitable twin of `remote_spawn`."""
+    async def _spawn_on(self, on: Any, request: Spawn) -> ActorRef[Any]:
+        """Spawn an actor on another node, by the protocol of its address."""
         wire = self._wire_of(on)
         if wire is None:
-            return await super().aremote_spawn(on, name, *args, **kwargs)
+            return await super()._spawn_on(on, request)
+        kwargs = request.kwargs
         require(not kwargs, "an actor of another protocol takes no keyword arguments", kwargs)
-        with self.runtime.shutdown.ending():
-            return await wire.spawn(str(on), name, args, CONNECT_TIMEOUT)
+        return await wire.spawn(on, request.name, request.args, CONNECT_TIMEOUT)
 
     def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
         """Cut the link with a neighbor and refuse it for some seconds, to test failures.

@@ -363,7 +363,11 @@ class Node(Closing):
         with self.runtime.shutdown.ending():
             if isinstance(on, Worker | WorkerPool):
                 return await on.aspawn(actor_class, *args, **kwargs)
-            return await self._reach.spawn(on, request)
+            return await self._spawn_on(on, request)
+
+    async def _spawn_on(self, on: Any, request: Spawn) -> ActorRef[Any]:
+        """Spawn an actor on another node."""
+        return await self._reach.spawn(on, request)
 
     def remote_spawn(
         self, on: str | bytes, name: str, *args: Any, **kwargs: Any
@@ -390,7 +394,7 @@ class Node(Closing):
         needed = "takes the name of an offered class; spawn(Till, on=…) the class"
         errors.require(isinstance(name, str), f"remote_spawn() {needed}", name)
         with self.runtime.shutdown.ending():
-            return await self._reach.spawn(on, Spawn(name, args, kwargs or None))
+            return await self._spawn_on(on, Spawn(name, args, kwargs or None))
 
     def offer(self, name: str, actor_class: type[Actor]) -> None:
         """Offer a class to other nodes from now on, as `spawnable` does."""

@@ -17,6 +17,9 @@ from callboard.caf.wire.message import (
     U64,
     Atom,
     CafGroup,
+    ConfigValue,
+    Duration,
+    GroupDown,
 )
 
 __all__ = [
@@ -32,4 +35,7 @@ __all__ = [
     "Atom",
     "CafError",
     "CafGroup",
+    "ConfigValue",
+    "Duration",
+    "GroupDown",
 ]

@@ -14,11 +14,11 @@ messages runs on the node's thread.
 import hashlib
 import logging
 import os
-import ssl
+import socket
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from callboard.caf.errors import (
     SYSTEM,
@@ -68,9 +68,15 @@ from callboard.kernel.errors import (
 )
 from callboard.kernel.errors import UnknownMessageType as UnknownMessage
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import Certificates, Limits, TlsSource
+from callboard.kernel.tls import Certificates, Limits
 from callboard.kernel.topology import Endpoint, endpoint_text, parse_node_address
-from callboard.kernel.wire import ForeignDial, ForeignLink, ForeignPort, Opening
+from callboard.kernel.wire import (
+    ForeignDial,
+    ForeignLink,
+    ForeignPort,
+    NodeWirePort,
+    Opening,
+)
 
 _log = logging.getLogger("callboard.caf")
 
@@ -78,6 +84,9 @@ _log = logging.getLogger("callboard.caf")
 ENDED_LIMIT: Final = 10_000
 
 _NAMES: Final = {caf.SPAWN_NAME: SPAWN_SERVER, caf.CONFIG_NAME: CONFIG_SERVER}
+
+#: Hosts of ports on all addresses of the machine.
+_ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 
 #: With this error a hub of ours reports actors to which no path is left.
 _NO_PATH: Final = exit_error(ExitReason.UNREACHABLE)
@@ -94,7 +103,7 @@ class CafWire:
 
         Args:
             node: the public node.
-            tls: encryption of the connections that this side makes.
+            tls: encryption of connections.
         """
         self.context, self.runner = node.context, node.runner
         host = hashlib.sha1(node.node_id, usedforsecurity=False).digest()
@@ -130,31 +139,26 @@ class CafWire:
 
     # --- for users ---
 
-    def listen(
-        self,
-        address: str,
-        port: int,
-        *,
-        publish: ActorRef[Any] | None,
-        interface: tuple[str, ...],
-        tls: TlsSource | ssl.SSLContext | None,
-        insecure: bool,
-    ) -> int:
+    def listen(self, address: str, port: int, **options: Unpack[NodeWirePort]) -> int:
         """Accept connections of CAF nodes; return the port.
+
+        Without `tls`, that of the node is used.
 
         Raises:
             PublicAddress: other machines can reach the port, and it has no TLS.
             PortUnavailable: the address is not on this machine, or the port is taken.
         """
+        publish, tls = options["publish"], options["tls"]
         published = 0 if publish is None else self.exports.actor_of(publish).number
-        door = _CafPort(self, published, interface)
-        certificates = None if tls is None else Certificates(tls, self.context.report)
+        door = _CafPort(self, published, options["interface"])
+        certificates = self._tls if tls is None else Certificates(tls, self.context.report)
+        door.has_tls = certificates is not None
         door.port = self._foreign.listen(
             door,
             address,
             port,
             tls=certificates,
-            insecure=insecure,
+            insecure=options["insecure"],
             limits=self.limits,
         )
         self._ports.append(door)
@@ -166,10 +170,11 @@ class CafWire:
         return door.port.port
 
     def _own_endpoint(self) -> Endpoint | None:
-        """Return the address of an open port of this wire; None without one."""
+        """Return the address of an open port without TLS, which CAF's nodes dial; or None."""
         for door in self._ports:
-            if door.port is not None and door.port in self._foreign.ports:
-                return door.port.endpoint
+            if door.port is not None and door.port in self._foreign.ports and not door.has_tls:
+                host, port = door.port.endpoint
+                return socket.gethostname() if host in _ANY_HOST else host, port
         return None
 
     async def connect(self, address: str, timeout: float) -> bytes:
@@ -456,12 +461,8 @@ class CafWire:
         for actor in [actor for actor in self.ended if actor.node == peer.node]:
             del self.ended[actor]  # a new process may have the id of this one
         peer.lose(reason)
-        error = self.codec.error_bytes(exit_error(ExitReason.UNREACHABLE))
         for other in list(self.peers.values()):
-            lost = [actor for actor in other.watched_behind if actor.node == peer.node]
-            for actor in lost:
-                other.watch_behind(actor, None)
-                other.link.write(caf.down(actor, other.node, error))
+            other.lose_path(peer.node)
 
     def not_linked(self, remote: Endpoint, reason: str) -> None:
         """Fail the caller of a dial whose first attempt failed."""
@@ -736,6 +737,7 @@ class CafWire:
 
     def _unrouted(self, source: CafPeer, passing: PassingFrame) -> None:
         """Answer a frame whose node is not known here; CAF drops it silently."""
+        source.report_lost(passing.destination)
         frame, nodes = passing.frame, (passing.destination, passing.source)
         if frame.operation == CafOperation.ROUTED and frame.target != self.pinged:
             self.context.counters.dead_letters += 1
@@ -760,6 +762,7 @@ class _CafPort:
     def __init__(self, wire: CafWire, published: int, interface: tuple[str, ...]) -> None:
         self._wire, self._published, self._interface = wire, published, interface
         self.port: ForeignPort | None = None
+        self.has_tls = False
 
     def make_machine(self, opening: Opening) -> CafConnection:
         """Return the machine of a new connection."""
@@ -796,8 +799,11 @@ def parse(address: str) -> tuple[Endpoint, str | None]:
     Raises:
         InvalidAddress: the text has another form.
     """
-    place, _, name = address.removeprefix("caf://").partition("/")
+    scheme, _, rest = address.partition("://")
+    place, _, name = rest.partition("/")
     try:
+        if scheme != "caf":
+            raise ValueError(scheme)
         atom(name)
         endpoint = parse_node_address(f"basp://{place}")
     except (ValueError, InvalidAddress) as cause:

@@ -41,6 +41,9 @@ PING_SECONDS: Final = 0.05
 #: Pings per second to all indirect nodes.
 PINGS_PER_SECOND: Final = 200
 
+#: Seconds in which a frame shows that a node has no other path to a lost one.
+REPORT_SECONDS: Final = 5.0
+
 #: Seconds of silence, and pings without an answer, after which an indirect node is lost even if
 #: the node before it still has a connection.
 SILENCE_LIMIT: Final = 5.0
@@ -77,6 +80,8 @@ class CafPeer:
         self.watched: dict[int, tuple[ActorRef[Any], Quota]] = {}
         #: Actors of other CAF nodes that it monitors through this node.
         self.watched_behind: dict[CafActor, Quota] = {}
+        #: Those of nodes that were lost, by node.
+        self._unreported: dict[CafNode, list[CafActor]] = {}
         self._wire = wire
 
     def __str__(self) -> str:
@@ -113,14 +118,29 @@ class CafPeer:
             frame = caf.routed(nodes, message_id, source, target, content)
         self.link.write(frame)
 
-    def named(self, message_id: int, source: int, name: int, content: bytes) -> None:
+    def named(
+        self,
+        message_id: int,
+        source: int,
+        name: int,
+        content: bytes,
+        stack: tuple[CafActor, ...] = (),
+    ) -> None:
         """Send a message to the actor with a name on the node."""
         if self.is_direct:
-            frame = caf.named(message_id, source, name, content)
+            frame = caf.named(message_id, source, name, content, stack)
         else:
-            nodes = self._wire.own, self.node
-            frame = caf.routed(nodes, message_id, source, name, content, is_named=True)
+            nodes, ids = (self._wire.own, self.node), (message_id, source, name)
+            frame = caf.routed(nodes, *ids, content, is_named=True, stack=stack)
         self.link.write(frame)
+
+    def mention(self, node: CafNode) -> None:
+        """Show the node another one; if its path leads through us, a frame to it will arrive.
+
+        The actor does not exist, and its node drops what it gets: a description of this one.
+        """
+        stack = (CafActor(self._wire.pinged, node),)
+        self.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY, stack)
 
     def send(
         self, cell: CafCell, content: bytes, sender: Sender | None, *, is_urgent: bool
@@ -302,6 +322,27 @@ class CafPeer:
             quota.add_monitor((self.node, actor))
             self.watched_behind[actor] = quota
 
+    def lose_path(self, node: CafNode) -> None:
+        """Handle the loss of a node whose actors this one may monitor through us.
+
+        It may have connected with that node itself. So it is told only if it still sends its
+        frames here.
+        """
+        lost = [actor for actor in self.watched_behind if actor.node == node]
+        if not lost or not self.link.is_open:
+            return
+        for actor in lost:
+            self.watch_behind(actor, None)
+        self._unreported[node] = lost
+        self.context.call_later(REPORT_SECONDS, self._unreported.pop, node, None)
+        self.mention(node)
+
+    def report_lost(self, node: CafNode) -> None:
+        """Report the actors of a lost node, to which frames still arrive from this one."""
+        error = self._wire.codec.error_bytes(exit_error(ExitReason.UNREACHABLE))
+        for actor in self._unreported.pop(node, ()):
+            self.link.write(caf.down(actor, self.node, error))
+
     def _report(self, number: int, down: Down) -> None:
         """Send the end of an actor. Can be called from any thread."""
         self._unwatch(number)
@@ -345,9 +386,9 @@ class CafPeer:
             self._is_introduced = True
             self.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY)
         pinged = CafActor(self._wire.pinged, self.node)
-        if self._pings:
-            stack = (pinged,)
-            self.link.write(caf.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY, stack))
+        hub = self._wire.peers.get(self.link.machine.peer)  # type: ignore[attr-defined]
+        if self._pings and hub is not None:
+            hub.mention(self.node)
         self.link.write(caf.monitor(self._wire.own, pinged))
         self._pings += 1
         return True

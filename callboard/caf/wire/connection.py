@@ -400,6 +400,11 @@ def direct(message_id: int, source: int, target: int, content: bytes) -> bytes:
     )
 
 
+def _stack(actors: tuple[CafActor, ...]) -> bytes:
+    """Return the encoded actors that pass on an answer."""
+    return varbyte(len(actors)) + b"".join([actor.to_bytes() for actor in actors])
+
+
 def named(
     message_id: int, source: int, name: int, content: bytes, stack: tuple[CafActor, ...] = ()
 ) -> bytes:
@@ -414,7 +419,7 @@ def named(
     """
     return caf_frame(
         CafOperation.DIRECT,
-        varbyte(len(stack)) + b"".join([actor.to_bytes() for actor in stack]) + content,
+        _stack(stack) + content,
         flags=CafFlag.NAMED,
         data=message_id,
         source=source,
@@ -430,11 +435,12 @@ def routed(  # the fields of the frame
     content: bytes,
     *,
     is_named: bool = False,
+    stack: tuple[CafActor, ...] = (),
 ) -> bytes:
     """Return a message from the first node to an actor of the second one."""
     return caf_frame(
         CafOperation.ROUTED,
-        nodes[0].to_bytes() + nodes[1].to_bytes() + b"\0" + content,
+        nodes[0].to_bytes() + nodes[1].to_bytes() + _stack(stack) + content,
         flags=CafFlag.NAMED if is_named else 0,
         data=message_id,
         source=source,

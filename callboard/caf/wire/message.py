@@ -11,6 +11,7 @@ empty message is None.
 | `@actor`, `@strong_actor_ptr`, `@weak_actor_ptr`, `@addr` | a ref, or None; sent as `@actor` |
 | `@strvec`, `@actorvec`, `@addrvec`, `@strset`, `@strmap` | `list`, `set`, `dict` |
 | `@timestamp`, `@timespan` | `datetime`, `timedelta`: microseconds |
+| `@duration`, `@config_value` | `Duration` or None, `ConfigValue` |
 | `@error`, `@node`, `@group`, `@unit` | `CafError` or None, `CafNode`, `CafGroup`, None |
 | `@message` | a `tuple` |
 | a type of a program | a class with `@message("name", caf="type name")` |
@@ -19,8 +20,9 @@ A class with a signature, such as `@message("Add", caf="'add'+@i32+@i32")`, stan
 message: its fields are the values without the constant atoms.
 """
 
+import contextlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
 from datetime import UTC, datetime, timedelta
@@ -105,6 +107,21 @@ class U64(int):
     """A number that is sent as `@u64`."""
 
 
+class Duration(timedelta):
+    """A time that is sent as `@duration`; None is CAF's `infinite`."""
+
+
+class ConfigValue(NamedTuple):
+    """A value that is sent as `@config_value`.
+
+    Attributes:
+        value: a bool, an integer, a float, an `Atom`, a `timedelta`, a text, or such values in
+            a list or, with texts as keys, in a dict.
+    """
+
+    value: Any
+
+
 class TypedMessage(NamedTuple):
     """A message inside a message, with the names of its types."""
 
@@ -118,6 +135,12 @@ class CafGroup(NamedTuple):
     module: str
     name: str = ""
     broker: Any = None
+
+
+class GroupDown(NamedTuple):
+    """`@group_down`: the node that hosts a group is lost."""
+
+    group: CafGroup | None
 
 
 class ExitMessage(NamedTuple):
@@ -140,7 +163,7 @@ class ValueReader(CafReader):
     Attributes:
         actor_of: returns the value that stands for an actor.
         budget: items that may still be read.
-        depth: enclosing messages.
+        depth: enclosing messages and values of configurations.
     """
 
     __slots__ = ("actor_of", "budget", "codec", "depth")
@@ -149,6 +172,16 @@ class ValueReader(CafReader):
         super().__init__(buffer, offset)
         self.codec, self.actor_of = codec, codec.actor_of
         self.budget, self.depth = codec.items, 0
+
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[None]:
+        """Read something that is inside something of the same kind."""
+        self.depth += 1
+        if self.depth > DEPTH_LIMIT:
+            msg = f"messages are nested deeper than {DEPTH_LIMIT}"
+            raise PayloadTooHeavy(msg)
+        yield
+        self.depth -= 1
 
     def items(self) -> range:
         """Return the indexes of a list; its items follow."""
@@ -300,6 +333,40 @@ def _write_span(_: "MessageCodec", value: Any) -> bytes:
         raise _refuse(value, "@timespan") from cause
 
 
+#: The units of `@duration`; a time without a unit is infinite.
+_UNITS: Final = ("", "minutes", "seconds", "milliseconds", "microseconds")
+_MICROSECONDS: Final = 4
+_NANOSECONDS: Final = 5
+
+
+def _read_duration(reader: ValueReader) -> Duration | None:
+    """Read a duration of any unit; nanoseconds are rounded down to microseconds."""
+    unit, count = reader.number(4), reader.number(8)
+    if unit > _NANOSECONDS:
+        msg = f"{unit} before byte {reader.at - 8:,} is not a unit of time"
+        raise MalformedPayload(msg)
+    if not unit:
+        return None
+    if unit == _NANOSECONDS:
+        unit, count = _MICROSECONDS, count // 1000
+    try:
+        return Duration(**{_UNITS[unit]: count})
+    except OverflowError as cause:
+        msg = f"a timedelta does not hold {count:,} {_UNITS[unit]}"
+        raise MessageRefused(msg) from cause
+
+
+def _write_duration(_: "MessageCodec", value: Any) -> bytes:
+    """Encode a duration in microseconds."""
+    if value is None:
+        return bytes(12)
+    try:
+        count: int = value // _TICK
+        return _MICROSECONDS.to_bytes(4) + count.to_bytes(8)
+    except (OverflowError, TypeError) as cause:
+        raise _refuse(value, "@duration", "; it is not negative") from cause
+
+
 def _write_time(codec: "MessageCodec", value: Any) -> bytes:
     """Encode a time."""
     try:
@@ -420,6 +487,36 @@ def _map(name: str, key: ValueType, item: ValueType) -> ValueType:
     return ValueType(name, read, write)
 
 
+def _read_config_value(reader: ValueReader) -> ConfigValue:
+    """Read a value of a configuration."""
+    return ConfigValue(_read_setting(reader))
+
+
+def _read_setting(reader: ValueReader) -> Any:
+    """Read what a value of a configuration holds."""
+    tag = reader.number(1)
+    if tag >= len(_SETTINGS):
+        msg = f"{tag} before byte {reader.at:,} is not a kind of a configuration's value"
+        raise MalformedPayload(msg)
+    with reader.nested():
+        return _SETTINGS[tag].read(reader)
+
+
+def _write_setting(codec: "MessageCodec", value: Any) -> bytes:
+    """Encode what a value of a configuration holds."""
+    kind = value.__class__
+    tag = _TAGS.get(kind)
+    if tag is None or (kind is dict and not all(isinstance(key, str) for key in value)):
+        raise _refuse(value, "@config_value")
+    return bytes([tag]) + _SETTINGS[tag].write(codec, value)
+
+
+def _read_uri(_: ValueReader) -> Any:
+    """Refuse a URI, whose layout is that of CAF's parser."""
+    msg = "a URI, which is not supported; send its text"
+    raise UnknownMessageType(msg)
+
+
 #: No node, no actor, no error, the empty message.
 NO_NODE: Final = atom("").to_bytes(8)
 NO_ACTOR: Final = bytes(8) + NO_NODE
@@ -462,6 +559,17 @@ _TYPES: Final = {
         ValueType("@node", _read_node, _write_node),
         ValueType("@timespan", _read_span, _write_span),
         ValueType("@timestamp", lambda reader: _EPOCH + _read_span(reader), _write_time),
+        ValueType("@duration", _read_duration, _write_duration),
+        ValueType(
+            "@config_value",
+            _read_config_value,
+            lambda codec, value: _write_setting(codec, value.value),
+        ),
+        ValueType(
+            "@group_down",
+            lambda reader: GroupDown(_read_group(reader)),
+            lambda codec, value: _write_group(codec, value.group),
+        ),
         ValueType("@error", _read_error, _write_error),
         ValueType("@message", _read_message, _write_message),
         ValueType("@group", _read_group, _write_group),
@@ -474,6 +582,26 @@ _TYPES: Final = {
         _map("@strmap", _STR, _STR),
         _map("@address_listing", _U32, _many("", _STR)),
     )
+}
+
+_SETTING: Final = ValueType("", _read_setting, _write_setting)
+
+#: The kinds of a configuration's values, by tag.
+_SETTINGS: Final = (
+    _TYPES["@i64"],
+    _TYPES["bool"],
+    _TYPES["double"],
+    _TYPES["@atom"],
+    _TYPES["@timespan"],
+    ValueType("", _read_uri, lambda _codec, _value: b""),
+    _STR,
+    _many("", _SETTING),
+    _map("", _STR, _SETTING),
+)
+_TAGS: Final = {
+    kind: tag
+    for tag, kind in enumerate((int, bool, float, Atom, timedelta, None, str, list, dict))
+    if kind is not None
 }
 
 #: The name of the type that a value of a class is sent as.
@@ -496,6 +624,9 @@ _NAMES: Final[dict[type, str]] = {
     CafActor: "@actor",
     CafNode: "@node",
     CafGroup: "@group",
+    GroupDown: "@group_down",
+    Duration: "@duration",
+    ConfigValue: "@config_value",
     CafError: "@error",
     ExitMessage: "@exit",
     DownMessage: "@down",
@@ -588,13 +719,8 @@ class MessageCodec:
 
     def read_values(self, reader: ValueReader) -> tuple[Any, ...]:
         """Read a message inside another one."""
-        reader.depth += 1
-        if reader.depth > DEPTH_LIMIT:
-            msg = f"messages are nested deeper than {DEPTH_LIMIT}"
-            raise PayloadTooHeavy(msg)
-        values = self._read(reader).values
-        reader.depth -= 1
-        return values
+        with reader.nested():
+            return self._read(reader).values
 
     def read_error(self, reader: CafReader) -> CafError | None:
         """Read an error; None for the end without one."""

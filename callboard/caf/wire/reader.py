@@ -10,7 +10,7 @@ import struct
 from typing import Final, NamedTuple
 
 from callboard.caf.wire.varbyte import read_varbyte, write_varbyte
-from callboard.kernel.codec import MalformedPayload
+from callboard.kernel.codec import MalformedPayload, UnknownMessageType
 from callboard.model.errors import InvalidData
 
 #: Layout of a node; `_NOBODY` stands for no node.
@@ -57,6 +57,7 @@ def atom_text(number: int) -> str:
 
 _DEFAULT: Final = atom("default")
 _NOBODY: Final = atom("").to_bytes(8)
+_URI: Final = atom("uri").to_bytes(8)
 
 
 class CafNode(NamedTuple):
@@ -187,6 +188,9 @@ class CafReader:
         if self.buffer.startswith(_NOBODY, self.at):
             self.at += len(_NOBODY)
             return None
+        if self.buffer.startswith(_URI, self.at):
+            msg = f"the node at byte {self.at:,} is a URI; nodes of CAF 0.17 have no such ids"
+            raise UnknownMessageType(msg)
         name, process, host = _NODE.unpack(self.take(_NODE.size))
         if name != _DEFAULT or not process or not any(host):
             msg = f"bytes {self.at - _NODE.size:,} to {self.at:,} are not a node"

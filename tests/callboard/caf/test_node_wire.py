@@ -21,7 +21,7 @@ from callboard.caf.errors import CafError
 from callboard.caf.wire import connection as caf
 from callboard.caf.wire.connection import CafConnection
 from callboard.caf.wire.frame import CafOperation, caf_frame
-from callboard.caf.wire.message import Atom, MessageCodec
+from callboard.caf.wire.message import Atom, MessageCodec, ValueReader
 from callboard.caf.wire.reader import CafActor, CafNode
 from callboard.kernel.errors import InvalidAddress, NotSerializable
 from callboard.kernel.wire import Transmit
@@ -379,7 +379,14 @@ def test_frames_for_other_nodes_are_forwarded_and_refused_without_a_route(served
     assert left.next(caf.DownFrame)[:2] == (nobody, 8)
 
     right.socket.close()  # CAF would not report this to the node behind it
+    question = left.next(caf.MessageFrame)
+    while question.target != caf.SPAWN_NAME or question.payload[0] != 1:
+        question = left.next(caf.MessageFrame)
+    mentioned = ValueReader(codec, question.payload, 1).actor()
+    assert mentioned.node == right.node
+    left.send(caf.monitor(left.node, mentioned))  # it has no other path, so it asks here
     assert left.next(caf.DownFrame) == (right.node, 8, CafError(6, "exit"))
+    assert left.next(caf.DownFrame) == (right.node, mentioned.number, CafError(6, "exit"))
     left.socket.close()
 
 

@@ -3,9 +3,11 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "caf/all.hpp"
 #include "caf/io/all.hpp"
+#include "caf/openssl/all.hpp"
 
 using namespace caf;
 using std::string;
@@ -30,6 +32,9 @@ using tell_atom = atom_constant<atom("tell")>;
 using watch_atom = atom_constant<atom("watch")>;
 using link_atom2 = atom_constant<atom("linkto")>;
 using types_atom = atom_constant<atom("types")>;
+using echo_atom = atom_constant<atom("echo")>;
+using block_atom = atom_constant<atom("block")>;
+using uri_atom = atom_constant<atom("uri")>;
 
 using typed_adder = typed_actor<replies_to<int32_t, int32_t>::with<int32_t>>;
 
@@ -69,16 +74,34 @@ behavior service(event_based_actor* self) {
        const std::map<string, string>& m) {
       return make_message(f, d, b, x, y, v, m);
     },
+    [](echo_atom, duration d) { return d; },
+    [](echo_atom, const config_value& v) { return v; },
+    [](echo_atom, const node_id& n) { return n; },
+    [](echo_atom, const group& g) { return g; },
+    [](block_atom, int32_t ms) {
+      say("blocking");
+      std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+    },
+    [](uri_atom) { return make_node_id(*make_uri("test:node")); },
   };
 }
 
-behavior calculator(event_based_actor*, int32_t base) {
-  return {[=](int32_t a) { return a + base; }};
+behavior calculator(event_based_actor* self, int32_t base) {
+  return {
+    [=](int32_t a) { return a + base; },
+    [=](quit_atom) { self->quit(exit_reason::unhandled_exception); },
+  };
+}
+
+behavior member(event_based_actor* self, const group& joined) {
+  self->join(joined);
+  return {[](const string& text) { say("member " + text); }};
 }
 
 struct config : actor_system_config {
   config() {
     load<io::middleman>();
+    load<openssl::manager>();
     add_actor_type("calc", calculator);
     add_message_type<point>("point");
   }
@@ -89,6 +112,7 @@ void caf_main(actor_system& system, const config&) {
   scoped_actor self{system};
   auto wait = std::chrono::seconds(9);
   actor own, remote;
+  group joined;
   auto failed = [&](const error& e) { say("error " + system.render(e)); };
   for (string line; std::getline(std::cin, line);) {
     std::istringstream words(line);
@@ -205,6 +229,50 @@ void caf_main(actor_system& system, const config&) {
     } else if (verb == "forget") {
       remote = nullptr;
       say("forgotten");
+    } else if (verb == "unpublish") {
+      say(network.unpublish(own) ? "unpublished" : "none");
+    } else if (verb == "tlsserve") {
+      own = system.spawn(service);
+      say("port " + std::to_string(*openssl::publish(own, 0, "127.0.0.1")));
+    } else if (verb == "tlsremote") {
+      words >> a;
+      auto found = openssl::remote_actor(system, "127.0.0.1", static_cast<uint16_t>(a));
+      if (found) {
+        remote = *found;
+        say("remote");
+      } else {
+        failed(found.error());
+      }
+    } else if (verb == "hang") {
+      self->request(remote, std::chrono::milliseconds(300), string("hang"))
+        .receive([](const string&) { say("answer"); }, failed);
+    } else if (verb == "flood") {
+      words >> a;
+      for (int32_t i = 0; i < a; ++i)
+        self->send(remote, std::to_string(i));
+      say("sent");
+    } else if (verb == "blob") {
+      words >> a;
+      self->send(remote, string(static_cast<size_t>(a), 'x'));
+      say("sent");
+    } else if (verb == "groups") {
+      joined = system.groups().get_local("news");
+      system.spawn(member, joined);
+      say("port " + std::to_string(*network.publish_local_groups(0, "127.0.0.1")));
+    } else if (verb == "join") {
+      words >> a;
+      auto found = network.remote_group("news", "127.0.0.1", static_cast<uint16_t>(a));
+      if (found) {
+        joined = *found;
+        system.spawn(member, joined);
+        say("joined");
+      } else {
+        failed(found.error());
+      }
+    } else if (verb == "say") {
+      words >> text;
+      self->send(joined, text);
+      say("said");
     }
   }
 }

@@ -13,7 +13,8 @@ from benchmarks.peers.caf import HEADER, version
 from benchmarks.peers.compiled import Compiled
 
 SOURCE = Path(__file__).with_name("node.cpp")
-PROGRAM = Compiled(SOURCE, HEADER, "libcaf-dev", "c++17", ("caf_io", "caf_core"))
+LIBRARIES = ("caf_openssl", "caf_io", "caf_core")
+PROGRAM = Compiled(SOURCE, HEADER, "libcaf-dev", "c++17", LIBRARIES)
 
 
 def compiled(program=PROGRAM):
