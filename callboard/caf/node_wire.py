@@ -654,6 +654,8 @@ class CafWire:
         """Link an actor of this node with a CAF actor, or undo it."""
         match message.values:
             case (Atom("link"), ActorRef() as other) if ref is not None:
+                if isinstance(other.target, CafCell):
+                    other.target.is_linked = True
                 ref.target.link(other)
                 key = "caf peer", other
                 ref.target.monitor(key, partial(self._linked_ended, other))
@@ -673,18 +675,22 @@ class CafWire:
         """End an actor of this node, or notify it, as a CAF actor asks."""
         reason, detail = reason_of(message.error)
         target: Any = ref.target
-        source = message.source
-        is_ref = isinstance(source, ActorRef)
-        if reason is not ExitReason.KILLED and is_ref:
-            linked = getattr(target, "linked", ())
-            if source.target.__class__ is CafCell and (
-                source in linked or not source.target.alive
-            ):
-                return  # the end of a linked actor, which the down message reports
+        source = message.source if isinstance(message.source, ActorRef) else None
+        cell = None if source is None else source.target
+        if isinstance(cell, CafCell):
+            if source in getattr(
+                target, "linked", ()
+            ):  # an exit message ends a link, as in CAF
+                target.unlink(source)
+                target.demonitor(("caf peer", source))
+            elif not cell.alive and reason is not ExitReason.KILLED:
+                return  # the down message has reported the end of the linked actor
+            if cell.awaits_reason:
+                cell.outlet.down(cell.caf.number, message.error)
         if not ref.is_local or reason is ExitReason.KILLED:
             target.kill()
         elif target.trap_exit:
-            target.post(Exit(source if is_ref else ref, reason, detail), None)
+            target.post(Exit(source or ref, reason, detail), None)
         elif reason is not ExitReason.NORMAL:
             target.kill(reason, detail)
 
@@ -801,14 +807,19 @@ def parse(address: str) -> tuple[Endpoint, str | None]:
     """
     scheme, _, rest = address.partition("://")
     place, _, name = rest.partition("/")
+    problem = f"{address!r:.200} is not an address"
+    forms = "write caf://HOST:PORT or caf://HOST:PORT/NAME"
     try:
-        if scheme != "caf":
-            raise ValueError(scheme)
-        atom(name)
         endpoint = parse_node_address(f"basp://{place}")
-    except (ValueError, InvalidAddress) as cause:
-        msg = (
-            f"{address!r:.200} is not an address; write caf://HOST:PORT or caf://HOST:PORT/NAME"
-        )
+    except InvalidAddress as cause:
+        msg = f"{problem}; {forms}"
+        raise InvalidAddress(msg) from cause
+    if scheme != "caf":
+        msg = f"{problem}; {forms}"
+        raise InvalidAddress(msg)
+    try:
+        atom(name)
+    except ValueError as cause:
+        msg = f"{problem}; {forms}, where NAME has at most 10 of ` 0-9A-Z_a-z`"
         raise InvalidAddress(msg) from cause
     return endpoint, name or None

@@ -50,6 +50,12 @@ SILENCE_LIMIT: Final = 5.0
 LEAST_PINGS: Final = 5
 
 
+#: Seconds in which the reason of a linked actor's end arrives.
+REASON_SECONDS: Final = 0.2
+
+_UNKNOWN: Final = exit_error(ExitReason.NOT_FOUND)
+
+
 class CafPeer:
     """One CAF node.
 
@@ -228,10 +234,25 @@ class CafPeer:
         return cell
 
     def down(self, number: int, error: CafError | None) -> None:
-        """Handle the end of an actor."""
-        if number in self.cells:
-            self._wire.remember(self.cells[number])
-            self._end(number, *reason_of(error))
+        """Handle the end of an actor.
+
+        CAF says `unknown` of an actor that ended before the monitor arrived. If the actor was
+        linked, a message with the reason is under way.
+        """
+        cell = self.cells.get(number)
+        if cell is None:
+            return
+        if cell.is_linked and error == _UNKNOWN and not cell.awaits_reason:
+            cell.awaits_reason = True
+            self.context.call_later(REASON_SECONDS, self._end_without_reason, cell)
+            return
+        self._wire.remember(cell)
+        self._end(number, *reason_of(error))
+
+    def _end_without_reason(self, cell: CafCell) -> None:
+        """End the stand-in of an actor whose reason did not arrive."""
+        if self.cells.get(cell.caf.number) is cell:
+            self.down(cell.caf.number, _UNKNOWN)
 
     def _end(self, number: int, reason: ExitReason, detail: str) -> None:
         """End a stand-in, and the asks to its actor."""

@@ -52,6 +52,9 @@ class CafOutlet(Protocol):
     def command(self, cell: "CafCell", message: Any, *, is_link: bool = False) -> None:
         """Send a message of the runtime itself."""
 
+    def down(self, number: int, error: CafError | None) -> None:
+        """Handle the end of an actor."""
+
 
 class CafActorStandIn:
     """The type that inspections show for stand-ins."""
@@ -64,7 +67,7 @@ class CafActorStandIn:
 class CafCell(Cell):
     """The stand-in of one CAF actor."""
 
-    __slots__ = ("caf", "outlet", "quota")
+    __slots__ = ("awaits_reason", "caf", "is_linked", "outlet", "quota")
 
     def __init__(
         self, outlet: CafOutlet, number: int, caf: CafActor, quota: Quota | None = None
@@ -79,6 +82,10 @@ class CafCell(Cell):
         self.caf = caf
         #: The limits of the connection that showed it.
         self.quota = quota
+        #: Whether the actor itself has linked itself with one of ours.
+        self.is_linked = False
+        #: Whether it has ended, and the message with the reason is under way.
+        self.awaits_reason = False
 
     # --- messages ---
 

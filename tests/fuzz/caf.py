@@ -17,8 +17,11 @@ from callboard.caf.wire.frame import CafOperation, caf_frame
 from callboard.caf.wire.message import (
     Atom,
     CafGroup,
+    ConfigValue,
     DownMessage,
+    Duration,
     ExitMessage,
+    GroupDown,
     MessageCodec,
 )
 from callboard.caf.wire.reader import CafActor, CafNode
@@ -34,7 +37,8 @@ _VALUES: Final = (
     1, -1, 1 << 40, 1 << 63, True, 1.5, "", "text", b"bytes", None, Atom("link"), Atom(""),
     ["a", "b"], {"a"}, {"k": "v"}, [_ACTOR], _ACTOR, _NODES[0], (), (1, "a"), ((1,), 2),
     CafError(28, "system", "boom"), CafGroup("local", "g", _ACTOR),
-    ExitMessage(_ACTOR, CafError(4, "exit")), DownMessage(None, None),
+    ExitMessage(_ACTOR, CafError(4, "exit")), DownMessage(None, None), GroupDown(None),
+    Duration(seconds=5), ConfigValue(7), ConfigValue([True, 2.5, {"a": Atom("b"), "c": ""}]),
 )  # fmt: skip
 
 
@@ -58,11 +62,12 @@ def _part(rng: random.Random, number: int) -> bytes:
     ids = rng.choice((caf.NORMAL, 0, caf.NORMAL | 7, caf.RESPONSE | 7)), rng.randrange(9)
     own, peer = _NODES[number], _NODES[1 - number]
     nodes = rng.choice(((own, peer), (_NODES[2], peer), (own, _NODES[2]), (peer, peer)))
+    stack = rng.choice(((), (CafActor(8, _NODES[2]),)))
     part = rng.choice(
         (
             caf.direct(*ids, 6, content),
-            caf.named(*ids, rng.choice((caf.SPAWN_NAME, caf.CONFIG_NAME, 5)), content),
-            caf.routed(nodes, *ids, 6, content),
+            caf.named(*ids, rng.choice((caf.SPAWN_NAME, caf.CONFIG_NAME, 5)), content, stack),
+            caf.routed(nodes, *ids, 6, content, stack=stack),
             caf.monitor(own, CafActor(6, nodes[1])),
             caf.down(CafActor(6, nodes[0]), nodes[1], _CODEC.error_bytes(CafError(4, "exit"))),
             caf_frame(CafOperation.HEARTBEAT),

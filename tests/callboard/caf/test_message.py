@@ -20,8 +20,11 @@ from callboard.caf.wire.message import (
     U16,
     Atom,
     CafGroup,
+    ConfigValue,
     DownMessage,
+    Duration,
     ExitMessage,
+    GroupDown,
     MessageCodec,
     ValueReader,
 )
@@ -35,6 +38,7 @@ from callboard.kernel.codec import (
 )
 from callboard.kernel.errors import NotSerializable
 
+SETTING = {"a": [1, True, 2.5, "x"], "b": {"c": Atom("x")}, "d": timedelta(seconds=3)}
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.bin"))
 NODE = CafNode(7, bytes(range(20)))
 ACTOR = CafActor(9, NODE)
@@ -254,3 +258,73 @@ def test_damaged_messages_raise_typed_errors(noise, place):
         codec.decode(good[:place] + noise + good[place + len(noise) :])
     except BaspError:
         pass
+
+
+def duration(unit, count):
+    return b"\0\0" + bytes([13]) + b"@<>+@duration" + unit.to_bytes(4) + count.to_bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("unit", "count", "found"),
+    [
+        (0, 0, None),
+        (1, 2, Duration(minutes=2)),
+        (2, 3, Duration(seconds=3)),
+        (3, 4, Duration(milliseconds=4)),
+        (4, 5, Duration(microseconds=5)),
+        (5, 6999, Duration(microseconds=6)),
+    ],
+)
+def test_durations_of_all_units_are_read(unit, count, found):
+    assert MessageCodec().decode(duration(unit, count)).content == found
+
+
+def test_durations_that_no_timedelta_holds_are_refused():
+    with pytest.raises(MessageRefused):
+        MessageCodec().decode(duration(1, (1 << 64) - 1))
+    with pytest.raises(MalformedPayload, match="unit"):
+        MessageCodec().decode(duration(6, 1))
+    with pytest.raises(NotSerializable, match="negative"):
+        MessageCodec().encode(Duration(seconds=-1))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Duration(days=9, microseconds=1), ConfigValue(SETTING), ConfigValue(""), GroupDown(None)],
+)
+def test_values_with_types_of_their_own_arrive(value):
+    codec = MessageCodec()
+    found = codec.decode(codec.encode(value)).content
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_infinity_is_a_duration_in_a_message_with_a_signature():
+    codec = MessageCodec()
+    assert codec.decode(codec.encode_as(("@duration",), (None,))).content is None
+
+
+@pytest.mark.parametrize("value", [None, {1: 2}, object(), [b"x"], 1 << 70])
+def test_values_that_no_configuration_holds_are_refused(value):
+    with pytest.raises(NotSerializable):
+        MessageCodec().encode(ConfigValue(value))
+
+
+def test_configurations_are_not_nested_without_end():
+    value = 1
+    for _ in range(40):
+        value = [value]
+    codec = MessageCodec()
+    with pytest.raises(PayloadTooHeavy):
+        codec.decode(codec.encode(ConfigValue(value)))
+    head = codec.encode(ConfigValue(1))[:-9]
+    with pytest.raises(MalformedPayload):
+        codec.decode(head + b"\x09")
+    with pytest.raises(UnknownMessageType, match="URI"):
+        codec.decode(head + b"\x05")
+
+
+def test_a_node_with_a_uri_is_refused_and_not_malformed():
+    content = MessageCodec().encode(NODE)[: -len(NODE.to_bytes())]
+    with pytest.raises(UnknownMessageType, match="URI"):
+        MessageCodec().decode(content + atom("uri").to_bytes(8) + b"\x04test")

@@ -2,11 +2,12 @@
 
 import socket
 import time
+import tracemalloc
 from dataclasses import dataclass
 
 import pytest
 
-from callboard import Actor, Endpoint, ExitReason, Node, handler, message
+from callboard import Actor, Endpoint, ExitReason, Limits, Node, handler, message
 from callboard.actors.errors import (
     ActorDown,
     NodeUnreachable,
@@ -20,13 +21,14 @@ from callboard.basp.errors import BaspError
 from callboard.caf.errors import CafError
 from callboard.caf.wire import connection as caf
 from callboard.caf.wire.connection import CafConnection
-from callboard.caf.wire.frame import CafOperation, caf_frame
-from callboard.caf.wire.message import Atom, MessageCodec, ValueReader
+from callboard.caf.wire.frame import CafFrames, CafOperation, caf_frame
+from callboard.caf.wire.message import Atom, ExitMessage, MessageCodec, ValueReader
 from callboard.caf.wire.reader import CafActor, CafNode
 from callboard.kernel.errors import InvalidAddress, NotSerializable
 from callboard.kernel.wire import Transmit
 from callboard.proxies.errors import UnknownMessageType
 from tests.polling import eventually
+from tests.proxies.papers import Papers
 
 WAIT = 10
 
@@ -248,12 +250,43 @@ def test_addresses_without_a_caf_node_are_refused(nodes):
         client.connect(f"caf://127.0.0.1:{basp}", timeout=WAIT)
     with pytest.raises(NodeUnreachable, match="this node itself"):
         server.connect(f"caf://127.0.0.1:{empty}", timeout=WAIT)
-    with pytest.raises(InvalidAddress):
-        client.connect("caf://nowhere")
     with pytest.raises(WrongValue, match="secret"):
         server.listen(wire="caf-0.17", secret="s")
     with pytest.raises(WrongValue, match="caf-0.17"):
         server.listen(wire="caf-9")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "caf://",
+        "caf:/",
+        "caf://nowhere",
+        "caf-0.17://h:1",
+        "caf://h:1/a/b",
+        "caf://h:1/LongerThan10",
+    ],
+)
+def test_what_is_not_an_address_of_caf_is_refused_with_its_forms(address):
+    forms = "caf://HOST:PORT or caf://HOST:PORT/NAME"
+    with Node("client") as client:
+        for use in (client.connect, client.remote_actor):
+            with pytest.raises(InvalidAddress, match=forms):
+                use(address)
+        with pytest.raises(InvalidAddress, match=forms):
+            client.remote_spawn(address, "calc")
+        with pytest.raises(InvalidAddress, match=forms):
+            client.spawn(Service, on=address)
+
+
+def test_the_tls_of_a_node_is_that_of_its_ports(tmp_path):
+    tls = Papers(tmp_path / "papers").tls()
+    with Node("client", tls=tls) as client, Node("server", tls=tls) as server:
+        port = server.listen(wire="caf-0.17", publish=server.spawn(Service))
+        address = f"caf://127.0.0.1:{port}"
+        assert client.remote_actor(address).ask(1).result(WAIT) == 1
+        with Node("stranger") as stranger, pytest.raises(NodeUnreachable):
+            stranger.remote_actor(address, timeout=2)
 
 
 # --- a peer that speaks the wire byte by byte ---
@@ -423,8 +456,6 @@ def test_actors_behind_a_lost_hub_go_down_and_silent_nodes_too(served, monkeypat
 
 
 def test_a_peer_that_shows_too_many_actors_is_disconnected():
-    from callboard import Limits
-
     with Node("server", limits=Limits(proxies=10)) as server:
         port = server.listen(wire="caf-0.17", publish=server.spawn(Service))
         peer, codec = Peer(port), MessageCodec()
@@ -449,4 +480,315 @@ def test_an_unknown_type_in_an_answer_fails_the_ask(served):
     )
     with pytest.raises((UnknownMessageType, BaspError), match="@xyz"):
         future.result(WAIT)
+    peer.socket.close()
+
+
+# --- a peer that lies ---
+
+
+def wire_of(server):
+    """Return the wire of CAF of a node."""
+    return server._node_wire("caf")
+
+
+def test_a_node_does_not_speak_for_one_that_is_linked_itself(served):
+    server, port = served
+    liar, honest, codec = Peer(port, 1), Peer(port, 2), MessageCodec()
+    honest.send(caf.direct(caf.NORMAL, 40, 99, codec.encode("x")))
+    wire = wire_of(server)
+    eventually(lambda: CafActor(40, honest.node) in wire.stand_ins)
+    ref = wire.stand_ins[CafActor(40, honest.node)].ref
+    future, down = ref.ask("question"), server.monitor(ref)
+    request = honest.next(caf.MessageFrame)
+    while request.target != 40:
+        request = honest.next(caf.MessageFrame)
+
+    nodes, answer = (honest.node, liar.server), request.message_id | caf.RESPONSE
+    before = server.stats().unexpected
+    liar.send(
+        caf.routed(nodes, answer, 40, request.source, codec.encode("forged")),
+        caf.down(
+            CafActor(40, honest.node), liar.server, codec.error_bytes(CafError(5, "exit"))
+        ),
+        caf.monitor(honest.node, CafActor(99, liar.server)),
+        caf.routed((honest.node, honest.node), caf.NORMAL | 5, 40, 9, codec.encode("x")),
+    )
+    liar.wait_until_known()
+    assert not future.done()
+    assert not down.done()
+    assert server.stats().unexpected == before + 3
+
+    honest.send(caf.direct(answer, 40, request.source, codec.encode("true")))
+    assert future.result(WAIT) == "true"
+    liar.socket.close()
+    honest.socket.close()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        lambda own, node: [caf.monitor(own, CafActor(20, own))],
+        lambda own, node: [caf.down(CafActor(20, own), own)],
+        lambda own, node: [caf_frame(CafOperation.CLIENT_HANDSHAKE, own.to_bytes())],
+        lambda own, node: [caf_frame(CafOperation.SERVER_HANDSHAKE, own.to_bytes(), data=3)],
+    ],
+)
+def test_a_node_that_calls_itself_by_our_id_loses_its_connection(served, frames):
+    server, port = served
+    peer = Peer(port)
+    peer.send(*frames(peer.server, peer.node))
+    assert peer.is_closed()
+    assert peer.server not in wire_of(server).peers
+    peer.socket.close()
+
+
+def test_handshakes_may_be_repeated_and_change_nothing(served):
+    server, port = served
+    peer = Peer(port)
+    again = caf_frame(CafOperation.CLIENT_HANDSHAKE, peer.node.to_bytes())
+    peer.send(*[again] * 1000)
+    peer.wait_until_known()
+    assert list(wire_of(server).peers) == [peer.node]
+
+    second = socket.create_connection(("127.0.0.1", port), timeout=WAIT)
+    second.sendall(again)
+    with second:
+        while second.recv(65536):
+            pass  # the first connection stays, and this one is closed
+    peer.wait_until_known()
+    peer.socket.close()
+
+
+def limited(**limits):
+    """Return a node with limits, and the port of a service."""
+    node = Node("limited", limits=Limits(**limits))
+    return node, node.listen(wire="caf-0.17", publish=node.spawn(Service))
+
+
+def test_what_a_node_shows_of_others_counts_for_its_own_connection():
+    server, port = limited(proxies=20)
+    with server:
+        liar, honest, codec = Peer(port, 1), Peer(port, 2), MessageCodec()
+        honest.send(caf.direct(caf.NORMAL, 40, 99, codec.encode("x")))
+        shown = [CafActor(number, honest.node) for number in range(50, 100)]
+        (number,) = [
+            n for n, cell in server.runtime.contexts.items() if type(cell.actor) is Service
+        ]
+        for actor in shown:
+            liar.send(caf.direct(caf.NORMAL, 0, number, codec.encode(actor)))
+        assert liar.is_closed()
+        honest.wait_until_known()
+        assert len(wire_of(server).stand_ins) <= 1 + 20
+        liar.socket.close()
+        honest.socket.close()
+
+
+def test_a_node_that_shows_too_many_others_is_disconnected(served, monkeypatch):
+    monkeypatch.setattr("callboard.caf.quota.NODES_LIMIT", 10)
+    server, port = served
+    liar, honest, codec = Peer(port, 1), Peer(port, 2), MessageCodec()
+    for process in range(100, 130):
+        nodes = CafNode(process, b"f" * 20), liar.server
+        liar.send(caf.routed(nodes, caf.NORMAL, 5, 99, codec.encode("x")))
+    assert liar.is_closed()
+    eventually(lambda: set(wire_of(server).peers) == {honest.node})
+    liar.socket.close()
+    honest.socket.close()
+
+
+def test_a_node_that_places_too_many_monitors_is_disconnected(served):
+    server, port = limited(proxies=10)
+    with server:
+        liar, honest = Peer(port, 1), Peer(port, 2)
+        own = [server.spawn(Service).actor_id for _ in range(20)]
+        liar.send(*[caf.monitor(liar.node, CafActor(number, liar.server)) for number in own])
+        assert liar.is_closed()
+        liar.socket.close()
+
+        forwarding = Peer(port, 3)  # monitors of actors of another node count as well
+        for number in range(30):
+            forwarding.send(caf.monitor(forwarding.node, CafActor(number + 10, honest.node)))
+        assert forwarding.is_closed()
+        honest.wait_until_known()
+        forwarding.socket.close()
+        honest.socket.close()
+
+
+def test_requests_above_the_limit_are_refused_and_count_until_they_are_answered(
+    served, monkeypatch
+):
+    monkeypatch.setattr("callboard.caf.quota.UNANSWERED_LIMIT", 5)
+    server, port = served
+    peer, codec = Peer(port), MessageCodec()
+    (number,) = [
+        n for n, cell in server.runtime.contexts.items() if type(cell.actor) is Service
+    ]
+    for request in range(1, 7):
+        peer.send(caf.direct(caf.NORMAL | request, 9, number, codec.encode("hang")))
+    refusal = peer.answer(6)
+    assert "not answered" in str(codec.decode(refusal.payload, refusal.offset).content)
+
+    server.runtime.contexts[number].kill()
+    for request in range(1, 6):
+        answer = peer.answer(request)
+        assert codec.decode(answer.payload, answer.offset).content.code == 3
+    other = server.spawn(Service).actor_id
+    peer.send(caf.direct(caf.NORMAL | 7, 9, other, codec.encode(1)))
+    answer = peer.answer(7)
+    assert codec.decode(answer.payload, answer.offset).content == 1
+    peer.socket.close()
+
+
+@pytest.mark.slow
+def test_a_peer_that_reads_no_answers_is_disconnected(served, monkeypatch):
+    monkeypatch.setattr("callboard.proxies.link.stream.WAITING_LIMIT", 256 * 1024)
+    server, port = served
+    peer = Peer(port)
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    questions = caf.named(caf.NORMAL | 1, 3, caf.SPAWN_NAME, caf.INFO_QUERY) * 1000
+
+    def is_refused():
+        try:
+            peer.socket.sendall(questions)
+        except OSError:
+            return True
+        return False
+
+    eventually(is_refused)
+    eventually(lambda: not wire_of(server).peers)
+    peer.socket.close()
+
+
+def test_frames_that_go_in_a_circle_end_with_the_path(served):
+    server, port = served
+    left, right, codec = Peer(port, 1), Peer(port, 2), MessageCodec()
+    far = CafNode(9, b"f" * 20)
+    right.send(caf.routed((far, right.server), caf.NORMAL, 5, 99, codec.encode("x")))
+    wire = wire_of(server)
+    eventually(lambda: far in wire.peers)
+    frame = caf.routed((left.node, far), caf.NORMAL | 7, 9, 5, codec.encode("x"))
+    left.send(frame)
+    passed = right.next(caf.PassingFrame)
+    while passed.frame.operation != CafOperation.ROUTED:
+        passed = right.next(caf.PassingFrame)
+    left.send(passed.octets)  # right's path leads over left, and left's through us
+    again = right.next(caf.PassingFrame)
+    while again.octets != passed.octets:
+        again = right.next(caf.PassingFrame)
+    ping = right.next(caf.PassingFrame)
+    while (ping.frame.operation, ping.source) != (CafOperation.MONITOR, right.server):
+        ping = right.next(caf.PassingFrame)
+    left.send(ping.octets)
+    eventually(lambda: far not in wire.peers)
+    left.send(frame)
+    answer = left.answer(7)
+    assert codec.decode(answer.payload, answer.offset).content == CafError(13)
+    left.socket.close()
+    right.socket.close()
+
+
+def test_a_circle_is_not_believed_without_the_ping_itself(served):
+    server, port = served
+    hub, liar, codec = Peer(port, 1), Peer(port, 2), MessageCodec()
+    far = CafNode(9, b"f" * 20)
+    hub.send(caf.routed((far, hub.server), caf.NORMAL, 5, 99, codec.encode("x")))
+    wire = wire_of(server)
+    eventually(lambda: far in wire.peers)
+    for number in (5, 1 << 62, (1 << 64) - 1):
+        liar.send(caf.monitor(hub.server, CafActor(number, far)))
+    liar.wait_until_known()
+    assert far in wire.peers
+    hub.socket.close()
+    liar.socket.close()
+
+
+def test_a_frame_that_comes_byte_by_byte_takes_the_memory_of_its_bytes():
+    frames, size = CafFrames(1 << 20), 50_000
+    stream = caf_frame(CafOperation.DIRECT, bytes(size), target=1)
+    tracemalloc.start()
+    try:
+        for at in range(len(stream) - 1):
+            assert not list(frames.take(stream[at : at + 1]))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 2 * size
+    (frame,) = frames.take(stream[-1:])
+    assert len(frame.payload) == size
+
+
+def test_a_silent_handshake_and_a_slow_one_do_not_hold_the_port(served):
+    _, port = served
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT) as slow:
+        slow.sendall(b"\x01\0")
+        peer = Peer(port)  # others are served meanwhile
+        peer.socket.close()
+
+
+# --- the end of a linked actor of CAF, whose messages arrive in any order ---
+
+
+def linked_with(server, port):
+    """Return a peer whose actor 50 has linked itself with one of the node, and that one."""
+    peer, own = Peer(port), server.spawn(Service)
+    content = MessageCodec().encode((Atom("link"), CafActor(50, peer.node)))
+    number = own.actor_id
+    peer.send(caf.routed((peer.server, peer.server), caf.NORMAL, number, number, content))
+    while peer.next(caf.MonitorFrame).actor != 50:
+        pass
+    return peer, own
+
+
+def ended(peer, code):
+    """Return the report that actor 50 has ended."""
+    error = MessageCodec().error_bytes(CafError(code, "exit"))
+    return caf.down(CafActor(50, peer.node), peer.server, error)
+
+
+def exit_message(peer, own, code):
+    """Return the exit message of actor 50."""
+    content = MessageCodec().encode(
+        ExitMessage(CafActor(50, peer.node), CafError(code, "exit"))
+    )
+    return caf.direct(caf.NORMAL, 50, own.actor_id, content)
+
+
+@pytest.mark.parametrize(("code", "reason"), [(4, "shutdown"), (5, "killed"), (1, "error")])
+@pytest.mark.parametrize("order", ["down", "exit", "unknown", "only"])
+def test_a_linked_actor_ends_with_the_reason_of_the_other_one(served, order, code, reason):
+    server, port = served
+    peer, own = linked_with(server, port)
+    ref = wire_of(server).stand_ins[CafActor(50, peer.node)].ref
+    downs = [server.monitor(own), server.monitor(ref)]
+    frames = {
+        "down": [ended(peer, code), exit_message(peer, own, code)],
+        "exit": [exit_message(peer, own, code), ended(peer, code)],
+        # CAF knows no reason when the monitor arrives after the end.
+        "unknown": [ended(peer, 2), exit_message(peer, own, code)],
+        "only": [ended(peer, code)],
+    }[order]
+    peer.send(*frames)
+    for down in downs:
+        assert down.result(WAIT).reason == reason
+    peer.socket.close()
+
+
+def test_a_linked_actor_ends_if_no_reason_arrives(served):
+    server, port = served
+    peer, own = linked_with(server, port)
+    down = server.monitor(own)
+    peer.send(ended(peer, 2))
+    assert down.result(WAIT).reason == ExitReason.NOT_FOUND
+    peer.socket.close()
+
+
+def test_an_exit_message_of_a_linked_actor_that_lives_is_obeyed(served):
+    server, port = served
+    peer, own = linked_with(server, port)
+    ref = wire_of(server).stand_ins[CafActor(50, peer.node)].ref
+    down, alive = server.monitor(own), server.monitor(ref)
+    peer.send(exit_message(peer, own, 4))
+    assert down.result(WAIT).reason == ExitReason.SHUTDOWN
+    peer.wait_until_known()
+    assert not alive.done()
     peer.socket.close()
