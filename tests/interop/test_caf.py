@@ -10,6 +10,7 @@ from callboard.actors.errors import (
     ActorDown,
     AskTimeout,
     NodeUnreachable,
+    NotRegistered,
     NotSpawnable,
     RemoteError,
     UnexpectedMessage,
@@ -188,6 +189,10 @@ def test_nodes_without_a_published_actor_link(node):
     with real_nodes() as (real,):
         port = int(real.do("open").removeprefix("port "))
         assert len(node.connect(f"caf://127.0.0.1:{port}")) == 24
+        with pytest.raises(NotRegistered, match="no_actor_published_at_port"):
+            node.remote_actor(f"caf://127.0.0.1:{port}")
+        empty = node.listen(wire="caf-0.17")
+        assert "no_actor_published_at_port" in real.do(f"remote {empty}")
 
 
 def milliseconds_to_down(node, kill):
