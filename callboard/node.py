@@ -272,14 +272,14 @@ class Node(node.Node):
         with self.runtime.shutdown.ending():
             return await wire.remote_actor(address, checked_seconds(timeout))
 
-    async def _spawn_on(self, on: Any, request: Spawn) -> ActorRef[Any]:
+    async def _spawn_on(self, on: str | bytes, request: Spawn) -> ActorRef[Actor]:
         """Spawn an actor on another node, by the protocol of its address."""
         wire = self._wire_of(on)
         if wire is None:
             return await super()._spawn_on(on, request)
         kwargs = request.kwargs
         require(not kwargs, "an actor of another protocol takes no keyword arguments", kwargs)
-        return await wire.spawn(on, request.name, request.args, CONNECT_TIMEOUT)
+        return await wire.spawn(str(on), request.name, request.args, CONNECT_TIMEOUT)
 
     def disconnect(self, node_id: bytes, seconds: float = 3.0) -> None:
         """Cut the link with a neighbor and refuse it for some seconds, to test failures.

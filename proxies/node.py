@@ -365,7 +365,7 @@ class Node(Closing):
                 return await on.aspawn(actor_class, *args, **kwargs)
             return await self._spawn_on(on, request)
 
-    async def _spawn_on(self, on: Any, request: Spawn) -> ActorRef[Any]:
+    async def _spawn_on(self, on: str | bytes, request: Spawn) -> ActorRef[Actor]:
         """Spawn an actor on another node."""
         return await self._reach.spawn(on, request)
 

@@ -141,9 +141,9 @@ class CafPeer:
         self.link.write(frame)
 
     def mention(self, node: CafNode) -> None:
-        """Show the node another one; if its path leads through us, a frame to it will arrive.
+        """Mention another node to this one; without a path of its own, it sends a frame here.
 
-        The actor does not exist, and its node drops what it gets: a description of this one.
+        The mentioned actor does not exist: its node drops the answer of this one.
         """
         stack = (CafActor(self._wire.pinged, node),)
         self.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY, stack)
@@ -346,8 +346,8 @@ class CafPeer:
     def lose_path(self, node: CafNode) -> None:
         """Handle the loss of a node whose actors this one may monitor through us.
 
-        It may have connected with that node itself. So it is told only if it still sends its
-        frames here.
+        If it has connected with that node itself, it must not get a report. So the report waits
+        for the next frame to that node.
         """
         lost = [actor for actor in self.watched_behind if actor.node == node]
         if not lost or not self.link.is_open:

@@ -1,8 +1,8 @@
-"""What the peer of one connection may make this node keep.
+"""Limits of one connection with a CAF node.
 
 CAF has no limits: a node may show any number of nodes and actors, also those of others, monitor
-any number of actors and ask any number of questions. Here each connection has its own limits.
-A node that exceeds them loses its connection, and no other one pays for it.
+any number of actors and send any number of requests. Here each connection has its own limits,
+and a node that exceeds them loses its own connection only.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ class Quota:
 
     Attributes:
         limit: actors that it may show, and monitors that it may place.
-        nodes: nodes behind the peer that are known through it.
+        nodes: indirect nodes that are known through it.
         actors: stand-ins that exist because of its frames.
         monitors: monitors of its nodes on actors here, and on actors of other CAF nodes; any
             thread removes them.

@@ -493,7 +493,7 @@ def _read_config_value(reader: ValueReader) -> ConfigValue:
 
 
 def _read_setting(reader: ValueReader) -> Any:
-    """Read what a value of a configuration holds."""
+    """Read the content of a value of a configuration."""
     tag = reader.number(1)
     if tag >= len(_SETTINGS):
         msg = f"{tag} before byte {reader.at:,} is not a kind of a configuration's value"
@@ -503,7 +503,7 @@ def _read_setting(reader: ValueReader) -> Any:
 
 
 def _write_setting(codec: "MessageCodec", value: Any) -> bytes:
-    """Encode what a value of a configuration holds."""
+    """Encode the content of a value of a configuration."""
     kind = value.__class__
     tag = _TAGS.get(kind)
     if tag is None or (kind is dict and not all(isinstance(key, str) for key in value)):
