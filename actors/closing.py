@@ -1,9 +1,9 @@
 """Base class of closable objects, and checks that calls do not block an event loop."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
 from callboard import locks
 from callboard.actors.errors import WouldBlock, WouldDeadlock
@@ -12,6 +12,9 @@ from callboard.support import after_fork
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+
+#: The result of calling an awaitable method.
+Awaited = Coroutine[Any, Any, T]
 
 
 _GUARDS: Final[dict[str, Callable[[Any], Any]]] = {
@@ -74,22 +77,69 @@ async def on_a_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwarg
 
 def twin(
     method: Callable[Concatenate[S, P], T],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Return the awaitable twin of a blocking method, which calls the method on another thread.
+    *,
+    after: Callable[[S], Awaitable[object]] | None = None,
+) -> Callable[Concatenate[S, P], Awaited[T]]:
+    """Return the awaitable twin of a blocking method.
 
     Used in the class body: `aflush = twin(flush)`.
+
+    Args:
+        method: The method; the twin calls it on another thread.
+        after: Awaited first, for example until there is room. The method then does not block,
+            and is called on this thread.
     """
 
     @wraps(method)
     async def awaitable(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         call: Callable[P, T] = getattr(self, name)  # a subclass may override the method
-        return await on_a_thread(call, *args, **kwargs)
+        if after is None:
+            return await on_a_thread(call, *args, **kwargs)
+        await after(self)
+        return call(*args, **kwargs)
 
     name = method.__name__
-    awaitable.__name__ = f"a{name}"
-    awaitable.__qualname__ = f"{method.__qualname__.removesuffix(name)}a{name}"
+    _name(awaitable, f"a{name}", method)
     awaitable.__doc__ = f"Awaitable twin of `{name}`."
     return awaitable
+
+
+class Waiting(Protocol):
+    """A class with blocking twins."""
+
+    def _wait(self, coroutine: Awaited[T]) -> T:
+        """Wait for the result of an awaitable method, if this thread may block."""
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+def blocking_twin(
+    method: Callable[Concatenate[W, P], Awaited[T]],
+) -> Callable[Concatenate[W, P], T]:
+    """Return the blocking twin of an awaitable method.
+
+    Used in the class body: `connect = blocking_twin(aconnect)`. It takes over the docstring,
+    because readers look for the plain name.
+    """
+
+    @wraps(method)
+    def blocking(self: W, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        # A subclass may override the method.
+        call: Callable[P, Awaited[T]] = getattr(self, awaitable)
+        return self._wait(call(*args, **kwargs))
+
+    awaitable = method.__name__
+    name = awaitable.removeprefix("a")
+    _name(blocking, name, method)
+    method.__doc__ = f"Awaitable twin of `{name}`."
+    return blocking
+
+
+def _name(function: Any, name: str, method: Callable[..., object]) -> None:
+    """Name a twin of a method as if it were written in the class."""
+    function.__name__ = name
+    function.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{name}"
 
 
 def refuse_loop(call: str, instead: str) -> None:

@@ -20,6 +20,7 @@ from typing import (
 
 from callboard import locks
 from callboard.actors.actor import Actor
+from callboard.actors.closing import blocking_twin
 from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
 from callboard.actors.reference import ActorRef, checked_ref
 from callboard.actors.seconds import count as checked_count
@@ -508,7 +509,7 @@ class Node(node.Node):
             entity_class, after=after, follow=follow, state=state, reader=reader, raw=raw
         )
 
-    def parked_reminders(
+    async def aparked_reminders(
         self, entity_class: type[Any] | str, *, state: str | None = None
     ) -> "list[ParkedReminder]":
         """Return the reminders of a type that hosts no longer deliver.
@@ -524,17 +525,13 @@ class Node(node.Node):
             WrongArgument: the class is not an entity class.
             WrongValue: no database is given or known for the type.
         """
-        return self._wait(self.aparked_reminders(entity_class, state=state))
-
-    async def aparked_reminders(
-        self, entity_class: type[Any] | str, *, state: str | None = None
-    ) -> "list[ParkedReminder]":
-        """Awaitable twin of `parked_reminders`."""
         entities = self._all_entities
         with self.runtime.shutdown.ending():
             return await entities.parked_reminders(entity_class, state)
 
-    def start_reminders(
+    parked_reminders = blocking_twin(aparked_reminders)
+
+    async def astart_reminders(
         self,
         entity_class: type[Any] | str,
         key: str,
@@ -557,20 +554,11 @@ class Node(node.Node):
             WrongArgument: the class, key or name has the wrong type.
             WrongValue: no database is given or known for the type.
         """
-        return self._wait(self.astart_reminders(entity_class, key, name, state=state))
-
-    async def astart_reminders(
-        self,
-        entity_class: type[Any] | str,
-        key: str,
-        name: str | None = None,
-        *,
-        state: str | None = None,
-    ) -> int:
-        """Awaitable twin of `start_reminders`."""
         entities = self._all_entities
         with self.runtime.shutdown.ending():
             return await entities.start_reminders(entity_class, key, name, state)
+
+    start_reminders = blocking_twin(astart_reminders)
 
     def ref(self, text: str) -> ActorRef[Any]:
         """Return the ref of an actor or entity from its text. Never blocks or dials.

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, overload
 
 from callboard.actors import errors
 from callboard.actors.actor import Actor
-from callboard.actors.closing import Closing, refuse_loop
+from callboard.actors.closing import Closing, blocking_twin, refuse_loop
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
@@ -369,7 +369,7 @@ class Node(Closing):
         """Spawn an actor on another node."""
         return await self._reach.spawn(on, request)
 
-    def remote_spawn(
+    async def aremote_spawn(
         self, on: str | bytes, name: str, *args: Any, **kwargs: Any
     ) -> ActorRef[Any]:
         """Spawn an actor on another node, by the name under which that node offers its class.
@@ -385,16 +385,12 @@ class Node(Closing):
             NodeUnreachable: no node answers there.
             RemoteError: the actor's `__init__` raised.
         """
-        return self._wait(self.aremote_spawn(on, name, *args, **kwargs))
-
-    async def aremote_spawn(
-        self, on: str | bytes, name: str, *args: Any, **kwargs: Any
-    ) -> ActorRef[Any]:
-        """Awaitable twin of `remote_spawn`."""
         needed = "takes the name of an offered class; spawn(Till, on=…) the class"
         errors.require(isinstance(name, str), f"remote_spawn() {needed}", name)
         with self.runtime.shutdown.ending():
             return await self._spawn_on(on, Spawn(name, args, kwargs or None))
+
+    remote_spawn = blocking_twin(aremote_spawn)
 
     def offer(self, name: str, actor_class: type[Actor]) -> None:
         """Offer a class to other nodes from now on, as `spawnable` does."""
@@ -624,7 +620,7 @@ class Node(Closing):
             return Certificates(tls, self.runtime.report)
         return of_node if isinstance(of_node, Certificates) else None
 
-    def change_secrets(
+    async def achange_secrets(
         self, secret: Secrets | None = None, secrets: Mapping[str, Secrets] | None = None
     ) -> int:
         """Replace the secrets of the running node; return the number of links that end.
@@ -642,12 +638,6 @@ class Node(Closing):
             TypeError: `secrets` is not such a map.
             ValueError: no secret is given, one is empty or repeated.
         """
-        return self._wait(self.achange_secrets(secret, secrets))
-
-    async def achange_secrets(
-        self, secret: Secrets | None = None, secrets: Mapping[str, Secrets] | None = None
-    ) -> int:
-        """Awaitable twin of `change_secrets`."""
         self._refuse_closed()
         access = LinkAccess.of(secret, secrets, None)
         if not access.keys:
@@ -658,7 +648,9 @@ class Node(Closing):
         self.runtime.post(lambda: changed.set_result(change(access.keys)))
         return await self.runtime.shutdown.guard(changed)
 
-    def connect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
+    change_secrets = blocking_twin(achange_secrets)
+
+    async def aconnect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
         """Link with the node at an address and stay linked; return its id.
 
         This side restores a lost link until the node is closed. If the address is a source
@@ -668,10 +660,6 @@ class Node(Closing):
         Raises:
             NodeUnreachable: no node answers there; the address is not dialed again.
         """
-        return self._wait(self.aconnect(address, timeout))
-
-    async def aconnect(self, address: str, timeout: float = CONNECT_TIMEOUT) -> bytes:
-        """Awaitable twin of `connect`."""
         self._refuse_closed()
         target, limit = parse_seed(address), checked(timeout)
         with self.runtime.shutdown.ending():
@@ -679,6 +667,8 @@ class Node(Closing):
                 return await self._connect_source(target, limit)
             peer, _ = await self._reach.linked(target, limit, keep=True)
         return peer
+
+    connect = blocking_twin(aconnect)
 
     async def _connect_source(self, source: NodeSource, timeout: float) -> bytes:
         """Follow a source, and return the id of the first node that it leads to."""
@@ -701,7 +691,9 @@ class Node(Closing):
         """Whether the node has sources of addresses, and these name no other node."""
         return self._discovery.is_alone
 
-    def remote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef[Any]:
+    async def aremote_actor(
+        self, address: str, timeout: float = CONNECT_TIMEOUT
+    ) -> ActorRef[Any]:
         """Return the ref of an actor of another node, by `basp://HOST:PORT/NAME`.
 
         Without a name it is the actor published at the port.
@@ -710,17 +702,13 @@ class Node(Closing):
             NodeUnreachable: no node answers there.
             NotRegistered: the name is not registered there.
         """
-        return self._wait(self.aremote_actor(address, timeout))
-
-    async def aremote_actor(
-        self, address: str, timeout: float = CONNECT_TIMEOUT
-    ) -> ActorRef[Any]:
-        """Awaitable twin of `remote_actor`."""
         self._refuse_closed()
         if parse_address(address).number is not None:
             return self.ref(address)
         with self.runtime.shutdown.ending():
             return await self._reach.actor_at(address, checked(timeout))
+
+    remote_actor = blocking_twin(aremote_actor)
 
     def monitor_node(self, node_id: bytes) -> Future[NodeDown]:
         """Return a future that is done when a node is no longer reachable."""

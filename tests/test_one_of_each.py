@@ -65,6 +65,17 @@ WEB_SOCKETS = {
     "callboard/zeek/web_socket.py",
 }
 
+#: Twins by hand although one calls the other; `twin` and `blocking_twin` make these.
+TWINS = {
+    "actors/closing.py:Closing.aclose": "subclasses override one or both",
+    "callboard/commitlog/log.py:CommitLog.aflush": "the log imports nothing of actors",
+    "callboard/node.py:Node.host": "passes keywords on to a constructor, whose may be `self`",
+    "callboard/node.py:Node.queue": "without a state it does not wait, in handlers either",
+    "callboard/node.py:Node.singleton": "has a type parameter",
+    "proxies/workers/pool.py:WorkerPool.spawn": "has a type parameter",
+    "proxies/workers/pool.py:WorkerPool.spawn_each": "has a type parameter",
+}
+
 _DIALING = {
     "create_connection",
     "create_unix_connection",
@@ -176,6 +187,17 @@ def _owner(node: ast.AST) -> str:
     return ast.unparse(node.func.value) if is_method else ""
 
 
+def twins_in(tree: ast.AST) -> Iterator[str]:
+    """Yield methods that do nothing but call their awaitable or blocking twin."""
+    for node, parents in _with_parents(tree):
+        if isinstance(node, _FUNCTIONS):
+            is_blocking = isinstance(node, ast.FunctionDef)
+            other = f"a{node.name}" if is_blocking else node.name[1:]
+            call = rf"(_wait|on_a_thread|to_thread)\(self\.{other}\b"
+            if re.search(call, ast.unparse(node.body[-1])):
+                yield _name((*parents, node))
+
+
 def _sources(*words: str) -> Iterator[tuple[str, str]]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -208,6 +230,11 @@ def test_no_class_is_a_bounded_queue_of_its_own():
 def test_nothing_else_opens_connections():
     """A new one? Use `node.connect`, or a dial of `callboard.kernel.wire`."""
     assert _places(dials_in, *_DIALING, ".connect(") == set(DIALS)
+
+
+def test_no_method_only_calls_its_twin():
+    """A new one? Use `twin` or `blocking_twin` of `actors/closing.py`."""
+    assert _places(twins_in, "_wait(", "on_a_thread(", "to_thread(") == set(TWINS)
 
 
 def test_nothing_else_speaks_web_socket():
@@ -273,3 +300,16 @@ class Waiting:
 def test_a_dial_is_found(call):
     assert [*dials_in(ast.parse(f"async def dial():\n    {call}"))] == ["dial"]
     assert not [*dials_in(ast.parse("node.connect(address)"))]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def find(self, name):\n    return self._wait(self.afind(name))",
+        "async def afind(self, name):\n    return await on_a_thread(self.find, name)",
+        "async def afind(self, name):\n    await asyncio.to_thread(self.find)",
+    ],
+)
+def test_a_method_that_only_calls_its_twin_is_found(method):
+    assert len([*twins_in(ast.parse(method))]) == 1
+    assert not [*twins_in(ast.parse(method.replace("self.", "other.")))]

@@ -405,12 +405,6 @@ class Endpoint(Closing):
                 msg = "publish takes (topic, value), (endpoint_info, topic, value) or (batch)"
                 raise TypeError(msg)
 
-    async def apublish(self, *args: Any, topic: Any = None, data: Any = ABSENT) -> None:
-        """Awaitable twin of `publish`: waits for room."""
-        while not self.hub.has_room():
-            await self.hub.inputs.room()
-        self.publish(*args, topic=topic, data=data)
-
     def publish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
         """Publish pairs of topic and value; they are delivered in order.
 
@@ -420,11 +414,13 @@ class Endpoint(Closing):
         """
         self.hub.publish_batch(*[(topic_text(topic), value) for topic, value in batch])
 
-    async def apublish_batch(self, *batch: tuple[str | Topic, Any]) -> None:
-        """Awaitable twin of `publish_batch`: waits for room."""
+    async def _room(self) -> None:
+        """Wait until the hub has room for another message."""
         while not self.hub.has_room():
             await self.hub.inputs.room()
-        self.publish_batch(*batch)
+
+    apublish = twin(publish, after=_room)
+    apublish_batch = twin(publish_batch, after=_room)
 
     def publish_journal(self, journal: "Journal", topic: str | Topic) -> int:
         """Publish the events of entities in commit order, until their journal ends.

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from callboard import locks
-from callboard.kernel.twins import Closing
+from callboard.kernel.twins import Closing, twin
 from callboard.support import after_fork
 from callboard.topics.hub import Hub
 from callboard.topics.input_queue import INPUT_LIMIT
@@ -49,27 +49,20 @@ class Publisher(Closing):
         self._hub.publish(self.topic, data)
         self._count(1)
 
-    async def apublish(self, data: Any) -> None:
-        """Awaitable twin of `publish`."""
-        await self._room()
-        self.publish(data)
-
     def publish_batch(self, *batch: Any) -> None:
         """Publish several values in order, all or none."""
         self._refuse_closed()
         self._hub.publish_batch(*((self.topic, data) for data in batch))
         self._count(len(batch))
 
-    async def apublish_batch(self, *batch: Any) -> None:
-        """Awaitable twin of `publish_batch`."""
-        await self._room()
-        self.publish_batch(*batch)
-
     async def _room(self) -> None:
         """Wait for room; raise if the publisher is closed."""
         self._refuse_closed()
         while not self._hub.has_room():
             await self._hub.inputs.room()
+
+    apublish = twin(publish, after=_room)
+    apublish_batch = twin(publish_batch, after=_room)
 
     # --- inspection ---
 

@@ -6,11 +6,12 @@ as it is when the method is called; later changes of a list are not stored.
 
 import asyncio
 import datetime
+import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import NodeClosed, ResultTimeout, WouldBlock
@@ -55,6 +56,237 @@ ANSWER_TIMEOUT: Final = 15.0
 Expiry = float | datetime.timedelta | Timespan | None
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
+
+#: The entries of a master or clone.
+Entries = dict[Token, Stored]
+
+# ------------------------------------------------- reads: functions of the entries
+
+
+def reads(
+    read: Callable[Concatenate[Entries, P], T],
+) -> Callable[Concatenate["Store", P], T]:
+    """Return the method of a read; it waits until the entries can be read."""
+
+    def method(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return read(self._entries(), *args, **kwargs)
+
+    return _named(method, read, "")
+
+
+def areads(
+    read: Callable[Concatenate[Entries, P], T],
+) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, T]]:
+    """Return the awaitable method of a read."""
+
+    async def method(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return read(await self._aentries(), *args, **kwargs)
+
+    return _named(method, read, "a")
+
+
+def _get(entries: Entries, key: Any) -> Any:
+    """Return the value of a key; None if it has none.
+
+    Raises:
+        NoSuchMaster: this clone has never reached its master.
+        StaleData: this clone has been without its master for too long.
+        StoreClosed: the store was closed.
+        WouldBlock: called on the thread of a running event loop; await `aget`.
+    """
+    return python_of(entries.get(token_of(key)))
+
+
+def _exists(entries: Entries, key: Any) -> bool:
+    """Return whether a key has a value. Raises as `get`."""
+    return token_of(key) in entries
+
+
+def _keys(entries: Entries) -> set[Any]:
+    """Return all keys. Raises as `get`."""
+    return set(map(key_of, list(entries)))
+
+
+def _get_index_from_value(entries: Entries, key: Any, index: Any) -> Any:
+    """Return the element at an index of a key's value.
+
+    For a set it is whether the set has the member, for a table the value of a key, for a
+    vector the element at a position; None if the key or the index does not exist.
+
+    Raises:
+        TypeClash: the value is not a set, table or vector.
+        EndpointError: as for `get`.
+    """
+    with suppress(KeyError):
+        return index_of(entries[token_of(key)], index)
+    return None
+
+
+# ------------------------------------------------- writes: functions that return a command
+
+
+def writes(build: Callable[P, Action]) -> Callable[Concatenate["Store", P], None]:
+    """Return the method that writes the command of a function."""
+
+    def method(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self._actor.write(build(*args, **kwargs))
+
+    return _named(method, build, "", has_owner=False)
+
+
+def awrites(
+    build: Callable[P, Action],
+) -> Callable[Concatenate["Store", P], Coroutine[Any, Any, None]]:
+    """Return the awaitable method, which waits for room; the command is made when it starts."""
+
+    async def method(self: "Store", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        await self._awrite(build(*args, **kwargs))
+
+    return _named(method, build, "a", has_owner=False)
+
+
+def _named(
+    method: F, function: Callable[..., object], prefix: str, *, has_owner: bool = True
+) -> F:
+    """Give a method of `Store` the name, documentation and parameters of a function.
+
+    The place of `self` is the first parameter of the function, unless it has no such owner.
+    """
+    name = function.__name__.removeprefix("_")
+    described: Any = method
+    described.__name__, described.__qualname__ = prefix + name, f"Store.{prefix}{name}"
+    described.__doc__ = f"Awaitable twin of `{name}`." if prefix else function.__doc__
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())[1 if has_owner else 0 :]
+    owner = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    described.__signature__ = signature.replace(
+        parameters=[owner, *parameters],
+        return_annotation=signature.return_annotation if has_owner else None,
+    )
+    return method
+
+
+#: A global name is looked up faster than an attribute of a class, and puts are frequent.
+_PUT: Final = Command.PUT
+
+
+def _put(key: Any, value: Any, expiry: Expiry = None) -> Action:
+    """Set the value of a key.
+
+    Args:
+        key: any value of the data model.
+        value: any value of the data model, as it is at the time of the call.
+        expiry: seconds (or a timespan) after which the key is removed.
+
+    Raises:
+        EndpointError: the key, value or expiry is not one of the data model.
+        StoreError: the store is closed, or its backend failed.
+    """
+    return _PUT, token_of(key), stored_of(value), None if expiry is None else _ns(expiry)
+
+
+def _erase(key: Any) -> Action:
+    """Remove a key. Raises as `put`."""
+    return Command.ERASE, token_of(key)
+
+
+def _clear() -> Action:
+    """Remove all keys. Raises as `put`."""
+    return (Command.CLEAR,)
+
+
+def _increment(key: Any, amount: Any = 1, expiry: Expiry = None) -> Action:
+    """Add to a number, or a timespan to a time. A missing key starts from zero.
+
+    The master computes the new value. An amount that does not fit the type of the value
+    changes nothing; the master's node logs it and reports an event `CommandsRefused`.
+    """
+    return _add(key, amount, None, expiry)
+
+
+def _decrement(key: Any, amount: Any = 1, expiry: Expiry = None) -> Action:
+    """Subtract from a number or a time; a missing key is refused, see `increment`."""
+    return _subtract(key, amount, expiry)
+
+
+def _append(key: Any, text: str, expiry: Expiry = None) -> Action:
+    """Append to a string; a missing key starts from an empty one."""
+    return _add(key, text, DataType.String, expiry)
+
+
+def _insert_into(
+    key: Any, index: Any, *args: Any, value: Any = None, expiry: Expiry = None
+) -> Action:
+    """Insert a member into a set or, given a value too, an entry into a table.
+
+    Args:
+        key: key of the set or table.
+        index: the member, or the key of the entry.
+        args: the value, and an expiry.
+        value: the value, by keyword; None for a member of a set.
+        expiry: time until `key` expires, with the whole set or table.
+    """
+    if len(args) > 2 or (args and value is not None) or (args[1:] and expiry is not None):
+        msg = "insert_into takes a key, an index, one value and one expiry"
+        raise TypeError(msg)
+    expiry = args[1] if args[1:] else expiry
+    if args or value is not None:
+        return _add(key, (index, args[0] if args else value), DataType.Table, expiry)
+    return _add(key, index, DataType.Set, expiry)
+
+
+def _remove_from(key: Any, index: Any, expiry: Expiry = None) -> Action:
+    """Remove a member of a set, or an entry of a table."""
+    return _subtract(key, index, expiry)
+
+
+def _push(key: Any, value: Any, expiry: Expiry = None) -> Action:
+    """Append an element to a vector; a missing key starts from an empty one."""
+    return _add(key, value, DataType.Vector, expiry)
+
+
+def _pop(key: Any, expiry: Expiry = None) -> Action:
+    """Remove the last element of a vector."""
+    return _subtract(key, None, expiry)
+
+
+def _add(key: Any, value: Any, initial: DataType | None, expiry: Expiry) -> Action:
+    """Return an addition; a missing key starts from an empty value of `initial`'s type.
+
+    Without `initial` it is the type of the value.
+    """
+    stored = stored_of(value)
+    kind = initial or data_of(stored).get_type()
+    return Command.ADD, token_of(key), stored, int(kind), _ns(expiry)
+
+
+def _subtract(key: Any, value: Any, expiry: Expiry) -> Action:
+    """Return a subtraction."""
+    return Command.SUBTRACT, token_of(key), stored_of(value), _ns(expiry)
+
+
+def _ns(expiry: Any) -> int | None:
+    """Return an expiry in nanoseconds."""
+    match expiry:
+        case None:
+            return None
+        case Timespan():
+            return expiry.count()
+        case datetime.timedelta():
+            return Timespan.from_timedelta(expiry).count()
+        case int() | float() if not isinstance(expiry, bool):
+            # `float` raises OverflowError for an integer beyond the largest float.
+            return Timespan(
+                float(max(-sys.float_info.max, min(expiry, sys.float_info.max)))
+            ).count()
+    label = "a bool" if isinstance(expiry, bool) else f"{expiry!r:.60}"
+    msg = f"an expiry is a number of seconds or a timespan, not {label}"
+    raise InvalidData(msg)
+
+
 class Store(Closing):
     """A master or a clone of a store, for any thread.
 
@@ -84,58 +316,11 @@ class Store(Closing):
 
     # --- reading ---
 
-    def get(self, key: Any) -> Any:
-        """Return the value of a key; None if it has none.
-
-        Raises:
-            NoSuchMaster: this clone has never reached its master.
-            StaleData: this clone has been without its master for too long.
-            StoreClosed: the store was closed.
-            WouldBlock: called on the thread of a running event loop; await `aget`.
-        """
-        return python_of(self._entries().get(token_of(key)))
-
-    async def aget(self, key: Any) -> Any:
-        """Return the value of a key; None if it has none."""
-        return python_of((await self._aentries()).get(token_of(key)))
-
-    def exists(self, key: Any) -> bool:
-        """Return whether a key has a value. Raises as `get`."""
-        return token_of(key) in self._entries()
-
-    async def aexists(self, key: Any) -> bool:
-        """Return whether a key has a value."""
-        return token_of(key) in await self._aentries()
-
-    def keys(self) -> set[Any]:
-        """Return all keys. Raises as `get`."""
-        return set(map(key_of, list(self._entries())))
-
-    async def akeys(self) -> set[Any]:
-        """Return all keys."""
-        return set(map(key_of, list(await self._aentries())))
-
-    def get_index_from_value(self, key: Any, index: Any) -> Any:
-        """Return the element at an index of a key's value.
-
-        For a set it is whether the set has the member, for a table the value of a key, for a
-        vector the element at a position; None if the key or the index does not exist.
-
-        Raises:
-            TypeClash: the value is not a set, table or vector.
-            EndpointError: as for `get`.
-        """
-        return _element(self._entries(), key, index)
-
-    async def aget_index_from_value(self, key: Any, index: Any) -> Any:
-        """Return the element at an index of a key's value."""
-        return _element(await self._aentries(), key, index)
-
     def __len__(self) -> int:
         """Return the number of keys. Raises as `get`."""
         return len(self._entries())
 
-    def _entries(self) -> dict[Token, Stored]:
+    def _entries(self) -> Entries:
         """Return the entries; wait until they can be read."""
         if asyncio._get_running_loop() is not None and current_cell.get() is None:  # noqa: SLF001
             msg = "reading a store may block the running event loop; await the twins: aget …"
@@ -147,7 +332,7 @@ class Store(Closing):
                 raise self._unreachable() from cause
         return self._checked_entries()
 
-    async def _aentries(self) -> dict[Token, Stored]:
+    async def _aentries(self) -> Entries:
         """Return the entries; the awaitable twin of `_entries`."""
         if not self._can_read():
             settled = self._actor.settle()
@@ -156,6 +341,12 @@ class Store(Closing):
             except TimeoutError as cause:
                 raise self._unreachable() from cause
         return self._checked_entries()
+
+    get, aget = reads(_get), areads(_get)
+    exists, aexists = reads(_exists), areads(_exists)
+    keys, akeys = reads(_keys), areads(_keys)
+    get_index_from_value = reads(_get_index_from_value)
+    aget_index_from_value = areads(_get_index_from_value)
 
     def when_readable(self, read: Callable[[], object]) -> None:
         """Call `read` when it can read without a wait, or when the wait has failed."""
@@ -190,7 +381,7 @@ class Store(Closing):
         )
         return errors.NoSuchMaster(msg)
 
-    def _checked_entries(self) -> dict[Token, Stored]:
+    def _checked_entries(self) -> Entries:
         """Return the entries; raise if they are stale or the store has ended."""
         actor = self._actor
         if actor.error is not None:
@@ -207,24 +398,6 @@ class Store(Closing):
         return machine.entries
 
     # --- writing ---
-
-    def put(self, key: Any, value: Any, expiry: Expiry = None) -> None:
-        """Set the value of a key.
-
-        Args:
-            key: any value of the data model.
-            value: any value of the data model, as it is at the time of the call.
-            expiry: seconds (or a timespan) after which the key is removed.
-
-        Raises:
-            EndpointError: the key, value or expiry is not one of the data model.
-            StoreError: the store is closed, or its backend failed.
-        """
-        self._actor.write(_put(key, value, expiry))
-
-    async def aput(self, key: Any, value: Any, expiry: Expiry = None) -> None:
-        """Set the value of a key."""
-        await self._awrite(_put(key, value, expiry))
 
     def put_unique(self, key: Any, value: Any, expiry: Expiry = None) -> bool:
         """Set the value of a key if it has none, and return whether it was set.
@@ -249,101 +422,22 @@ class Store(Closing):
         except TimeoutError as cause:
             raise self._no_answer(request) from cause
 
-    @alias(data="key")
-    def erase(self, key: Any) -> None:
-        """Remove a key. Raises as `put`."""
-        self._actor.write((Command.ERASE, token_of(key)))
-
-    async def aerase(self, key: Any) -> None:
-        """Remove a key."""
-        await self._awrite((Command.ERASE, token_of(key)))
-
-    def clear(self) -> None:
-        """Remove all keys. Raises as `put`."""
-        self._actor.write((Command.CLEAR,))
-
-    async def aclear(self) -> None:
-        """Remove all keys."""
-        await self._awrite((Command.CLEAR,))
-
-    def increment(self, key: Any, amount: Any = 1, expiry: Expiry = None) -> None:
-        """Add to a number, or a timespan to a time. A missing key starts from zero.
-
-        The master computes the new value. An amount that does not fit the type of the value
-        changes nothing; the master's node logs it and reports an event `CommandsRefused`.
-        """
-        self._actor.write(_add(key, amount, None, expiry))
-
-    async def aincrement(self, key: Any, amount: Any = 1, expiry: Expiry = None) -> None:
-        """Add to a number, or a timespan to a time."""
-        await self._awrite(_add(key, amount, None, expiry))
-
-    def decrement(self, key: Any, amount: Any = 1, expiry: Expiry = None) -> None:
-        """Subtract from a number or a time; a missing key is refused, see `increment`."""
-        self._actor.write(_subtract(key, amount, expiry))
-
-    async def adecrement(self, key: Any, amount: Any = 1, expiry: Expiry = None) -> None:
-        """Subtract from a number or a time."""
-        await self._awrite(_subtract(key, amount, expiry))
-
-    @alias(s="text")
-    def append(self, key: Any, text: str, expiry: Expiry = None) -> None:
-        """Append to a string; a missing key starts from an empty one."""
-        self._actor.write(_add(key, text, DataType.String, expiry))
-
-    async def aappend(self, key: Any, text: str, expiry: Expiry = None) -> None:
-        """Append to a string."""
-        await self._awrite(_add(key, text, DataType.String, expiry))
-
-    def insert_into(
-        self, key: Any, index: Any, *args: Any, value: Any = None, expiry: Expiry = None
-    ) -> None:
-        """Insert a member into a set or, given a value too, an entry into a table.
-
-        Args:
-            key: key of the set or table.
-            index: the member, or the key of the entry.
-            args: the value, and an expiry.
-            value: the value, by keyword; None for a member of a set.
-            expiry: time until `key` expires, with the whole set or table.
-        """
-        self._actor.write(_insert(key, index, args, value, expiry))
-
-    async def ainsert_into(
-        self, key: Any, index: Any, *args: Any, value: Any = None, expiry: Expiry = None
-    ) -> None:
-        """Insert a member into a set or, given a value too, an entry into a table."""
-        await self._awrite(_insert(key, index, args, value, expiry))
-
-    def remove_from(self, key: Any, index: Any, expiry: Expiry = None) -> None:
-        """Remove a member of a set, or an entry of a table."""
-        self._actor.write(_subtract(key, index, expiry))
-
-    async def aremove_from(self, key: Any, index: Any, expiry: Expiry = None) -> None:
-        """Remove a member of a set, or an entry of a table."""
-        await self._awrite(_subtract(key, index, expiry))
-
-    def push(self, key: Any, value: Any, expiry: Expiry = None) -> None:
-        """Append an element to a vector; a missing key starts from an empty one."""
-        self._actor.write(_add(key, value, DataType.Vector, expiry))
-
-    async def apush(self, key: Any, value: Any, expiry: Expiry = None) -> None:
-        """Append an element to a vector."""
-        await self._awrite(_add(key, value, DataType.Vector, expiry))
-
-    def pop(self, key: Any, expiry: Expiry = None) -> None:
-        """Remove the last element of a vector."""
-        self._actor.write(_subtract(key, None, expiry))
-
-    async def apop(self, key: Any, expiry: Expiry = None) -> None:
-        """Remove the last element of a vector."""
-        await self._awrite(_subtract(key, None, expiry))
-
-    async def _awrite(self, action: tuple[Any, ...]) -> None:
-        """Write, once there is room for another command."""
+    async def _awrite(self, action: Action) -> None:
+        """Write a command, once there is room for another one."""
         while not self._actor.has_room():
             await self._actor.settle()
         self._actor.write(action)
+
+    put, aput = writes(_put), awrites(_put)
+    erase, aerase = alias(data="key")(writes(_erase)), awrites(_erase)
+    clear, aclear = writes(_clear), awrites(_clear)
+    increment, aincrement = writes(_increment), awrites(_increment)
+    decrement, adecrement = writes(_decrement), awrites(_decrement)
+    append, aappend = alias(s="text")(writes(_append)), awrites(_append)
+    insert_into, ainsert_into = writes(_insert_into), awrites(_insert_into)
+    remove_from, aremove_from = writes(_remove_from), awrites(_remove_from)
+    push, apush = writes(_push), awrites(_push)
+    pop, apop = writes(_pop), awrites(_pop)
 
     def ask_unique(self, key: Any, value: Any, expiry: Expiry = None) -> Future[bool]:
         """Send a `put_unique`, and return the future of its answer."""
@@ -470,70 +564,6 @@ class Store(Closing):
 
     def __repr__(self) -> str:
         return f"<{self._actor.machine.role} of store {self._actor.name!r}>"
-
-
-def _element(entries: dict[Token, Stored], key: Any, index: Any) -> Any:
-    """Return the element at an index of a key's value; None if it does not exist."""
-    with suppress(KeyError):
-        return index_of(entries[token_of(key)], index)
-    return None
-
-
-# --------------------------------------------------------------------------------- actions
-
-
-#: A global name is looked up faster than an attribute of a class, and puts are frequent.
-_PUT: Final = Command.PUT
-
-
-def _put(key: Any, value: Any, expiry: Expiry) -> Action:
-    """Return a put."""
-    return _PUT, token_of(key), stored_of(value), None if expiry is None else _ns(expiry)
-
-
-def _add(key: Any, value: Any, initial: DataType | None, expiry: Expiry) -> Action:
-    """Return an addition; a missing key starts from an empty value of `initial`'s type.
-
-    Without `initial` it is the type of the value.
-    """
-    stored = stored_of(value)
-    kind = initial or data_of(stored).get_type()
-    return Command.ADD, token_of(key), stored, int(kind), _ns(expiry)
-
-
-def _insert(key: Any, index: Any, args: tuple[Any, ...], value: Any, expiry: Expiry) -> Action:
-    """Return an insertion into a set, or, with a value, into a table."""
-    if len(args) > 2 or (args and value is not None) or (args[1:] and expiry is not None):
-        msg = "insert_into takes a key, an index, one value and one expiry"
-        raise TypeError(msg)
-    expiry = args[1] if args[1:] else expiry
-    if args or value is not None:
-        return _add(key, (index, args[0] if args else value), DataType.Table, expiry)
-    return _add(key, index, DataType.Set, expiry)
-
-
-def _subtract(key: Any, value: Any, expiry: Expiry) -> Action:
-    """Return a subtraction."""
-    return Command.SUBTRACT, token_of(key), stored_of(value), _ns(expiry)
-
-
-def _ns(expiry: Any) -> int | None:
-    """Return an expiry in nanoseconds."""
-    match expiry:
-        case None:
-            return None
-        case Timespan():
-            return expiry.count()
-        case datetime.timedelta():
-            return Timespan.from_timedelta(expiry).count()
-        case int() | float() if not isinstance(expiry, bool):
-            # `float` raises OverflowError for an integer beyond the largest float.
-            return Timespan(
-                float(max(-sys.float_info.max, min(expiry, sys.float_info.max)))
-            ).count()
-    label = "a bool" if isinstance(expiry, bool) else f"{expiry!r:.60}"
-    msg = f"an expiry is a number of seconds or a timespan, not {label}"
-    raise InvalidData(msg)
 
 
 # ------------------------------------------------------------------------- other views

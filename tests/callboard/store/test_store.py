@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import inspect
 import threading
 import time
 from collections.abc import Iterator
@@ -393,3 +394,19 @@ def test_a_sqlite_master_comes_back(tmp_path: Path) -> None:
             while master.exists("soon") and time.monotonic() < deadline:
                 master.await_idle(0.01)
             assert len(master) == 3001
+
+
+@pytest.mark.parametrize(
+    "name", ["put", "erase", "insert_into", "keys", "get_index_from_value"]
+)
+def test_methods_and_their_twins_have_the_same_parameters_and_one_text(name):
+    blocking, awaitable = getattr(Store, name), getattr(Store, f"a{name}")
+
+    parameters = [
+        list(inspect.signature(method).parameters) for method in (blocking, awaitable)
+    ]
+    assert parameters[0] == parameters[1]
+    assert parameters[0][0] == "self"
+    assert blocking.__qualname__ == f"Store.{name}"
+    assert awaitable.__doc__ == f"Awaitable twin of `{name}`."
+    assert len(blocking.__doc__) > 20
