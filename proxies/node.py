@@ -35,6 +35,7 @@ from callboard.actors.thespian import PlainActors
 from callboard.actors.waits.feed import Feed, Source
 from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline, Phase
 from callboard.basp.accounting import Account
+from callboard.basp.handshake import LinkConfig
 from callboard.basp.header import DIRECTORY, FIRST_ACTOR, INSPECTOR, SPAWN_SERVER
 from callboard.basp.node_id import NodeId
 from callboard.proxies.actor_sampler import ActorSampler
@@ -1046,7 +1047,7 @@ def _link_options(name: str, node_id: NodeId, *, is_tool: bool) -> LinkOptions:
         node_id,
         state=describe_node(name, is_tool=is_tool),
         limited_state=describe_node(name, is_tool=is_tool, is_limited=True),
-        release=(RELEASE, build_id()),
+        greeting=LinkConfig(node_id, release=(RELEASE, build_id())),
     )
 
 

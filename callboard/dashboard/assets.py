@@ -1,8 +1,9 @@
 """Static files of the dashboard, kept in memory and served compressed, with ETags.
 
 Third-party files are stored compressed in the wheel (`scripts.vendor`) and served unchanged.
-The style sheet is inlined into the page, so that the first paint needs only one response; the
-page's Content-Security-Policy allows the style by its hash.
+The first paint needs only one response: the style sheet is inlined into the page (its
+Content-Security-Policy allows the style by its hash), with the menu of `app.js` and links to
+all modules, which the browser fetches at once.
 """
 
 import base64
@@ -22,6 +23,12 @@ _FILES: Final = Path(__file__).parent / "files"
 
 #: The tag that is replaced by the inlined style sheet.
 STYLE: Final = '<link rel="stylesheet" href="static/style.css">'
+#: The marks in the page that are replaced by links to the modules, and by the menu.
+MODULES: Final = "<!--modules-->"
+MENU: Final = "<!--menu-->"
+
+#: A page with a title in the table of pages of `app.js`: `overview: ["Overview", Overview],`.
+_MENU_ENTRY: Final = re.compile(r'^  (\w+): \["(.+?)", \w+\],$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,7 @@ def assets() -> Mapping[str, Asset]:
                 gzip.decompress(content) if is_packed else content,
                 content if is_packed else gzip.compress(content, mtime=0),
             )
-    return {**files, "": _page((_FILES / "index.html").read_text(), files["style.css"].plain)}
+    return {**files, "": _page((_FILES / "index.html").read_text(), files)}
 
 
 def _asset(name: str, plain: bytes, packed: bytes, **more: str) -> Asset:
@@ -80,9 +87,16 @@ def _asset(name: str, plain: bytes, packed: bytes, **more: str) -> Asset:
     return Asset(plain, packed, headers | more)
 
 
-def _page(text: str, style: bytes) -> Asset:
-    """Return the page with its style inlined, and a policy that allows this style."""
-    plain = text.replace(STYLE, f"<style>{style.decode()}</style>").encode()
+def _page(text: str, files: Mapping[str, Asset]) -> Asset:
+    """Return the page with style, modules and menu, and a policy that allows this style."""
+    style = files["style.css"].plain
+    # Other modules of `vendor` are loaded by the pages that need them.
+    modules = ["vendor/preact.js", *(name for name in files if name[:5] in ("core/", "pages"))]
+    links = [f'<link rel="modulepreload" href="static/{name}">' for name in modules]
+    entries = _MENU_ENTRY.findall(files["app.js"].plain.decode())
+    menu = [f'<a href="#/{path}">{title}</a>' for path, title in entries]
+    text = text.replace(STYLE, f"<style>{style.decode()}</style>")
+    plain = text.replace(MODULES, "\n".join(links)).replace(MENU, "".join(menu)).encode()
     digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
     policy = HEADERS["Content-Security-Policy"]
     policy = policy.replace("style-src 'self'", f"style-src 'self' 'sha256-{digest}'")

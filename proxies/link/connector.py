@@ -87,7 +87,8 @@ class LinkOptions:
         limits: limits for peers.
         state: the node's description, sent to each peer after its proof.
         limited_state: the description for a peer that may not send to all of the node.
-        release: release and build of the node's program, sent to every peer.
+        greeting: the facts about the node in its handshakes, such as the release; it has no
+            secrets and limits, which are those of `access` and `limits`.
     """
 
     node_id: NodeId
@@ -96,7 +97,7 @@ class LinkOptions:
     limits: Limits = Limits()
     state: bytes = b""
     limited_state: bytes = b""
-    release: tuple[str, str] | None = None
+    greeting: LinkConfig | None = None
 
     def state_of(self, standing: Principal | None) -> bytes:
         """Return the description that is sent to a peer."""
@@ -105,11 +106,10 @@ class LinkOptions:
 
     def config(self, access: LinkAccess, published: int | None = None) -> LinkConfig:
         """Return the configuration of links with this access that show a published actor."""
-        return LinkConfig(
-            self.node_id,
+        return replace(
+            self.greeting or LinkConfig(self.node_id),
             secrets=access.keys,
             allow_unsealed=access.allow_unsealed,
-            release=self.release,
             is_contended=_is_contended,
             published=None if published is None else (published, ()),
             payload_limit=self.limits.payload,

@@ -34,7 +34,7 @@ def test_the_page_loads_no_foreign_content_and_renders_text_as_text():
 
 
 def test_the_page_fetches_all_its_modules_at_once():
-    page = (FILES / "index.html").read_text()
+    page = assets()[""].plain.decode()
     preloaded = re.findall(r'rel="modulepreload" href="static/(.+)"', page)
 
     assert sorted(preloaded) == sorted({"vendor/preact.js", *MODULES} - {"app.js"})
@@ -64,6 +64,8 @@ def test_the_page_contains_its_style_frame_and_menu():
     frame = re.findall(r'<a href="#/(\w+)">(\w+)</a>', page)
     titles = re.findall(r'(\w+): \["(\w+)", ', (FILES / "app.js").read_text())
     assert frame == titles
+    pages = {file.stem for file in (FILES / "pages").glob("*.js")}
+    assert pages == {path for path, _ in frame} | {"actor"}  # the page of one row of another
 
 
 @pytest.mark.parametrize(
