@@ -131,11 +131,13 @@ class _Spans:
         is_method = inspect.ismethod(function)
 
         async def run(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True  # inspection names the handler, not this wrapper
             with self._handling(name, args, is_method=is_method):
                 return await function(*args, **kwargs)
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
             if INSTRUMENTATION.spans is not self:
                 return function(*args, **kwargs)
             if not awaits:

@@ -8,11 +8,12 @@ from callboard import locks
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
 from callboard.basp.node_id import NodeId
-from callboard.proxies.address import Endpoint
+from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.dialer import Dial
 from callboard.proxies.link.foreign import ForeignWires
+from callboard.proxies.link.network import listen_at
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.route_table import RouteTable
 from callboard.support.dataclass import dataclass
@@ -151,6 +152,26 @@ class Topology:
             LookupError: neither a dial nor a link has this address.
         """
         return self._connector.unlink(address)
+
+    def stop_dial(self, address: Endpoint) -> None:
+        """Stop the dial of an address; an established link continues."""
+        self._connector.dialer.stop(address)
+
+    def listen_at_socket(self, path: str) -> None:
+        """Accept links at a Unix socket that is not among the node's addresses.
+
+        Can be called from any thread.
+
+        Raises:
+            OSError: the socket cannot be opened.
+        """
+        sock, access = listen_at(path), self._connector.options.access
+        self._runtime.post(self._connector.acceptor.listen, sock, (access, None), None)
+
+    def own_address(self) -> str:
+        """Return the address of this node; empty if it has no port."""
+        endpoint = self._routes.endpoint
+        return "" if endpoint is None else endpoint_text(endpoint)
 
     def dials(self) -> list[DialState]:
         """Return the dials that continue when their link is lost."""

@@ -31,6 +31,7 @@ ELSEWHERE = {
     "lost-update.md": "test_testing_guide.py",
     "testing.md": "test_testing_guide.py",
     "tutorial.md": "test_tutorial.py",
+    "web.md": "test_web.py",
     "tutorial-cluster.md": "test_tutorial_cluster.py",
     "tutorial-spark.md": "callboard/pipeline/test_spark.py",
 }

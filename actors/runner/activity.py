@@ -1,12 +1,13 @@
 """The current activity of an actor, for inspection."""
 
+from inspect import iscoroutine
 from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
 from callboard.actors.cell import Cell
 from callboard.actors.future import Future, Pause
-from callboard.actors.runner.slow_handlers import handler_frame
+from callboard.actors.runner.slow_handlers import handler_frame, is_wrapper
 from callboard.actors.task import HandlerTask
 from callboard.support.dataclass import dataclass
 
@@ -45,6 +46,8 @@ def activity_of(cell: Cell) -> Activity:
         name = "" if frame is None else frame.f_code.co_qualname
         return Activity(name, _place_of(frame), "", awaits)
     coroutine: Any = task.coroutine
+    while is_wrapper(getattr(coroutine, "cr_code", None)) and iscoroutine(coroutine.cr_await):
+        coroutine = coroutine.cr_await
     message = "" if task.message is None else type(task.message).__qualname__
     place = _place_of(getattr(coroutine, "cr_frame", None))
     return Activity(

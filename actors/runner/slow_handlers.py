@@ -7,7 +7,7 @@ until their runner continued on another thread.
 
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from callboard import locks
@@ -100,7 +100,15 @@ def handler_frame(thread: int) -> FrameType | None:
     return handler
 
 
+def is_wrapper(code: CodeType | None) -> bool:
+    """Return whether a function only calls the handler that it wraps.
+
+    It says so as for pytest, with a local variable: `__tracebackhide__ = True`.
+    """
+    return code is not None and "__tracebackhide__" in code.co_varnames
+
+
 def _is_ours(frame: FrameType) -> bool:
-    """Return whether a frame runs code of this package."""
+    """Return whether a frame runs code of this package, or a wrapper of a handler."""
     name: str = frame.f_globals.get("__name__", "")
-    return name.startswith("callboard.actors.")
+    return name.startswith("callboard.actors.") or is_wrapper(frame.f_code)

@@ -176,6 +176,8 @@ class Endpoint(Closing):
         self.hub = Hub.of(node, hub_options)
         self._is_shut = False
         self._forwarded = Nothing()
+        #: The publisher: this endpoint; its subscribers do not hear it.
+        self._origins: frozenset[object] = frozenset((self._forwarded,))
         self.hub.name = options.metrics_endpoint_name or self.hub.name
         self._members: weakref.WeakSet[Any] = weakref.WeakSet()
         self._monitoring = None
@@ -374,8 +376,8 @@ class Endpoint(Closing):
     def publish(self, *args: Any, topic: Any = None, data: Any = ABSENT) -> None:
         """Publish: `publish(topic, value)`, `publish(to, topic, value)`, or `publish(batch)`.
 
-        There is no confirmation. Subscribers of this endpoint itself do not receive it. If too
-        many messages wait to be sent, the call blocks.
+        There is no confirmation. Subscribers of this endpoint itself do not receive it, those
+        of other endpoints of its node do. If too many messages wait, the call blocks.
 
         Args:
             args: a topic and a value; or in front of these the `EndpointInfo` of the only
@@ -389,8 +391,12 @@ class Endpoint(Closing):
         """
         if len(args) == 2:
             name, value = args
-            publish = self.hub.publish  # read first: an attribute that is called is slower
-            publish(name if type(name) is str else topic_text(name), value)
+            hub = self.hub
+            if hub.publishing.listeners.publishers <= self._origins:
+                publish = hub.publish  # read first: an attribute that is called is slower
+                publish(name if type(name) is str else topic_text(name), value)
+            else:
+                self.publish_batch((name, value))
             return
         if data is not ABSENT:
             args = (*args, data) if topic is None else (*args, topic, data)
@@ -398,7 +404,7 @@ class Endpoint(Closing):
             case (EndpointInfo() as receiver, name, value):
                 self._publish_to(receiver, topic_text(name), value)
             case (name, value):
-                self.hub.publish(topic_text(name), value)
+                self.publish_batch((name, value))
             case (list() | tuple() as batch,):
                 self.publish_batch(*batch)
             case _:
@@ -412,7 +418,12 @@ class Endpoint(Closing):
             EndpointError: a topic or a value is not valid; nothing was sent.
             WouldBlock: there is no room, on the thread of a running event loop.
         """
-        self.hub.publish_batch(*[(topic_text(topic), value) for topic, value in batch])
+        pairs = [(topic_text(topic), value) for topic, value in batch]
+        publishing = self.hub.publishing
+        if publishing.listeners.publishers <= self._origins:
+            publishing.publish_batch(*pairs)
+        else:
+            publishing.publish_as(self._origins, *pairs)
 
     async def _room(self) -> None:
         """Wait until the hub has room for another message."""
@@ -453,7 +464,7 @@ class Endpoint(Closing):
 
     def make_publisher(self, topic: str | Topic) -> Publisher:
         """Return a publisher for one topic."""
-        return self._member(Publisher(self.hub, topic_text(topic), self._forget))
+        return self._member(Publisher(self.hub, topic_text(topic), self._forget, self._origins))
 
     # --- subscribing ---
 
@@ -879,7 +890,7 @@ class Endpoint(Closing):
         return member
 
     def _place(self, topics: Topics) -> SubscriberPlace:
-        return SubscriberPlace(self.hub, topic_texts(topics), self._forget)
+        return SubscriberPlace(self.hub, topic_texts(topics), self._forget, self._forwarded)
 
     def _forget(self, member: Any) -> None:
         for members in (self._members, self.hub.subscribers, self.hub.publishers):

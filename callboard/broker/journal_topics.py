@@ -28,8 +28,9 @@ def publish_journal(hub: Hub, journal: Journal, topic: str) -> int:
     count = 0
     while events := journal.next_stored():
         lost = _lost(hub)
-        hub.publish_batch(
-            *[(f"{topic}/{quote(event.key, safe='')}", _data(event)) for event in events]
+        hub.publishing.publish_as(
+            frozenset(),
+            *[(f"{topic}/{quote(event.key, safe='')}", _data(event)) for event in events],
         )
         count += len(events)
         if journal.has_reader and _are_delivered(hub, lost):

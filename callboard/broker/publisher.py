@@ -24,10 +24,17 @@ RATE_SPAN: Final = 1.0
 class Publisher(Closing):
     """Publishes on one topic. Created by an endpoint; its methods are thread-safe."""
 
-    def __init__(self, hub: Hub, topic: str, closed: Callable[[Any], object]) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        topic: str,
+        closed: Callable[[Any], object],
+        origins: frozenset[object] = frozenset(),
+    ) -> None:
         """Do not call this; use `Endpoint.make_publisher`."""
         self.topic = topic
         self._hub = hub
+        self._origins = origins
         self._on_closed = closed
         self._is_closed = False
         self._drops = False
@@ -46,14 +53,23 @@ class Publisher(Closing):
             EOFError: the publisher was closed.
         """
         self._refuse_closed()
-        self._hub.publish(self.topic, data)
+        self._send(data)
         self._count(1)
 
     def publish_batch(self, *batch: Any) -> None:
         """Publish several values in order, all or none."""
         self._refuse_closed()
-        self._hub.publish_batch(*((self.topic, data) for data in batch))
+        self._send(*batch)
         self._count(len(batch))
+
+    def _send(self, *batch: Any) -> None:
+        """Publish for the endpoint: see `Endpoint.publish`."""
+        pairs = ((self.topic, data) for data in batch)
+        publishing, origins = self._hub.publishing, self._origins
+        if publishing.listeners.publishers <= origins:
+            publishing.publish_batch(*pairs)
+        else:
+            publishing.publish_as(origins, *pairs)
 
     async def _room(self) -> None:
         """Wait for room; raise if the publisher is closed."""

@@ -34,6 +34,7 @@ from callboard.topics.events import NotRecorded
 from callboard.topics.hub import Hub
 from callboard.topics.machine.effect import Item, RunReceiver
 from callboard.topics.machine.topic import RESERVED, checked_topic
+from callboard.topics.origin import origin_of_log
 
 log = logging.getLogger("callboard.recording")
 
@@ -125,7 +126,8 @@ class Recording(Closing, RunReceiver):
         self._thread = threading.Thread(target=self._run, name="callboard-recording")
         self._thread.daemon = True  # a program that does not close it can still exit
         self._thread.start()
-        hub.add_receiver(self, self.topics, sees_own=True)
+        origin = origin_of_log(self.folder)
+        hub.add_receiver(self, self.topics, sees_own=True, publisher=origin)
 
     def __repr__(self) -> str:
         return f"<Recording of {', '.join(self.topics)} in {self.folder}>"

@@ -177,11 +177,15 @@ def _parse_arguments(args: tuple[Any, ...]) -> tuple[int | None, float | None]:
 
 
 class SubscriberPlace(NamedTuple):
-    """Arguments for a subscriber: a hub, topics, and a callback on close."""
+    """Arguments for a subscriber: a hub, topics, a callback on close, and its publisher.
+
+    The subscriber does not hear that publisher; None stands for the whole node.
+    """
 
     hub: Hub
     topics: tuple[str, ...]
     closed: Callable[[Any], object]
+    publisher: object = None
 
 
 class Subscriber(QueueReader[Item]):
@@ -189,9 +193,9 @@ class Subscriber(QueueReader[Item]):
 
     def __init__(self, internal_subscriber: SubscriberPlace) -> None:
         """Use `Endpoint.make_subscriber`; a subclass passes its argument on."""
-        hub, topics, closed = internal_subscriber
+        hub, topics, closed, publisher = internal_subscriber
         super().__init__(hub, closed)
-        self._subscribed = hub.add_receiver(self._queue, topics)
+        self._subscribed = hub.add_receiver(self._queue, topics, publisher=publisher)
 
     def add_topic(self, topic: str | Topic, block: bool = False) -> None:  # noqa: FBT001, FBT002
         """Subscribe to another topic; `block`: wait until it is in effect here.

@@ -178,7 +178,8 @@ class Actions:
     async def _publish(self, order: PublishOrder) -> dict[str, Any]:
         """Publish a value."""
         hub = Hub.of(self._node)
-        await on_a_thread(hub.publish, order.topic, order.value)
+        pair = order.topic, order.value
+        await on_a_thread(hub.publishing.publish_as, frozenset(), pair)
         return {"published": True, "nodes": len(await hub.receivers_of(order.topic))}
 
     async def _put(self, order: PutOrder) -> dict[str, Any]:

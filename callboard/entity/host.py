@@ -128,6 +128,8 @@ class HostNode:
     send_back: Callable[[str, Sender | None], bool]
     #: Whether to find handlers that change the state without persisting.
     is_checked: bool = False
+    #: Returns the node's address for people; empty without a port.
+    address: Callable[[], str] = str
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from callboard.entity.ownership import (
     OwnershipHooks,
 )
 from callboard.entity.router import TypeRouter
+from callboard.entity.state.member_links import MemberLinks
 from callboard.kernel.errors import WrongValue
 from callboard.kernel.events import NodeDown, NodeUp
 from callboard.kernel.reply import Future
@@ -46,6 +47,7 @@ class Memberships:
         node: HostNode,
         router: Callable[[str], TypeRouter],
         on_lost: Callable[[bytes], object],
+        links: MemberLinks,
     ) -> None:
         """Start with no membership.
 
@@ -53,8 +55,9 @@ class Memberships:
             node: the parts of the node that hosts of entities use.
             router: returns the router of a type.
             on_lost: called with each node that is lost.
+            links: links with other members.
         """
-        self._node = node
+        self._node, self._links = node, links
         self._runtime: Any = node.runtime
         self._router, self._on_lost = router, on_lost
         self._owned: dict[str, Ownership] = {}
@@ -162,6 +165,7 @@ class Memberships:
                 owned.node_down(event.node_id)
             else:
                 owned.node_up(event.node_id)
+        self._links.check()
 
     def _ask_vote(self, name: str, node: bytes, writer: str) -> Future[Any]:
         """Ask a node whether it cannot reach a member."""
@@ -196,6 +200,7 @@ class Memberships:
         self._leases[url].watch(
             {writer for owned in ownerships for writer in owned.table.members}
         )
+        self._links.adopt(url, [owned.table for owned in ownerships])
         self._router(name).adopt(table, is_certain=True)
         announcement = EntityTable(name, table.version, table.text())
         nodes = {bytes.fromhex(node) for node in table.nodes} | self._askers.get(name, set())

@@ -44,6 +44,7 @@ from callboard.entity.server import ArrivedMessage, EntityServer, Inbound
 from callboard.entity.state.client import StateClient
 from callboard.entity.state.databases import Databases
 from callboard.entity.state.interface import EntityState
+from callboard.entity.state.member_links import MemberLinks
 from callboard.entity.unpersisted import is_wanted
 from callboard.kernel.activation import (
     CHAIN_LIMIT,
@@ -130,10 +131,13 @@ class Entities:
             self._ref,
             self._inbound.send_back,
             is_checked=is_wanted(runner),
+            address=overlay.own_address,
         )
-        self.memberships = Memberships(self._host_node, self._router, self._inbound.forget)
+        links = MemberLinks(runtime, overlay)
+        parts = self._router, self._inbound.forget, links
+        self.memberships = Memberships(self._host_node, *parts)
         on_news = self.memberships.handle_news
-        self._databases = Databases(runtime, runner, self.writer, on_news)
+        self._databases = Databases(runtime, runner, self.writer, on_news, links)
         INSTRUMENTATION.use_outboxes()  # cells of entities have them
         EntityTables(runtime, self._hosts, self.stats).add_to(overlay)
         runtime.start_actor(EntityServer, (self._inbound, self), number=ENTITIES)

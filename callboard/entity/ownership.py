@@ -190,7 +190,12 @@ class Ownership:
         self._register = f"entities/{self._name}"
         self._machine = OwnershipMachine(
             node.writer,
-            TableMember(node.runtime.node_id.hex(), version=kind.cls.version, reads=host.reads),
+            TableMember(
+                node.runtime.node_id.hex(),
+                version=kind.cls.version,
+                reads=host.reads,
+                address=node.address(),
+            ),
             has_fences=has_fences,
         )
         self._machine.step(TermEnded())

@@ -479,10 +479,11 @@ class TypeRouter:
         sender = pending.sender
         deadline = None if sender is None else sender.deadline
         if deadline is not None and deadline - REFUSED_BEFORE <= now:
-            self._refuse(pending, _NO_OWNER)
+            self._refuse(pending, self._why_unsent(pending.slot))
             return True
         if deadline is None and sender is not None and due_of(sender, pending.since) <= now:
-            self._refuse(pending, _NO_OWNER)  # an ask of another node, past its deadline
+            # An ask of another node, past its deadline.
+            self._refuse(pending, self._why_unsent(pending.slot))
             return True
         return False
 
@@ -856,7 +857,20 @@ class TypeRouter:
         self._runtime.dead_letter(
             self._runtime.ref_of(self._runtime.node_id, 0), unsent.message, asker
         )
-        return _unavailable(self.type_name, key, _NO_OWNER)
+        return _unavailable(self.type_name, key, self._why_unsent(slot))
+
+    def _why_unsent(self, slot: int) -> str:
+        """Return why messages to a slot were not sent."""
+        owner = self.table.node_of(slot)
+        if not owner or owner == self._runtime.node_id or self._runtime.is_reachable(owner):
+            return _NO_OWNER
+        members = self.table.members.values()
+        addresses = (member.address for member in members if member.node == owner.hex())
+        address = next(filter(None, addresses), "ITS ADDRESS")
+        return (
+            f"its owner, node {owner.hex()[:12]}, is not linked with {self._runtime.name}: call"
+            f" node.connect({address!r}), or join=[{address!r}] when the node is made"
+        )
 
     @property
     def _has_ended(self) -> bool:

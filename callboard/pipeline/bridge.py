@@ -40,6 +40,7 @@ from callboard.pipeline.result_publisher import (
     Outlet,
     is_publishable,
 )
+from callboard.topics.origin import origin_of_log
 
 log = logging.getLogger("callboard.pipeline")
 
@@ -117,7 +118,8 @@ class Bridge(Closing):
         elif "://" in self._folder and place is None:
             msg = f"{folder} is read-only; pass a local file for the position with place=…"
             raise InvalidSetting(msg)
-        self._outlet = Outlet(endpoint, wait=wait, on_silence=on_silence)
+        origins: frozenset[object] = frozenset((origin_of_log(folder),))
+        self._outlet = Outlet(endpoint, wait=wait, on_silence=on_silence, origins=origins)
         self._store = store
         self._topics = tuple(topics)
         self._place = Path(place or Path(folder) / f"{name}.position")

@@ -39,7 +39,13 @@ OnSilence = Callable[[str, int], None]
 class ResultPublisher(Protocol):
     """A publisher that knows the subscribers, such as the hub of an endpoint."""
 
-    def offer(self, messages: Sequence[tuple[str, Any]], *, whole: bool = False) -> list[int]:
+    def offer(
+        self,
+        messages: Sequence[tuple[str, Any]],
+        *,
+        whole: bool = False,
+        origins: frozenset[object] = frozenset(),
+    ) -> list[int]:
         """Publish messages with a subscriber, or all or none; return the others' indices."""
 
     def has_room(self) -> bool:
@@ -133,6 +139,7 @@ class Outlet:
         *,
         wait: float = 0.0,
         on_silence: OnSilence = lambda _, __: None,
+        origins: frozenset[object] = frozenset(),
     ) -> None:
         """Create an outlet.
 
@@ -141,6 +148,7 @@ class Outlet:
                 subscribers; None accepts everything.
             wait: Seconds to wait for subscribers.
             on_silence: Called while it waits for subscribers.
+            origins: Where the messages come from; subscriptions of these do not get them.
         """
         self.handed = self.unheard = 0
         self._publisher = publisher
@@ -149,7 +157,7 @@ class Outlet:
         self._under_way = InFlight(hub) if isinstance(hub, Confirmed) else None
         self._wait, self._left = wait, wait
         self._wants_all = True
-        self._on_silence = on_silence
+        self._on_silence, self._origins = on_silence, origins
         self._hurries = threading.Event()
         self._leaves = threading.Event()
 
@@ -204,7 +212,7 @@ class Outlet:
         is_silent = False
         while self._has_room(self._hub):
             wants_all = self._wants_all and self._left > 0
-            rest = self._hub.offer(messages, whole=wants_all)
+            rest = self._hub.offer(messages, whole=wants_all, origins=self._origins)
             if not rest or (len(rest) < len(messages) and not wants_all):
                 self._wants_all, self._left = False, self._wait
                 return len(rest)

@@ -12,6 +12,7 @@ next incarnation, which keeps the subscription: see `Succession`. All of this ha
 of the hub.
 """
 
+import functools
 import inspect
 import logging
 import typing
@@ -382,7 +383,9 @@ def _entry_of(function: Callable[..., Any]) -> HandlerEntry:
     kinds = _kinds_of(function, name)
     is_coroutine = inspect.iscoroutinefunction(function)
 
+    @functools.wraps(function)
     def call(actor: Any, message: TopicMessage) -> Any:
+        __tracebackhide__ = True  # inspection names the handler, not this wrapper
         value = message if kinds == (TopicMessage,) else message.value
         if kinds and not isinstance(value, kinds):
             _refuse(actor, function, message)

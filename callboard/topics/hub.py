@@ -237,9 +237,15 @@ class Hub(SystemActor):
 
     # --- messages of adapters and queries, from any thread ---
 
-    def offer(self, messages: Sequence[tuple[str, Any]], *, whole: bool = False) -> list[int]:
+    def offer(
+        self,
+        messages: Sequence[tuple[str, Any]],
+        *,
+        whole: bool = False,
+        origins: frozenset[object] = frozenset(),
+    ) -> list[int]:
         """Publish the messages that have a receiver; see `TopicPublishing.offer`."""
-        return self.publishing.offer(messages, whole=whole)
+        return self.publishing.offer(messages, whole=whole, origins=origins)
 
     def ingest(self, messages: Sequence[tuple[str, Any]], origin: object) -> None:
         """Publish messages from outside; see `TopicPublishing.ingest`."""
@@ -303,14 +309,24 @@ class Hub(SystemActor):
         *,
         kind: PackedType = PackedType.DATA,
         sees_own: bool = False,
+        publisher: object = None,
     ) -> Future[None]:
         """Subscribe a receiver to topics, in addition to its present ones.
 
         The future completes when the core has the subscription; at the same time it is sent to
-        other nodes. With `sees_own` the receiver also gets messages published by this node.
+        other nodes. With `sees_own` the receiver also gets messages published by this node;
+        with a `publisher` those that others publish here: see `TopicPublishing.publish_as`.
         """
         checked = tuple(map(checked_topic, topics))
-        add = partial(self.core.subscribe, receiver, checked, kind=kind, sees_own=sees_own)
+        if not sees_own:
+            self.publishing.listeners.add(receiver, publisher)
+        add = partial(
+            self.core.subscribe,
+            *(receiver, checked),
+            kind=kind,
+            sees_own=sees_own,
+            publisher=publisher,
+        )
 
         def subscribe() -> None:
             self._perform(add(now=self._now()))
@@ -328,7 +344,8 @@ class Hub(SystemActor):
     ) -> Future[None]:
         """Unsubscribe a receiver from topics, by default from all."""
         checked = None if topics is None else tuple(map(checked_topic, topics))
-
+        if topics is None:
+            self.publishing.listeners.remove(receiver)
         remove = partial(self.core.unsubscribe, receiver, checked, kind=kind)
         return self.me.ask(CallBack(lambda: self._perform(remove(now=self._now()))))
 

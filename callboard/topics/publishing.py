@@ -17,7 +17,13 @@ from callboard.kernel.errors import ResultTimeout
 from callboard.kernel.reply import Future
 from callboard.topics.input_queue import INPUT_LIMIT, InputQueue
 from callboard.topics.machine.core import Core
-from callboard.topics.machine.effect import CommandPairs, CoreEffect, Ingested, Pair
+from callboard.topics.machine.effect import (
+    CommandPairs,
+    CoreEffect,
+    Ingested,
+    OwnPair,
+    Pair,
+)
 from callboard.topics.machine.run import PackedType, encode_pair, pair_of
 from callboard.topics.machine.topic import checked_topic
 from callboard.topics.run_transmitter import RunTransmitter
@@ -29,13 +35,41 @@ BURST_GAP: Final = 20e-6
 OFFER_CHECK: Final = 5.0
 
 
+class Listeners:
+    """The receivers on a node that are subscriptions of publishers there.
+
+    Attributes:
+        publishers: the publishers that have one. If there is none but the publisher of a
+            message, `publish` suffices, which is faster. Read without the lock.
+    """
+
+    def __init__(self) -> None:
+        self.publishers: frozenset[object] = frozenset()
+        self._by_receiver: dict[object, object] = {}
+        self._lock = locks.lock("listeners of a hub", 424)
+
+    def add(self, receiver: object, publisher: object) -> None:
+        """Record the publisher of a receiver; None for none. Can be called from any thread."""
+        if publisher is not None:
+            with self._lock:
+                self._by_receiver[receiver] = publisher
+                self.publishers = frozenset(self._by_receiver.values())
+
+    def remove(self, receiver: object) -> None:
+        """Forget a receiver. Can be called from any thread."""
+        if self._by_receiver:
+            with self._lock:
+                self._by_receiver.pop(receiver, None)
+                self.publishers = frozenset(self._by_receiver.values())
+
+
 class TopicPublishing:
     """Ways of a hub's users to publish; each message enters the core in its order."""
 
     #: Slots, because each publish reads several of these; see `Runtime`.
     __slots__ = (
         "_context", "_core", "_inputs", "_lock", "_now", "_runtime", "_transmitter",
-        "idle_since",
+        "idle_since", "listeners",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +85,7 @@ class TopicPublishing:
         self._inputs, self._transmitter = inputs, transmitter
         self._runtime, self._context = actor.runtime, actor.context
         self._now = self._runtime.now
+        self.listeners = Listeners()
         #: The time from which a message is sent at once: soon after others it waits for a turn.
         self.idle_since = self._now()
 
@@ -87,7 +122,23 @@ class TopicPublishing:
         self._inputs.entries.extend(pairs)
         self._inputs.wake()
 
-    def offer(self, messages: Sequence[tuple[str, Any]], *, whole: bool = False) -> list[int]:
+    def publish_as(self, origins: frozenset[object], *batch: tuple[str, Any]) -> None:
+        """Publish pairs of topic and value in this order, all or none of them.
+
+        Subscriptions on this node get them as well, except those of the origins: of the
+        publisher, and of the adapters through which the messages came here.
+        """
+        pairs = self._encoded(batch)
+        self._inputs.entries.extend(OwnPair(pair, origins) for pair in pairs)
+        self._inputs.wake()
+
+    def offer(
+        self,
+        messages: Sequence[tuple[str, Any]],
+        *,
+        whole: bool = False,
+        origins: frozenset[object] = frozenset(),
+    ) -> list[int]:
         """Publish the messages that have a receiver; returns the indexes of the others.
 
         Receivers are checked in the turn in which the messages are sent, so that the result is
@@ -96,6 +147,7 @@ class TopicPublishing:
         Args:
             messages: pairs of topic and value; their order is kept.
             whole: whether to publish nothing unless all messages have a receiver.
+            origins: see `publish_as`.
 
         Raises:
             EndpointError: a value does not belong to the data model; nothing was published.
@@ -104,11 +156,11 @@ class TopicPublishing:
         pairs, done = self._encoded(messages), Future[list[int]]()
 
         def send() -> Sequence[CoreEffect]:
-            is_wanted = {topic: self._core.is_wanted(topic) for topic, _ in pairs}
+            is_wanted = {topic: self._core.is_wanted(topic, origins) for topic, _ in pairs}
             rest = [index for index, (topic, _) in enumerate(pairs) if not is_wanted[topic]]
             run = [] if rest and whole else [pair for pair in pairs if is_wanted[pair[0]]]
             done.set_result(rest)
-            return self._core.data_inputs(run) if run else ()
+            return self._core.publish_as(run, origins) if run else ()
 
         self._inputs.order(send)
         while True:

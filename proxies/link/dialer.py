@@ -338,6 +338,8 @@ class Dialer:
                 if cause is None:  # it may just start later than this node
                     text += "; the dial continues until it answers"
                 is_awaited = cause is not None or bool(dial.patient)
+                # A list of seeds that all nodes share names each node, too: no reason to warn.
+                is_awaited = is_awaited and not dial.leads_home
                 _log.log(logging.WARNING if is_awaited else logging.INFO, "%s", text)
             self._retry(dial)
         else:

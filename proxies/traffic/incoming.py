@@ -7,6 +7,7 @@ the runner, with its role.
 
 import contextvars
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import field
@@ -47,7 +48,7 @@ from callboard.basp.header import (
 from callboard.basp.node_id import NodeId
 from callboard.basp.payload import LargePayload
 from callboard.basp.routing.path_order import PathOrder
-from callboard.proxies.errors import NotPermitted
+from callboard.proxies.errors import NotPermitted, UnknownMessageType
 from callboard.proxies.events import MessagesLost
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import Wire
@@ -83,6 +84,9 @@ CONTROLS_AT_ONCE: Final = 64
 
 #: Number of control frames that a slower one counts as.
 _COSTS: Final = {int(Operation.ROUTING_UPDATE): 16}
+
+#: The answer of a node that lacks a message type of the library.
+_OWN_TYPE: Final = re.compile(r"message type '(callboard\.[\w.]+)' is not registered here")
 
 _log = logging.getLogger("callboard.broker")
 
@@ -624,7 +628,24 @@ class Incoming:
         is_closing = failure.kind == NodeClosed.__name__
         if is_closing and str(failure.text).endswith(TAKES_NO_MORE):
             self._out.refusing.add(source)
-        return error_of(failure)
+        error = error_of(failure)
+        unknown = _OWN_TYPE.match(str(error)) if isinstance(error, UnknownMessageType) else None
+        if unknown is not None:  # no program could import it there, as the peer's text advises
+            return UnknownMessageType(self._unknown_type(source, unknown[1]))
+        return error
+
+    def _unknown_type(self, source: bytes, name: str) -> str:
+        """Return the text about a type of the library that another node does not know."""
+        node = self._routes.names.get(source) or source.hex()[:12]
+        wire = self._routes.wires.get(source)
+        peer = None if wire is None else wire.link.peer
+        release = "another release" if peer is None else f"release {peer.release}"
+        if peer is not None and peer.build:
+            release += f" ({peer.build})"
+        return (
+            f"node {node} is of {release} and does not know {name}; upgrade that node, or use"
+            " the tools of its release"
+        )
 
     def _refuse(self, number: int, message: Any, sender: RemoteReply) -> None:
         """Execute a command for the node, or refuse a message without a target."""

@@ -4,13 +4,26 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 
 import pytest
 
-from callboard import Actor, ActorRef, Node, errors, handler, message, traced, traceparent
+from callboard import (
+    Actor,
+    ActorRef,
+    Endpoint,
+    Node,
+    errors,
+    handler,
+    message,
+    topic,
+    traced,
+    traceparent,
+)
 from callboard import tracing as callboard_tracing
 from callboard.actors.envelope import INSTRUMENTATION
+from callboard.actors.runner.activity import activity_of
 from tests.polling import eventually
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace")
@@ -265,3 +278,47 @@ def test_without_an_sdk_nothing_is_made_and_nothing_fails(make_node):
         assert make_node().spawn(Cook).call(Cook.price, "soup").result(10) == 4
     finally:
         callboard_tracing.stop()
+
+
+class Slow(Actor):
+    @handler
+    async def wait(self, gate: asyncio.Event) -> None:
+        await gate.wait()
+
+    @handler
+    def block(self, gate: threading.Event) -> None:
+        gate.wait(20)
+
+    @topic("/spans")
+    def heard(self, value: str) -> None:
+        pass
+
+
+def test_inspection_names_the_handler_and_not_the_wrapper_of_its_span(spans, make_node):
+    node = make_node()
+    release = threading.Event()
+    waiting, blocked = node.spawn(Slow), node.spawn(Slow)
+    waiting.tell(asyncio.Event())
+    blocked.tell(release)
+    cells = [waiting.target, blocked.target]
+    try:
+        eventually(lambda: [activity_of(each).handler for each in cells] == NAMES)
+        assert all(activity_of(each).place.startswith("test_tracing.py:") for each in cells)
+    finally:
+        release.set()
+
+
+NAMES = ["Slow.wait", "Slow.block"]
+
+
+def test_handlers_of_topics_have_spans(spans, make_node):
+    node = make_node()
+    node.spawn(Slow)
+    with Endpoint(node=node) as endpoint:
+        endpoint.publish("/spans", "x")
+
+        ended = spans(1)
+
+    span = ended["Slow.heard"]
+    assert span.kind is SpanKind.CONSUMER
+    assert span.attributes["callboard.message"] == "TopicMessage"

@@ -2,11 +2,18 @@
 
 import logging
 
-from callboard import Node
+import pytest
+
+from callboard import Actor, Node, errors, handler
+from callboard.basp import MessageRegistry, PayloadCodec
+from callboard.basp.errors import UnknownMessageType as UnknownHere
+from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.kernel.tables import Describe
 from callboard.operation import node_metrics
 from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
 from callboard.proxies.messages import ABILITIES, CARRIERS
 from callboard.proxies.traffic.paths import describe_node, read_node
+from callboard.support.release import RELEASE
 from tests.proxies.cast import Echo, connect, eventually
 
 COMINGS = (LinkUp, LinkDown, NodeUp, NodeDown)
@@ -79,3 +86,39 @@ def test_accounts_have_the_names_of_nodes():
         connect(shop, stock)
         assert shop.ref(str(stock.spawn(Echo))).ask("x").result(5) == "x"
         assert shop.accounts()[stock.node_id].name == "stock"
+
+
+def test_a_node_that_is_named_in_its_own_seeds_does_not_warn(caplog, tmp_path):
+    caplog.set_level(logging.INFO, "callboard.links")
+    with Node("first", join=[f"unix:{tmp_path}/first"]) as first:
+        first.listen(f"unix:{tmp_path}/first")
+
+        eventually(lambda: "is connected to itself" in caplog.text)
+
+    assert [each.levelname for each in caplog.records if "itself" in each.message] == ["INFO"]
+
+
+class Old(Actor):
+    """Answers like the release before to a request that came later."""
+
+    @handler
+    def on_request(self, name: str) -> None:
+        with pytest.raises(UnknownHere) as caught:
+            PayloadCodec(MessageRegistry()).decode_message(UNHEARD)
+        self.promise().set_exception(errors.UnknownMessageType(str(caught.value)))
+
+
+UNHEARD = PayloadCodec(DEFAULT_REGISTRY).encode(Describe())
+
+
+def test_an_older_node_is_named_with_its_release_when_it_lacks_a_request():
+    with Node("old") as old, Node("look", is_tool=True) as look:
+        connect(look, old)
+        asked = look.ref(str(old.spawn(Old))).ask("anything")
+
+        with pytest.raises(errors.UnknownMessageType) as caught:
+            asked.result(5)
+
+    text = str(caught.value)
+    assert text.startswith(f"node old is of release {RELEASE} (")
+    assert "does not know callboard.Describe; upgrade that node" in text

@@ -24,7 +24,7 @@ from callboard.kernel.actors import Actor, handler
 from callboard.kernel.errors import CallboardError, TlsError
 from callboard.kernel.tables import Describe, Inspect
 from callboard.kernel.tls import Tls, expiry_of
-from callboard.kernel.topology import DIRECTORY, INSPECTOR, parse_node_address
+from callboard.kernel.topology import DIRECTORY, INSPECTOR, endpoint_text, parse_node_address
 from callboard.node import Node
 
 #: Our package; another distribution may install a package of the same name over it.
@@ -97,9 +97,10 @@ def examine(
     if listen is not None:
         parse_listen(listen)
     read_secret(access.secret_file)
-    for peer in peers:
-        if not peer.startswith(_SERVERS):
-            parse_node_address(peer)  # raises if it is invalid
+    peers = [
+        peer if peer.startswith(_SERVERS) else endpoint_text(parse_node_address(peer))
+        for peer in peers
+    ]
     findings = [
         check_python(sys.version_info[:3]),
         *check_conflicts(importlib.metadata.distributions()),
@@ -163,7 +164,7 @@ def check_requirements() -> Iterator[Finding]:
         requirements = importlib.metadata.requires("callboard") or []
     except importlib.metadata.PackageNotFoundError:
         text = "callboard runs from its sources and is not installed"
-        yield Finding("requirements", "warn", text, "make setup, or pip install callboard")
+        yield Finding("requirements", "warn", text, "make setup, or pip install ./callboard")
         return
     missing: dict[str, list[str]] = {}
     for line in requirements:

@@ -28,6 +28,9 @@ _BEYOND: Final = 2**62
 #: slot has the name of its owner; since format 2 it has an index into a list of names.
 _FORMAT: Final = 2
 
+#: Characters of a member's address.
+_ADDRESS_LIMIT: Final = 300
+
 #: Errors of reading a text that is not a table.
 _NOT_A_TABLE: Final = (
     ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError,
@@ -80,6 +83,15 @@ class TableMember(NamedTuple):
     version: int = 1
     #: The kinds of events that it can read, with the highest version of each.
     reads: tuple[tuple[str, int], ...] = ()
+    #: Its address for people, as other members may not be linked with it; empty without a port.
+    address: str = ""
+
+    def stored(self) -> Mapping[str, str | float | tuple[tuple[str, int], ...]]:
+        """Return the member as it is stored; earlier releases have no address."""
+        fields = self._asdict()
+        if not self.address:
+            del fields["address"]
+        return fields
 
     def can_read(self, written: Iterable[tuple[str, int]]) -> bool:
         """Return whether it can read events of these kinds and versions."""
@@ -158,7 +170,7 @@ class Table:
             "version": self.version,
             "at": self.register_version,
             "state": self.state._asdict(),
-            "members": {name: member._asdict() for name, member in self.members.items()},
+            "members": {name: member.stored() for name, member in self.members.items()},
             "written": self.written,
             "owners": list(numbers),
             "slots": [(numbers[writer], epoch) for writer, epoch in self.slots],
@@ -330,7 +342,8 @@ def _member(entry: Mapping[str, Any]) -> TableMember:
     if len(node) != NODE_ID_SIZE:
         raise ValueError(node)
     joined, term, version = (_number(entry[name]) for name in ("joined", "term", "version"))
-    return TableMember(node.hex(), joined, term, weight, version, reads)
+    address = str(entry.get("address", ""))[:_ADDRESS_LIMIT]
+    return TableMember(node.hex(), joined, term, weight, version, reads, address)
 
 
 def _number(value: object) -> int:

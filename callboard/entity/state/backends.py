@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from callboard.entity.state.interface import EntityState
+from callboard.entity.state.member_sockets import MemberSockets
 from callboard.entity.state.sql import SqlView
 from callboard.entity.state.sqlite import SqliteState, SqliteView
 from callboard.kernel.errors import WrongValue
@@ -64,6 +65,18 @@ def open_leases(url: str, writer: str) -> Leases:
         return register
     url, mode = _mode_of(url)
     return SqliteLeases(Path(f"{_file_of(url)}-leases"), writer, mode=mode)
+
+
+def open_sockets(url: str) -> MemberSockets | None:
+    """Open the sockets of the nodes that share a register; None if it is not a file.
+
+    Raises:
+        OSError: the folder cannot be made, or its path is too long.
+    """
+    url, mode = _mode_of(url)
+    if not url.startswith("sqlite:"):
+        return None
+    return MemberSockets(Path(f"{_file_of(url)}-nodes"), mode)
 
 
 def _backend(extra: str, kind: str) -> Any:

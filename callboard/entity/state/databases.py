@@ -7,9 +7,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from callboard.entity.state.backends import open_leases, open_state, open_view
+from callboard.entity.state.backends import (
+    open_leases,
+    open_sockets,
+    open_state,
+    open_view,
+)
 from callboard.entity.state.client import StateClient, ThreadedStateClient
+from callboard.entity.state.member_links import MemberLinks
 from callboard.kernel.activation import handler_frame
+from callboard.kernel.errors import InvalidAddress
 from callboard.kernel.reply import Future
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
 from callboard.lease.machine.lease_machine import LeaseKilled, LeaseMachine
@@ -27,6 +34,7 @@ class Databases:
         runner: Any,
         writer: str,
         on_news: Callable[[str, LeaseNews], object],
+        links: MemberLinks,
     ) -> None:
         """Open nothing yet.
 
@@ -36,8 +44,9 @@ class Databases:
             writer: the name of the node's life.
             on_news: called with the URL of a register and each change of a lease in it; on
                 the node's thread.
+            links: links with the other nodes that use a register.
         """
-        self._runtime, self._runner = runtime, runner
+        self._runtime, self._runner, self._links = runtime, runner, links
         self._writer, self._on_news = writer, on_news
         self._states: dict[str, StateClient] = {}
         self._registers: dict[str, Any] = {}
@@ -107,7 +116,20 @@ class Databases:
         except BaseException:
             leases.close()
             raise
+        self._listen(url)
         return leases
+
+    def _listen(self, url: str) -> None:
+        """Listen for the other nodes that use a register, if it is a file; may block."""
+        try:
+            if (sockets := open_sockets(url)) is not None:
+                self._links.listen(url, sockets)
+        except (OSError, InvalidAddress) as error:
+            text = (
+                f"{self._runtime.name} cannot listen for the other processes that use {url}"
+                f" ({error}); link them with node.connect(…) or join=[…]"
+            )
+            self._runtime.warn_once(("no socket", url), text)
 
     def _hold_lease(self, url: str, place: LeasePlace) -> None:
         """Start holding this node's lease in a register."""
@@ -132,6 +154,7 @@ class Databases:
 
     def release(self) -> None:
         """Close all databases; on a thread that may block."""
+        self._links.release()
         for lease in self._leases.values():
             lease.close()
         for opened in (self._states, self._registers, self._views):

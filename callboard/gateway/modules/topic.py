@@ -1,7 +1,7 @@
 """The module `topic`: connects the gateway with topics of the cluster."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.modules.record import filled
@@ -27,8 +27,17 @@ class TopicArguments(ModuleArguments):
     value: Literal["json", "bytes"] = "json"
 
 
+#: Property with the names of the topic modules through which a message came into the gateway.
+ORIGIN: Final = "origin"
+
+
 class TopicModule(Module):
-    """Publishes received messages to a topic, and messages of topics in the gateway."""
+    """Publishes received messages to a topic, and messages of topics in the gateway.
+
+    A message that came in through topic modules does not come in through these again, nor
+    through the module that publishes it: links in both directions, or from all modules to all,
+    do not loop.
+    """
 
     Arguments = TopicArguments
 
@@ -37,13 +46,15 @@ class TopicModule(Module):
         self._args = TopicArguments.read(args)
         self._hub: Hub | None = None
         self._is_subscribed = False
+        self._origin = ""
 
     def start(self) -> None:
         """Subscribe."""
         self._hub = Hub.of(self.node)
+        self._origin = f"{self.name}:{self._hub.new_object_id()}"
         if self._args.subscribe:
             self._is_subscribed = True
-            self._hub.add_receiver(self, self._args.subscribe)
+            self._hub.add_receiver(self, self._args.subscribe, publisher=self._origin)
 
     def receive(self, message: Message) -> None:
         """Publish a message to the topic."""
@@ -51,7 +62,9 @@ class TopicModule(Module):
             msg = f"module {self.name!r} has no topic to publish to; set args.publish"
             raise ValueError(msg)
         value = parse_json(message.content) if self._args.value == "json" else message.content
-        self._hub.publish(filled(self._args.publish, message.properties), value)
+        origins = frozenset((self._origin, *message.properties.get(ORIGIN, "").split("\n")))
+        topic = filled(self._args.publish, message.properties)
+        self._hub.publishing.publish_as(origins, (topic, value))
 
     def take(self, items: list[Item]) -> None:
         """Schedule the publication of topic messages; called on the node's thread."""
@@ -69,7 +82,7 @@ class TopicModule(Module):
                 content = json_of(_plain(value)).encode()
             else:
                 content = value if isinstance(value, bytes) else str(value).encode()
-            self.publish(content, {"topic": topic})
+            self.publish(content, {"topic": topic, ORIGIN: self._origin})
 
 
 def _plain(value: Any) -> Any:

@@ -47,6 +47,7 @@ from callboard.topics.machine.effect import (
     InterestChanged,
     Item,
     NearDoor,
+    OwnPair,
     Pair,
     PeerEvent,
     RefusedHere,
@@ -223,23 +224,35 @@ class Core:
             return
         data: list[Pair] = []
         commands: list[Pair] = []
+        origins: frozenset[object] | None = None
         for entry in inputs:
-            if isinstance(entry, tuple):
+            if isinstance(entry, OwnPair):
+                if entry.origins != origins:
+                    yield self._merged(data, commands, origins)
+                    data, commands, origins = [], [], entry.origins
+                data.append(entry.pair)
+            elif isinstance(entry, tuple):
+                if origins is not None:
+                    yield self._merged(data, commands, origins)
+                    data, commands, origins = [], [], None
                 data.append(entry)
             elif isinstance(entry, CommandPairs):
                 commands.extend(entry.pairs)
             else:
-                yield self._merged(data, commands)  # an order follows the previous messages
-                data, commands = [], []
+                # An order follows the previous messages.
+                yield self._merged(data, commands, origins)
+                data, commands, origins = [], [], None
                 if isinstance(entry, Ingested):
                     yield self.ingest(entry.pairs, entry.origin, entry.ttl)
                 else:
                     yield entry()
-        yield self._merged(data, commands)
+        yield self._merged(data, commands, origins)
 
-    def _merged(self, data: list[Pair], commands: list[Pair]) -> list[CoreEffect]:
-        """Publish the data and commands between two orders."""
-        effects = self.data_inputs(data) if data else []
+    def _merged(
+        self, data: list[Pair], commands: list[Pair], origins: frozenset[object] | None
+    ) -> list[CoreEffect]:
+        """Publish the data of the same origins, and commands, between two orders."""
+        effects = self.publish_as(data, origins) if data else []
         return effects + self.command_inputs(commands) if commands else effects
 
     def data_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
@@ -248,6 +261,27 @@ class Core:
         for egress in self.egresses:
             egress.take_own(run)
         return self.central_merge(_DATA, run)
+
+    def publish_as(
+        self, run: Sequence[Pair], origins: frozenset[object] | None
+    ) -> list[CoreEffect]:
+        """Publish data messages of some publishers on this node.
+
+        Besides the receivers of `data_inputs`, those get them that were subscribed by another
+        publisher. With None, no such receiver does.
+
+        Args:
+            run: the messages.
+            origins: the publisher, and the adapters through which the messages came here.
+        """
+        output = self._outputs.get(_DATA)
+        if origins is None or output is None or not output.publishers:
+            return self.data_inputs(run)
+        self.counters.data_published += len(run)
+        for egress in self.egresses:
+            egress.take_own(run)
+        effects: list[CoreEffect] = [*self._to_others(_DATA, run)]
+        return effects + output.deliver_own(run, output.hearers_of(origins))
 
     def command_inputs(self, run: Sequence[Pair]) -> list[CoreEffect]:
         """Publish command messages of the local stores."""
@@ -535,9 +569,22 @@ class Core:
         *,
         kind: PackedType = PackedType.DATA,
         sees_own: bool = False,
+        publisher: object = None,
     ) -> list[CoreEffect]:
-        """Subscribe a local receiver to further topics."""
+        """Subscribe a local receiver to further topics.
+
+        Args:
+            receiver: the receiver.
+            topics: prefixes.
+            now: the time.
+            kind: the type of its messages.
+            sees_own: whether it gets all messages of this endpoint.
+            publisher: whose own subscription it is: it gets the messages that others publish on
+                this node.
+        """
         output = self._output(kind)
+        if publisher is not None:
+            output.publishers[receiver] = publisher
         if isinstance(receiver, DoorReceiver):
             self._has_doors = True
             if receiver.takes_pairs and sees_own:
@@ -570,6 +617,7 @@ class Core:
             topics = output.index.prefixes(receiver)
             output.sees_own.discard(receiver)
             output.encoded.discard(receiver)
+            output.publishers.pop(receiver, None)
         removed, is_changed = set(), False
         for topic in topics:
             if output.index.remove(topic, receiver):
@@ -747,10 +795,10 @@ class Core:
         nodes = self._receivers.get(topic)
         return self._find_receivers(topic) if nodes is None else nodes
 
-    def is_wanted(self, topic: str) -> bool:
+    def is_wanted(self, topic: str, origins: frozenset[object] | None = None) -> bool:
         """Return whether a message of this endpoint with this topic has a receiver."""
         output = self._outputs.get(_DATA)
-        takes_own = output is not None and output.takes_own(topic)
+        takes_own = output is not None and output.takes_own(topic, origins)
         leads_out = any(egress.takes(topic) for egress in self.egresses)
         return takes_own or leads_out or bool(self.receivers_of(topic))
 

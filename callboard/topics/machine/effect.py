@@ -23,6 +23,13 @@ class CommandPairs:
     pairs: Sequence[Pair]
 
 
+class OwnPair(NamedTuple):
+    """A message published on this node, with its origins; see `Core.publish_as`."""
+
+    pair: Pair
+    origins: frozenset[object]
+
+
 @dataclass(slots=True)
 class Ingested:
     """Data messages from an adapter; see `Core.ingest`."""
@@ -206,7 +213,7 @@ CoreEffect = (
 
 
 #: An input of the core besides published data: messages, or a function that returns effects.
-CoreOrder = CommandPairs | Ingested | Callable[[], Sequence[CoreEffect]]
+CoreOrder = CommandPairs | Ingested | OwnPair | Callable[[], Sequence[CoreEffect]]
 
 
 @dataclass(slots=True)

@@ -27,6 +27,9 @@ class CoreOutput:
         self.sees_own: set[object] = set()
         #: The part of `sees_own` that gets own messages encoded.
         self.encoded: set[object] = set()
+        #: Receivers that get the messages of other publishers on this node, by receiver: the
+        #: publisher whose own subscription it is.
+        self.publishers: dict[object, object] = {}
         self._kind = kind
         self._counters = counters
 
@@ -38,17 +41,29 @@ class CoreOutput:
             for receiver, batch in self._sorted(items, None)
         ]
 
-    def deliver_own(self, run: Sequence[Pair]) -> list[DeliverItems]:
-        """Deliver a run of this endpoint's own messages to the receivers in `sees_own`."""
-        match, sees_own = self.index.match, self.sees_own
+    def hearers_of(self, origins: frozenset[object]) -> set[object]:
+        """Return the receivers of own messages with these origins."""
+        publishers = self.publishers
+        return {
+            receiver
+            for receiver in self.sees_own | publishers.keys()
+            if publishers.get(receiver, receiver) not in origins
+        }
+
+    def deliver_own(
+        self, run: Sequence[Pair], hearers: set[object] | None = None
+    ) -> list[DeliverItems]:
+        """Deliver a run of this endpoint's own messages to some receivers, or `sees_own`."""
+        match = self.index.match
+        sees_own = self.sees_own if hearers is None else hearers
         delivered: list[DeliverItems] = []
         if self.encoded:
-            sees_own = sees_own - self.encoded
             delivered += [
                 DeliverItems(LocalPublications(receiver), batch)
-                for receiver, batch in self._sorted(run, self.encoded)
+                for receiver, batch in self._sorted(run, self.encoded & sees_own)
                 if isinstance(receiver, DoorReceiver)
             ]
+            sees_own = sees_own - self.encoded
         pairs = [pair for topic, pair in run if not sees_own.isdisjoint(match(topic))]
         for payload, count in pack_runs(self._kind, 0, pairs) if pairs else ():
             self._counters.deserialized += count
@@ -59,9 +74,12 @@ class CoreOutput:
             ]
         return delivered
 
-    def takes_own(self, topic: str) -> bool:
-        """Return whether a receiver of own messages matches a topic."""
-        return bool(self.sees_own) and not self.sees_own.isdisjoint(self.index.match(topic))
+    def takes_own(self, topic: str, origins: frozenset[object] | None = None) -> bool:
+        """Return whether a receiver of own messages with these origins matches a topic."""
+        hearers = self.sees_own
+        if origins is not None and self.publishers:
+            hearers = self.hearers_of(origins)
+        return bool(hearers) and not hearers.isdisjoint(self.index.match(topic))
 
     def _sorted(
         self, items: Sequence[Item], only: set[object] | None

@@ -163,3 +163,16 @@ def test_a_usage_error_is_reported_before_anything_is_dialed(capsys):
     assert capsys.readouterr().err == (
         "callboard: 'here' is not HOST:PORT; write it like --listen 127.0.0.1:4222\n"
     )
+
+
+def test_a_node_may_be_named_without_the_scheme_of_its_address(capsys):
+    with Node("shop") as shop:
+        shop.listen("127.0.0.1", 0)
+        address = shop.address.removeprefix("basp://")
+
+        code = main(["doctor", address, "--json"])
+
+    found = {finding["check"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert code == 0, found
+    assert f"basp://{address} is shop" in found["peer"]["text"]
+    assert "logs" not in found

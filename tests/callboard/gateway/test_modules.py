@@ -219,7 +219,8 @@ def test_topic_publishes_and_subscribes(gateway, line, node):
     assert dict(value) == {"load": (1, 2.5, None)}
     (message,) = sink.until(1)
     assert json.loads(message.content) == {"a": [1, "b"]}
-    assert message.properties == {"topic": "/in/x"}
+    assert message.properties["topic"] == "/in/x"
+    assert message.properties["origin"].startswith("it:")
 
 
 def test_topic_without_a_topic_fails(gateway, line):

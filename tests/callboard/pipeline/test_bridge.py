@@ -201,7 +201,7 @@ class Listeners(Taker):
     def has_room(self):
         return True
 
-    def offer(self, messages, *, whole=False):
+    def offer(self, messages, *, whole=False, origins=frozenset()):
         self.offers += 1
         rest = [n for n, (topic, _) in enumerate(messages) if topic not in self.topics]
         if not (rest and whole):
