@@ -5,7 +5,7 @@
 #                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-rest mutants pythons thespian faults fuzz simulate search planted check bench growth drawings films docs look lock clean
+.PHONY: help setup run test test-all test-rest mutants pythons extras thespian faults fuzz simulate search planted check bench growth drawings films docs look lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -42,6 +42,9 @@ mutants: .venv/.dev ## plant a bug in each package, and see whether make test fi
 
 pythons: .venv/.dev ## run the unit tests that start no process on every other Python that is here
 	@scripts/pythons.sh
+
+extras: .venv/.dev ## install each extra alone into an empty environment, and run its page there (ARGS="sql --python python3.13")
+	@$(python) -m scripts.extras $(ARGS)
 
 thespian: .venv/.dev ## run Thespian's own suite on callboard's base
 	@$(python) -m tests.interop.thespian_suite $(ARGS)

@@ -60,7 +60,7 @@ def start(tracer_provider: "TracerProvider | None" = None) -> None:
     try:
         from opentelemetry import trace
     except ImportError:
-        msg = "spans need opentelemetry-api; pip install 'callboard[otel]'"
+        msg = "spans need OpenTelemetry; pip install 'callboard[otel]'"
         raise OpenTelemetryMissing(msg) from None
     if not isinstance(tracer_provider, trace.TracerProvider | None):
         msg = "start() takes a TracerProvider of opentelemetry.sdk.trace"
