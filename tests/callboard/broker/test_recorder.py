@@ -34,7 +34,7 @@ class Hub:
         self.holds = []
         self.relaxed = threading.Event()
 
-    def add_receiver(self, receiver, topics, *, sees_own):
+    def add_receiver(self, receiver, topics, *, sees_own, publisher):
         pass
 
     def remove_receiver(self, receiver):
