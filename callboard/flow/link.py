@@ -113,23 +113,21 @@ class ActorLink:
         single message. A message that is sent inside another call of the link waits for such a
         turn, too.
         """
-        is_later = self._waiting or self.node.context.is_runner_thread()
-        if is_later or not reentry.take(self._lock):
-            self._send_later(data)
+        waiting = self._waiting
+        if waiting or self.node.context.is_runner_thread() or not reentry.take(self._lock):
+            waiting.append(data)
+            if not self._is_posted:  # checked after the append: `flush` resets it before
+                self._post_flush()
             return
         try:  # keeps the order: a later message must not overtake a run
-            if self._waiting:
-                self._send_later(data)
+            if waiting:
+                waiting.append(data)
+                if not self._is_posted:
+                    self._post_flush()
             else:
                 self._target.post(data, self._sender)
         finally:
             self._lock.release()
-
-    def _send_later(self, data: bytes) -> None:
-        """Queue a message for the node's thread."""
-        self._waiting.append(data)
-        if not self._is_posted:  # checked after the append: `flush` resets it before it takes
-            self._post_flush()
 
     def _post_flush(self) -> None:
         """Schedule a flush on the port."""
@@ -144,9 +142,8 @@ class ActorLink:
                 self._post_flush()
             return
         try:
-            run = []
-            while self._waiting:
-                run.append(self._waiting.popleft())
+            take = self._waiting.popleft
+            run = [take() for _ in range(len(self._waiting))]
             if run:
                 self._target.post(run[0] if len(run) == 1 else tuple(run), self._sender)
         finally:
