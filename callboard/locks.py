@@ -131,7 +131,10 @@ class CollectingLock:
 
     def __exit__(self, *_: object) -> None:
         """Release the lock, and execute the collected calls."""
-        self.release()
+        if self.calls:
+            self.release()
+        else:  # without a call: locks of this kind are on the paths of messages
+            self.guard.release()
 
     @property
     def is_owned(self) -> bool:
