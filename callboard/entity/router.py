@@ -535,12 +535,13 @@ class TypeRouter:
             state: the state of its slot.
         """
         slot = pending.slot
-        if node == self._runtime.node_id or not node:
-            return self._deliver_here(pending)
         batch = self._batches.get(node)
         # A batch that is not empty was opened for a reachable node in this turn.
-        if (batch is None or not batch.size) and not self._runtime.is_reachable(node):
-            return False
+        if batch is None or not batch.size:
+            if node == self._runtime.node_id or not node:
+                return self._deliver_here(pending)
+            if not self._runtime.is_reachable(node):
+                return False
         if not pending.key:
             self._ask_marker(slot, node, partial(self._marker_answered, pending))
             return True
