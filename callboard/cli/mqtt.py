@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -70,6 +71,42 @@ class TraceOptions(JsonOptions):
     seconds: float = option(0, "Duration; 0 continues until Ctrl-C.", min=0)
     interval: float = option(0.25, "Seconds between updates.", min=0.05)
     as_json: bool = flag("Print a line of JSON per packet.", "--json")
+
+
+class UserAction(StrEnum):
+    """A change of a user."""
+
+    ADD = "add"
+    REMOVE = "remove"
+
+
+class ListenerAction(StrEnum):
+    """A change of a listener."""
+
+    DISABLE = "disable"
+    ENABLE = "enable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MosquittoOptions(JsonOptions):
+    """Further files of mosquitto, and the file to write."""
+
+    acl: Path | None = option(
+        None, "File of topic rules, in place of acl_file.", metavar="FILE"
+    )
+    passwords: Path | None = option(
+        None, "File of passwords, in place of password_file.", metavar="FILE"
+    )
+    output: Path | None = option(
+        None, "File to write; it must not exist. Default: stdout.", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KickOptions(JsonOptions):
+    """Whether the client may continue its session later."""
+
+    session: bool = flag("End its session, too; also if the client is away.", "--session")
 
 
 # --- run, check ---
@@ -138,6 +175,16 @@ def passwd(
       callboard mqtt passwd ann >> mqtt.toml
       pass show mqtt/ann | callboard mqtt passwd ann --json
     """  # noqa: D301
+    entry = _user_entry(name, options)
+    say(json.dumps(entry) if options.as_json else _entry_text(entry))
+
+
+def _user_entry(name: str, options: PasswordOptions) -> dict[str, str]:
+    """Return the entry of a user with the hashes of a password.
+
+    Raises:
+        UsageError: the name or the password cannot be used.
+    """
     from callboard.mqtt.access.scram import make_keys
     from callboard.mqtt.access.scrypt import hash_password
 
@@ -153,8 +200,13 @@ def passwd(
     except ValueError as error:
         step = "choose another password, or omit --scram"
         raise UsageError(why=str(error), step=step) from error
+    return entry
+
+
+def _entry_text(entry: dict[str, str]) -> str:
+    """Return the entry of a user as TOML."""
     lines = [f"{key} = {_toml_text(value)}" for key, value in entry.items()]
-    say(json.dumps(entry) if options.as_json else "\n".join(["[[users]]", *lines]))
+    return "\n".join(["[[users]]", *lines])
 
 
 def _ask_password() -> str:
@@ -182,6 +234,166 @@ def _toml_text(text: str) -> str:
     # TOML has no surrogate pairs, and takes no DEL as it is (TOML 1.0, "String").
     """Return a text as a TOML string."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+# --- import ---
+
+
+@command(app, "import")
+def import_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Configuration file of mosquitto.")
+    ],
+    options: MosquittoOptions,
+) -> None:
+    """Convert a configuration of mosquitto, with its topic rules and passwords.
+
+    Prints the configuration of a router; hashes of passwords work unchanged. Settings without
+    an equivalent are listed on stderr, and as comments in the file.
+
+    \b
+    Examples:
+      callboard mqtt import /etc/mosquitto/mosquitto.conf --output mqtt.toml
+      callboard mqtt import mosquitto.conf --acl acl --passwords passwd > mqtt.toml
+    """  # noqa: D301
+    from callboard.cli.work.router import write_new
+    from callboard.mqtt.service.mosquitto_import import MosquittoError, import_files
+
+    try:
+        imported = import_files(file, options.acl, options.passwords)
+    except MosquittoError as error:
+        raise CliError(why=str(error), step="give the path of mosquitto's file") from error
+    missing = [str(item) for item in imported.unconverted]
+    notes = [f"# {line}" for line in missing]
+    head = [f"# converted from {file} by callboard mqtt import"]
+    head += ["# without an equivalent:", *notes] if notes else []
+    text = "\n".join([*head, "", imported.text])
+    if options.output is not None:
+        write_new(options.output, text)
+    for line in missing:
+        typer.echo(line, err=True)
+    summary = f"wrote {options.output}" if options.output is not None else text.rstrip("\n")
+    result = {
+        "text": text,
+        "unconverted": missing,
+        "needless": [str(item) for item in imported.needless],
+    }
+    options.say(result, summary)
+
+
+# --- changes of a running router ---
+
+
+@command(app)
+def user(
+    action: Annotated[UserAction, typer.Argument(metavar="add|remove", help="The change.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of the router.")],
+    options: PasswordOptions,
+) -> None:
+    """Add a user to a configuration file, or remove one, and reload a running router.
+
+    `add` replaces the password of an existing user. `remove` also removes the user's topic
+    rules, and the router disconnects the user's clients. The router is reloaded if the file has
+    a `console`; otherwise send it SIGHUP. Other lines of the file do not change.
+
+    \b
+    Examples:
+      callboard mqtt user add ann mqtt.toml
+      callboard mqtt user remove ann mqtt.toml
+    """  # noqa: D301
+    from callboard.cli.work.router import change_file
+    from callboard.mqtt.service.config_edit import with_user, without_user
+
+    if action is UserAction.ADD:
+        entry = _user_entry(name, options)
+        table = change_file(file, lambda text: with_user(text, name, _entry_text(entry)))
+    else:
+
+        def remove(text: str) -> str:
+            text, was_found = without_user(text, name)
+            if not was_found:
+                raise UsageError(why=f"{file} has no user {name!r}", step="check the name")
+            return text
+
+        table = change_file(file, remove)
+    is_loaded = False
+    if table.console is not None:
+        with contextlib.suppress(CliError):
+            is_loaded = bool(_ask(f"http://{table.console}", "/reload", posted=b"")["reloaded"])
+    done = f"{action.value} {name}: {file} is changed"
+    hint = "the router has reloaded it" if is_loaded else "send SIGHUP to a running router"
+    options.say({"file": str(file), "reloaded": is_loaded}, f"{done}; {hint}")
+
+
+@command(app)
+def kick(
+    client: Annotated[str, typer.Argument(metavar="ID", help="The client's id.")],
+    options: KickOptions,
+    url: ConsoleUrl = "http://127.0.0.1:9465",
+) -> None:
+    """Disconnect a client of a running router.
+
+    It may connect again; to prevent that, ban it in the file.
+
+    \b
+    Examples:
+      callboard mqtt kick sensor-1
+      callboard mqtt kick sensor-1 http://127.0.0.1:9465 --session
+    """  # noqa: D301
+    posted = b"session" if options.session else b""
+    report = _ask(url, f"/kick/{quote(client, safe='')}", posted)
+    if not report["count"]:
+        reason = f"the router has no client {client!r}"
+        raise CliError(why=reason, step="list the clients with callboard mqtt top")
+    options.say(report, f"disconnected {client}")
+
+
+@command(app)
+def purge(
+    topic_filter: Annotated[
+        str, typer.Argument(metavar="FILTER", help="Topic filter; '#' for all.")
+    ],
+    options: JsonOptions,
+    url: ConsoleUrl = "http://127.0.0.1:9465",
+) -> None:
+    """Remove retained messages from a running router and its cluster.
+
+    \b
+    Examples:
+      callboard mqtt purge 'sensors/#'
+      callboard mqtt purge '#' http://127.0.0.1:9465 --json
+    """  # noqa: D301
+    report = _ask(url, f"/purge/{quote(topic_filter, safe='')}", posted=b"")
+    options.say(report, f"removed {report['count']} retained messages")
+
+
+@command(app)
+def listener(
+    action: Annotated[
+        ListenerAction, typer.Argument(metavar="disable|enable", help="The change.")
+    ],
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="Of the listener, as in the file.")
+    ],
+    options: JsonOptions,
+    url: ConsoleUrl = "http://127.0.0.1:9465",
+) -> None:
+    """Close a listener of a running router, or open it again.
+
+    Its clients are disconnected. After a restart of the router the listener is open.
+
+    \b
+    Examples:
+      callboard mqtt listener disable tls://0.0.0.0:8883
+      callboard mqtt listener enable tls://0.0.0.0:8883 http://127.0.0.1:9465
+    """  # noqa: D301
+    report = _ask(url, f"/{action.value}/{quote(address, safe='')}", posted=b"")
+    if not report["count"]:
+        state = "open" if action is ListenerAction.DISABLE else "disabled"
+        reason = f"the router has no {state} listener {redacted(address)}"
+        raise CliError(why=reason, step="write the address as in the router's file")
+    options.say(report, f"{action.value}d {address}")
 
 
 # --- top, trace ---
@@ -256,11 +468,13 @@ def _ask(url: str, path: str, posted: bytes | None = None) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         reason = f"{target} answers {error.code}"
+        text = printable(error.read(TEXT_LIMIT).decode(errors="replace").strip())
         if error.code == HTTPStatus.FORBIDDEN:
-            text = printable(error.read(TEXT_LIMIT).decode(errors="replace").strip())
             raise CliError(
                 why=f"{reason}: {text}", step="use the console's IP address"
             ) from None
+        if error.code == HTTPStatus.BAD_REQUEST:
+            raise UsageError(why=text, step="correct the argument") from None
     except (OSError, ValueError) as error:
         reason = f"no console answers at {redacted(url)}: {getattr(error, 'reason', error)}"
     raise CliError(why=reason, step='set console = "HOST:PORT" in the router\'s file')

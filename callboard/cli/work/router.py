@@ -20,6 +20,7 @@ from callboard.mqtt.service.topic_bridge import MqttDoor
 from callboard.mqtt.wire.errors import ListenError, MqttError
 from callboard.node import Node
 from callboard.operation.logs import set_up_logging
+from callboard.support.private_file import open_private
 
 if TYPE_CHECKING:  # it loads pydantic, which a router without a file does not need
     from callboard.mqtt.service import config_file
@@ -91,6 +92,50 @@ def load_config(file: Path) -> tuple["config_file.ConfigTable", RouterConfig]:
     if config is None or lines:
         raise CliErrors([f"{file}: {line}" for line in lines])
     return table, config
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a file that does not exist yet; only its user can read it.
+
+    Raises:
+        CliError: the file exists, or cannot be written.
+    """
+    try:
+        with open(file, "x", encoding="utf-8", opener=open_private) as written:
+            written.write(text)
+    except OSError as error:
+        step = "choose another --output"
+        raise CliError(why=f"{file} cannot be written: {error.strerror}", step=step) from error
+
+
+def change_file(file: Path, change: Callable[[str], str]) -> "config_file.ConfigTable":
+    """Change the text of a configuration file; return its content.
+
+    Raises:
+        CliError: the file cannot be read or written, or would have errors.
+    """
+    from callboard.mqtt.service import config_file
+
+    draft = file.with_name(f".{file.name}.new")
+    try:
+        mode = file.stat().st_mode
+        text = change(file.read_text(encoding="utf-8"))
+        with open(draft, "w", encoding="utf-8", opener=open_private) as written:
+            written.write(text)
+        draft.chmod(mode)
+        table = config_file.read_config_file(draft)
+        draft.replace(file)
+    except config_file.MqttConfigError as error:
+        raise CliErrors(
+            [line.replace(str(draft), str(file)) for line in error.lines]
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(
+            why=f"{file} cannot be changed: {error}", step="check the file"
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return table
 
 
 def _finder(
@@ -165,7 +210,8 @@ def _follow(
     """Open the bridges to topics, and reload users, topic rules and limits on SIGHUP."""
     from callboard.mqtt.service import config_file
 
-    def reload() -> None:
+    def reload() -> list[str]:
+        problems: list[str] = []
         try:
             table = config_file.read_config_file(file)
             limits, network = config_file.make_limits(table)
@@ -173,16 +219,19 @@ def _follow(
             if table.node.secret_file is not None:
                 node.change_secrets(read_secrets(file.parent / table.node.secret_file))
         except config_file.MqttConfigError as error:
-            for line in error.lines:
-                _log.error("%s; nothing was changed", line)
+            problems = error.lines
         except (MqttError, CliError, ValueError) as error:
-            _log.error("%s: %s; nothing was changed", file, error)
-        else:
+            problems = [f"{file}: {error}"]
+        for line in problems:
+            _log.error("%s; nothing was changed", line)
+        if not problems:
             _log.warning("%s: reloaded users, topic rules, bans, limits and secrets", file)
+        return problems
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         threading.Thread(target=reload, name="mqtt-reload", daemon=True).start()
 
+    router.reload_file = reload
     previous = signal.signal(signal.SIGHUP, on_signal)
     maps = config_file.make_maps(table)
     try:

@@ -189,7 +189,10 @@ class Ruled:
     A client of a tenant is confined to `/tenants/TENANT/`, in addition to its rules.
     """
 
-    __slots__ = ("_allow", "_client", "_deny", "_has_rules", "_hook", "_prefix", "is_open")
+    __slots__ = (
+        *("_allow", "_checks_filters", "_client", "_deny", "_has_rules", "_hook", "_prefix"),
+        "is_open",
+    )
 
     def __init__(
         self,
@@ -198,6 +201,8 @@ class Ruled:
         user: str = "",
         hook: SubscribeHook | None = None,
         tenant: str = "",
+        *,
+        checks_filters: bool = True,
     ) -> None:
         """Select the entries that apply to a client.
 
@@ -207,7 +212,9 @@ class Ruled:
             user: empty for a client without a name.
             hook: called for subscriptions that the entries grant.
             tenant: the tenant of the client.
+            checks_filters: whether a rule has to cover the filter of a subscription.
         """
+        self._checks_filters = checks_filters
         self._client = client
         self._hook = hook
         self._prefix = f"/tenants/{tenant}/" if tenant else ""
@@ -237,7 +244,11 @@ class Ruled:
     def may_subscribe(self, topic_filter: str, qos: int) -> int:
         """Return the granted QoS or a reason code; the hook decides about granted ones."""
         _, plain = split_share(topic_filter)
-        if not self._may("subscribe", plain, is_covered):
+        if self._checks_filters:
+            is_granted = self._may("subscribe", plain, is_covered)
+        else:
+            is_granted = plain.startswith(self._prefix)
+        if not is_granted:
             return ReasonCode.NOT_AUTHORIZED
         if self._hook is None:
             return qos

@@ -31,6 +31,7 @@ from callboard.mqtt.access.acl import (
 from callboard.mqtt.access.admission import Admission, Credentials, OnAdmission, Peer
 from callboard.mqtt.access.authentication import Authentication, Candidate, Exchange
 from callboard.mqtt.access.ban import BanList
+from callboard.mqtt.access.mosquitto_hash import StoredPassword
 from callboard.mqtt.access.scram import SCRAM, ScramExchange, ScramKeys
 from callboard.mqtt.access.scrypt import PasswordHash, hash_password
 from callboard.mqtt.router.link import Access
@@ -67,18 +68,28 @@ class Security:
         anonymous: whether clients without a name are admitted in addition to the users.
         acl: rules about topics; without rules, admitted clients may use all topics.
         bans: clients that are refused.
+        checks_filters: whether a subscription needs a rule that covers its filter. If not, as
+            in mosquitto, every filter is granted, and only messages with a rule are delivered.
         login_failures: wrong passwords per minute and host, before the host has to wait.
+        listeners: the users, rules and `anonymous` of some listeners, by address, in place of
+            these. Bans and failures apply to all.
     """
 
-    users: Mapping[str, PasswordHash] = field(default_factory=dict, repr=False)
+    users: Mapping[str, StoredPassword] = field(default_factory=dict, repr=False)
     scram: Mapping[str, ScramKeys] = field(default_factory=dict, repr=False)
     anonymous: bool = False
     acl: tuple[AclEntry, ...] = ()
     bans: BanList = field(default_factory=BanList)
     login_failures: int = 20
+    checks_filters: bool = True
+    listeners: "Mapping[str, Security]" = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_numbers(self)
+
+    def of_listener(self, listener: str) -> "Security":
+        """Return the users and rules of a listener."""
+        return self.listeners.get(listener, self)
 
 
 #: The admission of clients without rules or hooks.
@@ -101,10 +112,10 @@ class AuthGate:
         self._tasks: set[asyncio.Future[None]] = set()
         self._failures: dict[str, TokenBucket] = {}
 
-    @property
-    def is_guarded(self) -> bool:
-        """Whether clients must authenticate, by a password or a method."""
-        return bool(self.security.users or self.security.scram or self.methods)
+    def is_guarded(self, listener: str) -> bool:
+        """Return whether clients of a listener must authenticate: by password or method."""
+        security = self.security.of_listener(listener)
+        return bool(security.users or security.scram or self.methods)
 
     def close(self) -> None:
         """Drop the clients whose password is being checked."""
@@ -114,11 +125,9 @@ class AuthGate:
 
     def admit(self, connect: Connect, peer: Peer, answer: OnAdmission) -> Admission | None:
         """Decide about a client; None if `answer` is called later."""
-        security = self.security
+        bans, is_guarded = self.security.bans, self.is_guarded(peer.listener)
         username, properties = connect.username, connect.properties
-        if security.bans.entries and security.bans.holds(
-            connect.client_id, peer.user or username or "", peer
-        ):
+        if bans.entries and bans.holds(connect.client_id, peer.user or username or "", peer):
             return Admission(ReasonCode.BANNED)
         if peer.user is not None:
             return self._admission(peer.user, connect, peer, peer.user)
@@ -128,11 +137,15 @@ class AuthGate:
             return self._ask(self.authenticator, connect, peer, answer)
         common_name = peer.certified
         if username is None:
-            if common_name or security.anonymous or not self.is_guarded:
-                user = common_name or ("" if self.is_guarded else None)
+            if (
+                common_name
+                or self.security.of_listener(peer.listener).anonymous
+                or not is_guarded
+            ):
+                user = common_name or ("" if is_guarded else None)
                 return self._admission(common_name, connect, peer, user)
             return Admission(ReasonCode.NOT_AUTHORIZED, "a user name is needed")
-        if not self.is_guarded:  # the name is not proved, so it is not the session's owner
+        if not is_guarded:  # the name is not proved, so it is not the session's owner
             return self._admission(username, connect, peer, common_name or None)
         if self._waiting >= MOST_WAITING or self._has_failed_often(peer):
             return TOO_MANY
@@ -143,7 +156,7 @@ class AuthGate:
         self, name: str, connect: Connect, peer: Peer, user: str | None
     ) -> Admission:
         """Admit a client with the rules of a name; `user` owns its sessions."""
-        security = self.security
+        security = self.security.of_listener(peer.listener)
         listed = "" if user is None or self.is_removed(user) else user
         if peer.tenant:  # each tenant has a separate set of user names
             user = f"{peer.tenant}/{user or ''}"
@@ -157,14 +170,15 @@ class AuthGate:
         return Admission(access=access, client_id=new_id, user=user, listed=listed)
 
     def is_removed(self, user: str) -> bool:
-        """Return whether a user is missing in the table of users."""
-        security = self.security
-        return user not in security.users and user not in security.scram
+        """Return whether a user is missing in all tables of users."""
+        tables = self.security, *self.security.listeners.values()
+        return not any(user in table.users or user in table.scram for table in tables)
 
     def _access(self, user: str, client_id: str, connect: Connect, peer: Peer) -> Ruled:
         """Return the permissions of a client, by rules and hooks."""
         client = Client(client_id, connect.username, peer.address)
-        return Ruled(client, self.security.acl, user, self.subscribe_hook, peer.tenant)
+        acl, checks = self.security.of_listener(peer.listener).acl, self.security.checks_filters
+        return Ruled(client, acl, user, self.subscribe_hook, peer.tenant, checks_filters=checks)
 
     # --- authentication methods ---
 
@@ -174,7 +188,7 @@ class AuthGate:
         """Start the method that a CONNECT names, or return the refusal."""
         name = (connect.properties and connect.properties.authentication_method) or ""
         method = self.methods.get(name)
-        if method is None and name == SCRAM and self.security.scram:
+        if method is None and name == SCRAM and self.security.of_listener(peer.listener).scram:
             method = self._scram
         if self.security.bans.holds(connect.client_id, connect.username or "", peer):
             return Admission(ReasonCode.BANNED)
@@ -186,9 +200,9 @@ class AuthGate:
         failed = partial(self._count_failure, peer)
         return Authentication(candidate, name, begin, self._later, failed)
 
-    def _scram(self, _credentials: Credentials) -> Exchange:
+    def _scram(self, credentials: Credentials) -> Exchange:
         """Start an exchange of SCRAM-SHA-256."""
-        return ScramExchange(self.security.scram.get)
+        return ScramExchange(self.security.of_listener(credentials.peer.listener).scram.get)
 
     # --- the function of the application ---
 
@@ -225,12 +239,15 @@ class AuthGate:
         loop = asyncio.get_running_loop()
         self._waiting += 1
         try:
-            stored = self.security.users.get(connect.username or "")
+            stored = self.security.of_listener(peer.listener).users.get(connect.username or "")
             if self._nobody is None:
                 self._nobody = await loop.run_in_executor(self._pool, hash_password, b"nobody")
-            is_right = await loop.run_in_executor(
-                self._pool, (stored or self._nobody).verify, connect.password or b""
-            )
+            password, nobody = connect.password or b"", self._nobody
+            is_right = False
+            if stored is not None:
+                is_right = await loop.run_in_executor(self._pool, stored.verify, password)
+            if not isinstance(stored, PasswordHash):  # the other hashes take less time
+                await loop.run_in_executor(self._pool, nobody.verify, password)
         finally:
             self._waiting -= 1
         if is_right and stored is not None:
@@ -283,11 +300,13 @@ class AuthGate:
 
     def _is_gone(self, user: str, peer: Peer, proof: Authentication | None = None) -> bool:
         """Return whether the rules no longer admit the client."""
-        security = self.security
+        security = self.security.of_listener(peer.listener)
         if proof is not None:
             is_ours = proof.method == SCRAM and SCRAM not in self.methods
             return is_ours and user not in security.scram
-        if self.authenticator is not None or not self.is_guarded or user in security.users:
+        if self.authenticator is not None or not self.is_guarded(peer.listener):
+            return False
+        if user in security.users:
             return False
         if user:
             return peer.certified != user

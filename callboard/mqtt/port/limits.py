@@ -32,6 +32,7 @@ class NetworkLimits:
             default is unlimited.
         strangers: connections at a time without a CONNECT.
         strangers_per_address: the same for one address.
+        mqtt_3_1: whether clients of MQTT 3.1 (`MQIsdp`) are admitted.
         reader_patience: that publishers wait for a reader that does not read; see
             `backpressure`.
     """
@@ -50,6 +51,7 @@ class NetworkLimits:
     strangers: int = limit(4_000, "max_strangers", ge=0)
     strangers_per_address: int = limit(2_000, "max_strangers_per_address", ge=0)
     reader_patience: float = limit(0.5, ge=0)
+    mqtt_3_1: bool = limit(default=False, key="allow_mqtt_3_1")
 
     def __post_init__(self) -> None:
         for name in ("connect_timeout", "linger", "reader_patience"):
@@ -63,6 +65,7 @@ class NetworkFigures:
 
     Attributes:
         accepted: connections that sent a CONNECT.
+        opened: connections that were accepted.
         bytes_in: read from clients.
         bytes_out: written to clients.
         packets_in: read from clients.
@@ -76,6 +79,7 @@ class NetworkFigures:
     """
 
     accepted: int = 0
+    opened: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     packets_in: int = 0

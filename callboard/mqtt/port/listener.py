@@ -51,6 +51,7 @@ class ListenerSettings:
             the name, empty means all.
         certificate_user: the part of a client's certificate that is its user name; `subject`
             is all of it, as text (RFC 4514).
+        mount_point: the prefix of all topics of its clients, which do not see it.
     """
 
     address: str = "127.0.0.1:1883"
@@ -59,6 +60,7 @@ class ListenerSettings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     certificate_user: Literal["common name", "subject"] = "common name"
+    mount_point: str = ""
 
     def parse(self) -> tuple[str, str, int]:
         """Return scheme, host or path, and port.

@@ -14,7 +14,8 @@ from callboard.mqtt.access.auth import AuthGate, Security
 from callboard.mqtt.port.hooks import Hooks, HookScreen
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import Listener, ListenerSettings, listen
-from callboard.mqtt.port.remote_link import ClientConnections
+from callboard.mqtt.port.mount import FilterChain, MountFilter
+from callboard.mqtt.port.remote_link import ClientConnections, PacketFilter, RemoteLink
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.reason_code import ReasonCode
@@ -42,10 +43,13 @@ class RouterNetwork:
     ) -> None:
         self.connections = ClientConnections(mailbox, self._runner.now, limits, self.gate)
         self.connections.authenticate = self.gate.authenticate
-        self.connections.is_unguarded = lambda: not any(self._guards())
-        if hooks.publish or hooks.deliver:
+        self.connections.is_unguarded = lambda listener: not any(self._guards(listener))
+        self._hooks = hooks if hooks.publish or hooks.deliver else None
+        if self._hooks is not None:
             self.connections.make_screen = partial(HookScreen, hooks)
         self.listeners: list[Listener] = []
+        #: Listeners that were turned off while the router runs.
+        self.disabled: list[ListenerSettings] = []
         self.loop = self._runner.loop
         #: Called after each check for silent connections.
         self.on_check: Callable[[], object] = int
@@ -59,19 +63,34 @@ class RouterNetwork:
                 setting says which clients are admitted.
             TlsError: a TLS file is unusable.
         """
+        settings_of_all = list(listeners)
+        mounts = {settings.address: settings.mount_point for settings in settings_of_all}
+        self.connections.mounts = {place: prefix for place, prefix in mounts.items() if prefix}
+        if self.connections.mounts:
+            self.connections.make_screen = self._make_filter
         try:
-            for settings in listeners:
+            for settings in settings_of_all:
                 self._refuse_unguarded(settings)
                 self.listeners.append(await listen(self.connections, settings, self._runner))
         except BaseException:
             self._close_ports()
             raise
 
+    def _make_filter(self, remote: RemoteLink) -> PacketFilter:
+        """Return the packet filter of a connection: its mount point, then the hooks."""
+        filters: list[PacketFilter] = []
+        prefix = self.connections.mounts.get(remote.peer.listener)
+        if prefix:
+            filters.append(MountFilter(prefix, remote))
+        if self._hooks is not None:
+            filters.append(HookScreen(self._hooks, remote))
+        return FilterChain(filters)
+
     def _refuse_unguarded(self, settings: ListenerSettings) -> None:
         """Refuse a port that other machines can reach without any authentication."""
         scheme, host, _ = settings.parse()
         has_certificates = settings.tls is not None and settings.tls.mutual
-        guards = (*self._guards(), has_certificates)
+        guards = (*self._guards(settings.address), has_certificates)
         if scheme != "unix" and not any(guards) and not is_loopback(host):
             message = (
                 f"{redacted(settings.address)}"
@@ -81,10 +100,40 @@ class RouterNetwork:
             )
             raise ListenError(message)
 
-    def _guards(self) -> tuple[object, ...]:
+    def _guards(self, listener: str) -> tuple[object, ...]:
         """Return the settings that define which clients are admitted; true ones are set."""
-        gate = self.gate
-        return gate.authenticator, gate.is_guarded, gate.security.anonymous
+        gate, anonymous = self.gate, self.gate.security.of_listener(listener).anonymous
+        return gate.authenticator, gate.is_guarded(listener), anonymous
+
+    def disable(self, address: str) -> bool:
+        """Close a port and disconnect its clients; return whether it was open.
+
+        Args:
+            address: the address of the listener, as set or with its real port.
+        """
+        for listener in self.listeners:
+            if address in {listener.address, listener.settings.address}:
+                listener.close()
+                self.listeners.remove(listener)
+                self.disabled.append(listener.settings)
+                for remote in list(self.connections.links):
+                    if remote.peer.listener == listener.settings.address:
+                        remote.end(ReasonCode.ADMINISTRATIVE_ACTION)
+                return True
+        return False
+
+    async def enable(self, address: str) -> bool:
+        """Open a port again that was disabled; return whether it was.
+
+        Raises:
+            ListenError: the port cannot be opened.
+        """
+        for settings in self.disabled:
+            if settings.address == address:
+                self.listeners.append(await listen(self.connections, settings, self._runner))
+                self.disabled.remove(settings)
+                return True
+        return False
 
     def reload(self, security: Security) -> None:
         """Apply other users, rules and bans, also to connected clients."""

@@ -8,7 +8,7 @@ and the clock.
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from math import inf
 from operator import attrgetter
@@ -179,7 +179,9 @@ class ClientConnections:
             router empties it, so that one turn decides for all clients before it writes to any.
         emptied: called when the last connection has closed.
         report: receives events.
-        is_unguarded: whether every client may do everything, without a setting that allows it.
+        is_unguarded: whether every client of a listener may do everything, without a setting
+            that allows it.
+        mounts: the prefix of all topics of a listener's clients, by address.
     """
 
     mailbox: RouterMailbox
@@ -193,7 +195,8 @@ class ClientConnections:
     writes: Writes = field(default_factory=list)
     emptied: Callable[[], object] = bool
     report: Callable[[object], object] = bool
-    is_unguarded: Callable[[], bool] = bool
+    is_unguarded: Callable[[str], bool] = lambda _listener: False
+    mounts: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._count = 0
@@ -348,6 +351,7 @@ class RemoteLink:
         rates = connections.rates
         self._limiter = None if rates is None else TrafficLimit(*rates)
         self._silent_since = connections.clock()
+        connections.figures.opened += 1
         self._patience = limits.connect_timeout
         connections.links[self] = None
         connections.arrive(self, self.peer.host)
@@ -506,6 +510,9 @@ class RemoteLink:
             self._refuse_bytes(error, chunk)
             return
         assert isinstance(connect, Connect)
+        if connect.version < V4 and not self._connections.limits.mqtt_3_1:
+            self.refuse(V4, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
+            return
         self._connections.register(self)
         self.state = _ADMITTING
         self._deframer.minimal = connect.version >= V5
@@ -536,6 +543,10 @@ class RemoteLink:
             return
         if admission.client_id is not None:
             connect = replace(connect, client_id=admission.client_id)
+        prefix = self._connections.mounts.get(self.peer.listener)
+        if prefix and connect.will is not None:
+            will = replace(connect.will, topic=prefix + connect.will.topic)
+            connect = replace(connect, will=will)
         properties = connect.properties
         if connect.password is not None or (
             properties is not None and properties.user_properties

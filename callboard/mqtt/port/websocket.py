@@ -55,7 +55,7 @@ class WebSocketStream(TransportStream):
             guard: the names under which the listener can be reached.
         """
         super().__init__(connections, entrance, runner)
-        self._takes_all = bool(origins) or not connections.is_unguarded()
+        self._takes_all = bool(origins) or not connections.is_unguarded(entrance.address)
         self._guard = guard
         self._core = ServerProtocol(
             origins=[Origin(origin) for origin in origins] or None,

@@ -362,6 +362,24 @@ class DataLog(Generic[R]):
             index = max(bisect_right(segment.starts, offset) - 1, 0)
             yield from zip(segment.runs[index:], segment.starts[index:], strict=True)
 
+    def tail(self, count: int, size: int) -> tuple[int, int]:
+        """Return the offset of the newest messages within two limits, and their bytes.
+
+        Args:
+            count: the most messages.
+            size: the most bytes of memory; shelved messages have none.
+        """
+        first, weight, start = max(self.end - count, self.start), 0, self.end
+        for segment in reversed(self.segments):
+            is_whole = segment.base >= first and weight + segment.weight <= size
+            if not is_whole and segment.runs:
+                for run, offset in zip(segment.runs[::-1], segment.starts[::-1], strict=True):
+                    if weight + run.weight > size or start <= first:
+                        return max(start, first), weight
+                    weight, start = weight + run.weight, offset
+            weight, start = weight + (segment.weight if is_whole else 0), segment.base
+        return max(start, first), weight
+
     def behind(self, offset: int) -> list[tuple[MessageRun, int]]:
         """Return the runs in memory with messages from an offset on, and their offsets."""
         return [

@@ -18,6 +18,7 @@ all others go through the log.
 
 from bisect import bisect_right
 from collections import deque
+from sys import maxsize
 from typing import Final, NamedTuple
 
 from callboard.mqtt.router.datalog import CursorJump, Segment
@@ -133,6 +134,8 @@ class Delivery:
         if connection is None:
             return
         if session.status in cause.wakes:
+            if session.status is not _CAUGHT_UP:
+                self.limit_backlog(session)
             session.status = _READY
             self.ready.append(connection)
         if session.has_shared and cause.gives_room:
@@ -225,6 +228,23 @@ class Delivery:
                 self._effects.records.append(Moved(session.client_id, name, place))
 
     # --- losses ---
+
+    def limit_backlog(self, session: Session) -> None:
+        """Drop the oldest unread messages of a session above the limits of one client."""
+        limits = self._effects.limits
+        if not limits.queued_messages and not limits.queued_bytes:
+            return
+        count, size = limits.queued_messages or maxsize, limits.queued_bytes or maxsize
+        for request in session.tracker:
+            if request.is_shared or request.stop is not None:
+                continue
+            log = request.log
+            start, weight = log.tail(count, size)
+            if start > request.offset:
+                self._jump(request, start)
+            count -= log.end - request.offset
+            size -= weight if start == request.offset else 0
+            count, size = max(count, 0), max(size, 0)
 
     def _jump(self, request: DataRequest, offset: int) -> None:
         """Skip to an offset because the messages before it were dropped, and record that.
@@ -363,6 +383,7 @@ class Delivery:
         meters.published += count
         meters.published_bytes += size
         meters.delivered += count
+        meters.delivered_bytes += size
         log.pass_by(count, (packets, size // count, reader.is_v5))
         request.offset = log.end
         return True
@@ -616,9 +637,11 @@ class Delivery:
             fronts = form.fronts
             data = fronts[offset] if count == 1 else b"".join(fronts[offset : offset + count])
         connection.out.append(data)
-        self._effects.meters.delivered += count
+        meters, size = self._effects.meters, len(data)
+        meters.delivered += count
+        meters.delivered_bytes += size
         connection.unsent += count
-        connection.unsent_bytes += len(data)
+        connection.unsent_bytes += size
         return count
 
     def _form_for(self, run: MessageRun, options: Options, *, is_v5: bool) -> Form:

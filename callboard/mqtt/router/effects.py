@@ -23,6 +23,7 @@ class Meters:
         published: messages from clients and wills.
         published_bytes: bytes of the packets of these messages.
         delivered: messages to subscribers, each delivery counted.
+        delivered_bytes: bytes of the packets of these deliveries.
         refused: messages from clients without the permission to publish them.
         refused_by_clients: answered by a subscriber with an error.
         expired: not sent because they had expired.
@@ -40,6 +41,7 @@ class Meters:
         not_retained: messages that could not be retained within the limits.
         over_quota: subscriptions, sessions and wills that exceeded the limits.
         crowded_out: sessions that ended because unread messages used too much memory.
+        expired_sessions: sessions whose clients were away for too long.
     """
 
     connects: int = 0
@@ -47,6 +49,7 @@ class Meters:
     published: int = 0
     published_bytes: int = 0
     delivered: int = 0
+    delivered_bytes: int = 0
     refused: int = 0
     refused_by_clients: int = 0
     expired: int = 0
@@ -64,6 +67,7 @@ class Meters:
     not_retained: int = 0
     over_quota: int = 0
     crowded_out: int = 0
+    expired_sessions: int = 0
 
 
 @dataclass(slots=True)

@@ -178,7 +178,7 @@ class Ingress:
         # Retained, with properties, or malformed: one at a time.
         if (
             first & 1
-            or qos == 3
+            or qos > connection.most_qos
             or first & 14 == 8
             or head + is_v5 > stop
             or (is_v5 and data[head])
@@ -294,6 +294,7 @@ class Ingress:
             topic = connection.resolve(topic, alias)
         route = self._logs.route(topic)
         qos, ids = packet.qos, (packet.packet_id,) if packet.qos else ()
+        _check_flags(connection, packet)
         if not connection.may_publish(topic, is_reserved=route.is_reserved):
             self._refuse(connection, qos, ids)
             return
@@ -401,6 +402,21 @@ class Ingress:
                 message = f"a client sent a {type(packet).__name__}, which is not allowed"
                 raise ProtocolViolation(message)
         return None
+
+
+def _check_flags(connection: Connection, packet: wire.Publish) -> None:
+    """Refuse a QoS or a retained message that the limits exclude.
+
+    Raises:
+        ProtocolViolation: the client should have seen the limit in its CONNACK.
+    """
+    if packet.qos > connection.most_qos:
+        message = f"a PUBLISH with QoS {packet.qos}; the maximum is {connection.most_qos}"
+        raise ProtocolViolation(message, ReasonCode.QOS_NOT_SUPPORTED)
+    is_local = connection.link.is_local
+    if packet.retain and not connection.limits.retain_available and not is_local:
+        message = "a retained PUBLISH, and retained messages are turned off"
+        raise ProtocolViolation(message, ReasonCode.RETAIN_NOT_SUPPORTED)
 
 
 def _ending_of(session: Session, packet: wire.Disconnect) -> LinkEnding:

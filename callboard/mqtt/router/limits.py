@@ -77,6 +77,9 @@ class Limits:
         client_id_length: characters; longer client ids are refused.
         inflight: unacknowledged messages with QoS 1 and 2 to a client; fewer if its receive
             maximum is lower.
+        queued_messages: unread messages of one client in all its filters. Above it, the oldest
+            are dropped when the client connects or cannot receive more; 0 is unlimited.
+        queued_bytes: the same in bytes of memory.
         receive_maximum: unacknowledged messages with QoS 1 and 2 from an MQTT 5 client.
         topic_alias_maximum: aliases that a client may define.
         packet_size: bytes of a packet; reported to MQTT 5 clients, enforced for all.
@@ -111,11 +114,18 @@ class Limits:
             not catch up. Then it is passed over for the same time. 0 is unlimited.
         duplicate_client_id: the answer to a client whose client id has a session of another
             user; `"refuse"` or `"take over"`.
+        retain_available: whether clients may publish retained messages; if not, a client that
+            does is disconnected with *retain not supported*.
+        maximum_qos: the highest QoS. Subscriptions get no higher one, and a client that
+            publishes with a higher one is disconnected with *QoS not supported*.
+        zero_length_client_ids: whether the router chooses the ids of clients without one.
     """
 
     connections: int = limit(10_010, "max_connections", gt=0)
     client_id_length: int = limit(256, "max_client_id_length", ge=1, le=_SHORT)
     inflight: int = limit(100, "max_inflight", ge=1, le=_SHORT)
+    queued_messages: int = limit(0, "max_queued_messages", ge=0)
+    queued_bytes: int = limit(0, "max_queued_size", ge=0)
     receive_maximum: int = limit(_SHORT, ge=1, le=_SHORT)
     topic_alias_maximum: int = limit(64, ge=0, le=_SHORT)
     packet_size: int = limit(1 << 20, "max_packet_size", ge=128, le=268_435_460)
@@ -138,6 +148,9 @@ class Limits:
     acknowledge_patience: float = limit(5.0, ge=0)
     max_hold: float = limit(0.0, ge=0)
     duplicate_client_id: DuplicateClientId = limit(DuplicateClientId.REFUSE)
+    retain_available: bool = limit(default=True)
+    maximum_qos: int = limit(2, ge=0, le=2)
+    zero_length_client_ids: bool = limit(default=True, key="allow_zero_length_clientid")
 
     def __post_init__(self) -> None:
         try:

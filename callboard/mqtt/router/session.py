@@ -364,6 +364,7 @@ class Connection:
         limits: the limits when it connected; its CONNACK named some of them.
         packets_in: packets from the client since it connected.
         dropped: messages that were too large for the client.
+        most_qos: the highest QoS that it may use.
         held: packets queued while the client is held back by slow readers; else None.
     """
 
@@ -375,6 +376,7 @@ class Connection:
     access: Access | None = field(init=False)
     keep_alive: int = field(init=False)
     alias_maximum: int = field(init=False)
+    most_qos: int = field(init=False)
     largest: int | None = field(init=False)
     acks: list[bytes] = field(init=False, default_factory=list)
     out: list[Notification] = field(init=False, default_factory=list)
@@ -398,6 +400,7 @@ class Connection:
         self.access = topic_rules(self.link)
         self.keep_alive = connect.keep_alive
         self.alias_maximum = properties.topic_alias_maximum or 0
+        self.most_qos = 2 if self.link.is_local else self.limits.maximum_qos
         self.largest = properties.maximum_packet_size
 
     @property

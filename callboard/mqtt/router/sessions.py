@@ -31,7 +31,7 @@ from callboard.mqtt.router.session import (
 from callboard.mqtt.router.subscribing import Subscriptions
 from callboard.mqtt.router.wills import Wills
 from callboard.mqtt.wire.codec import encode, encode_refusal
-from callboard.mqtt.wire.packet import V5, ConnAck, Disconnect
+from callboard.mqtt.wire.packet import V4, V5, ConnAck, Disconnect, Will
 from callboard.mqtt.wire.packet import Connect as ConnectPacket
 from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode
@@ -181,13 +181,28 @@ class Sessions:
         is_nameless = not packet.client_id and packet.version < V5 and not packet.clean_start
         if is_nameless or len(packet.client_id) > self._effects.limits.client_id_length:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        if packet.will is not None and not is_valid_topic(packet.will.topic):
-            return ReasonCode.TOPIC_NAME_INVALID
+        if not packet.client_id and not self._effects.limits.zero_length_client_ids:
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        if packet.will is not None:
+            refusal = self._judge_will(packet.will)
+            if refusal is not None:
+                return refusal
         connection = self.connections.get(packet.client_id)
         if connection is not None and connection.session.user != link.user:
             self.catch_up(connection)  # it may have sent its DISCONNECT
         if not self.permits(packet.client_id, link.user):
             return ReasonCode.NOT_AUTHORIZED
+        return None
+
+    def _judge_will(self, will: Will) -> ReasonCode | None:
+        """Return the reason to refuse a client because of its will; None for a valid will."""
+        limits = self._effects.limits
+        if not is_valid_topic(will.topic):
+            return ReasonCode.TOPIC_NAME_INVALID
+        if will.qos > limits.maximum_qos:
+            return ReasonCode.QOS_NOT_SUPPORTED
+        if will.retain and not limits.retain_available:
+            return ReasonCode.RETAIN_NOT_SUPPORTED
         return None
 
     def permits(self, client_id: str, user: str | None) -> bool:
@@ -251,7 +266,8 @@ class Sessions:
     ) -> bytes:
         """Return the CONNACK that grants a session."""
         if not connection.is_v5:
-            return bytes((0x20, 2, is_present, 0))
+            # The first byte is reserved in MQTT 3.1.
+            return bytes((0x20, 2, is_present and packet.version >= V4, 0))
         limits, session = self._effects.limits, connection.session
         requested = packet.properties or NO_PROPERTIES
         is_lowered = (requested.session_expiry_interval or 0) > session.expiry
@@ -262,6 +278,8 @@ class Sessions:
         properties = Properties(
             session_expiry_interval=int(session.expiry) if is_lowered else None,
             receive_maximum=most if most < 65_535 else None,
+            maximum_qos=limits.maximum_qos if limits.maximum_qos < 2 else None,
+            retain_available=None if limits.retain_available else 0,
             maximum_packet_size=limits.packet_size,
             assigned_client_identifier=None if packet.client_id else session.client_id,
             topic_alias_maximum=limits.topic_alias_maximum or None,
@@ -528,6 +546,7 @@ class Sessions:
                 continue
             if session.expires_at <= now:
                 del self.graveyard[client_id]
+                self._effects.meters.expired_sessions += 1
                 self.end(session)
 
 

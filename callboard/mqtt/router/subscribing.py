@@ -77,8 +77,8 @@ class Subscriptions:
                 effects.meters.over_quota += 1
                 return ReasonCode.QUOTA_EXCEEDED
         if (access := connection.link.access) is not None:
-            return access.may_subscribe(topic_filter, request.qos)
-        return request.qos
+            return access.may_subscribe(topic_filter, min(request.qos, connection.most_qos))
+        return min(request.qos, connection.most_qos)
 
     def unsubscribe(self, connection: Connection, packet: Unsubscribe) -> None:
         """Handle an UNSUBSCRIBE, and answer it."""

@@ -23,8 +23,8 @@ from callboard.model.conditions import check_conditions
 from callboard.mqtt.access.acl import EVERYBODY, AclEntry, is_covered, parse_rule
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.access.ban import BanList
+from callboard.mqtt.access.mosquitto_hash import parse_hash
 from callboard.mqtt.access.scram import ScramKeys
-from callboard.mqtt.access.scrypt import PasswordHash
 from callboard.mqtt.port.hooks import Hooks
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.listener import ListenerSettings
@@ -157,6 +157,10 @@ class ListenerTable(TlsTable):
     client_certificates: StrictBool = False
     tenants: StrictBool = False
     certificate_user: Literal["common name", "subject"] = "common name"
+    mount_point: Prefix = ""
+    anonymous: StrictBool | None = None
+    users: "list[UserTable] | None" = None
+    acl: "list[AclTable] | None" = None
     origins: list[Origin] = []
     hosts: list[str] = []
 
@@ -164,7 +168,7 @@ class ListenerTable(TlsTable):
         """Return the settings of the listener."""
         tls = self.tls(folder, mutual=self.client_certificates)
         origins, hosts = tuple(self.origins), tuple(self.hosts)
-        rest = self.tenants, origins, hosts, self.certificate_user
+        rest = self.tenants, origins, hosts, self.certificate_user, self.mount_point
         return ListenerSettings(self.address, tls, *rest)
 
 
@@ -197,7 +201,7 @@ class UserTable(reading.Table):
     """`[[users]]`: a password, keys for SCRAM-SHA-256, or both."""
 
     name: Annotated[str, _form(lambda name: name not in {"", "*"}, "is not the name of a user")]
-    password: Annotated[str, reading.text_form(PasswordHash.parse)] | None = Field(
+    password: Annotated[str, reading.text_form(parse_hash)] | None = Field(
         default=None, repr=False
     )
     scram: Annotated[str, reading.text_form(ScramKeys.parse)] | None = Field(
@@ -219,13 +223,14 @@ class AuthTable(reading.StrictTable):
     anonymous: bool = False
     bans: list[Ban] = []
     login_failures: int = Field(default=20, ge=0)
+    check_filters: bool = True
     methods: dict[str, Function] = {}
 
 
 class AclTable(reading.Table):
     """`[[acl]]`."""
 
-    user: str = Field(min_length=1)
+    user: str
     allow: Allowed = []
     deny: Denied = []
 
@@ -320,12 +325,20 @@ class RuleTable(reading.Table):
 class BridgeTopicTable(reading.Table):
     """`[[bridges.topics]]`."""
 
-    filter: Filter
+    filter: Annotated[str, reading.text_form(lambda text: _parse_filter(text or "#"))]
     direction: Literal["in", "out", "both"] = "in"
     qos: Qos = 1
     prefix: Prefix = ""
     local_prefix: Prefix = ""
     remote_prefix: Prefix = ""
+
+    @model_validator(mode="after")
+    def _check(self) -> "BridgeTopicTable":
+        """Refuse an empty filter without the prefixes that name a single topic."""
+        if not self.filter and not (self.local_prefix and self.remote_prefix):
+            message = "an empty filter needs local_prefix and remote_prefix, which are topics"
+            raise ValueError(message)
+        return self
 
 
 class BridgeTable(TlsTable):
@@ -446,9 +459,13 @@ def _contradictions(table: ConfigTable, users: list[str]) -> Iterator[tuple[str,
     addresses = [listener.address for listener in table.listeners]
     fixed = [address for address in addresses if not address.endswith(":0")]
     yield from _twice("listeners", "address", fixed)
+    yield from _idle_rules("", table, table.acl, users)
     for index, listener in enumerate(table.listeners):
-        yield from _idle_keys(f"listeners.{index}", listener)
-    yield from _idle_rules(table, users)
+        place = f"listeners.{index}"
+        yield from _idle_keys(place, listener)
+        names = users if listener.users is None else [user.name for user in listener.users]
+        yield from _twice(f"{place}.users", "name", names if listener.users else [])
+        yield from _idle_rules(f"{place}.", table, listener.acl or [], names)
     for index, later in enumerate(table.segments):
         for earlier in table.segments[:index]:
             if later.filter == earlier.filter or matches(later.filter, earlier.filter):
@@ -489,6 +506,9 @@ def _idle_keys(table: str, listener: ListenerTable) -> Iterator[tuple[str, str]]
         yield f"{table}.client_certificates", "True: set the authority that signs them"
     if listener.tenants and not listener.client_certificates:
         yield f"{table}.tenants", "True: certificates name the tenants; set client_certificates"
+    if listener.tenants and listener.mount_point:
+        advice = "tenants have a prefix of their own; remove one of the two"
+        yield f"{table}.mount_point", f"{listener.mount_point!r}: {advice}"
     if listener.certificate_user == "subject" and not listener.client_certificates:
         advice = "clients need certificates for it; set client_certificates"
         yield f"{table}.certificate_user", f"'subject': {advice}"
@@ -499,18 +519,21 @@ def _idle_keys(table: str, listener: ListenerTable) -> Iterator[tuple[str, str]]
         )
 
 
-def _idle_rules(table: ConfigTable, names: list[str]) -> Iterator[tuple[str, str]]:
+def _idle_rules(
+    place: str, table: ConfigTable, acl: list[AclTable], names: list[str]
+) -> Iterator[tuple[str, str]]:
     """Yield topic rules for unknown users, and rules that deny rules override completely."""
     sources = table.hooks.connect, table.auth.methods
     has_certificates = any(listener.client_certificates for listener in table.listeners)
     is_closed = names and not any(sources) and not has_certificates
-    for number, entry in enumerate(table.acl):
-        if is_closed and entry.user not in {EVERYBODY, *names}:
+    for number, entry in enumerate(acl):
+        if is_closed and entry.user not in {EVERYBODY, "", *names}:  # "": without a name
             close = get_close_matches(entry.user, names, 1) or [EVERYBODY]
-            yield f"acl.{number}.user", f"{entry.user!r}: unknown user; write {close[0]!r}"
+            advice = f"{entry.user!r}: unknown user; write {close[0]!r}"
+            yield f"{place}acl.{number}.user", advice
         denied = [
             parse_rule(rule, denies=True)
-            for other in table.acl
+            for other in acl
             if other.user in {EVERYBODY, entry.user}
             for rule in other.deny
         ]
@@ -520,7 +543,7 @@ def _idle_rules(table: ConfigTable, names: list[str]) -> Iterator[tuple[str, str
                 any(v in on and is_covered(narrow, wide) for on, wide in denied) for v in verbs
             ):
                 advice = "a deny rule covers it completely and wins; remove one of them"
-                yield f"acl.{number}.allow.{index}", f"{rule!r}: {advice}"
+                yield f"{place}acl.{number}.allow.{index}", f"{rule!r}: {advice}"
 
 
 def make_config(
@@ -610,14 +633,36 @@ def _not_found(*_: Any) -> None:
 
 def make_security(table: ConfigTable) -> Security:
     """Return users, topic rules and bans of a file; a reload applies them."""
-    users = table.users
-    return Security(
-        users={e.name: PasswordHash.parse(e.password) for e in users if e.password is not None},
-        scram={e.name: ScramKeys.parse(e.scram) for e in users if e.scram is not None},
-        anonymous=table.auth.anonymous,
-        acl=tuple(AclEntry(e.user, tuple(e.allow), tuple(e.deny)) for e in table.acl),
+    anonymous, users, acl = table.auth.anonymous, table.users, table.acl
+    listeners = {
+        listener.address: _users_and_rules(
+            anonymous if listener.anonymous is None else listener.anonymous,
+            users if listener.users is None else listener.users,
+            acl if listener.acl is None else listener.acl,
+        )
+        for listener in table.listeners
+        if (listener.anonymous, listener.users, listener.acl) != (None, None, None)
+    }
+    return replace(
+        _users_and_rules(anonymous, users, acl),
         bans=BanList(table.auth.bans),
         login_failures=table.auth.login_failures,
+        checks_filters=table.auth.check_filters,
+        listeners=listeners,
+    )
+
+
+def _users_and_rules(
+    anonymous: bool,  # noqa: FBT001
+    users: list[UserTable],
+    acl: list[AclTable],
+) -> Security:
+    """Return the users and topic rules of all listeners, or of one."""
+    return Security(
+        users={e.name: parse_hash(e.password) for e in users if e.password is not None},
+        scram={e.name: ScramKeys.parse(e.scram) for e in users if e.scram is not None},
+        anonymous=anonymous,
+        acl=tuple(AclEntry(e.user, tuple(e.allow), tuple(e.deny)) for e in acl),
     )
 
 

@@ -13,6 +13,10 @@
 | `/metrics` | counts for Prometheus |
 | `POST /trace/ID/NUMBER` | starts a trace of a client; its packets after a number |
 | `POST /logs` | sets the level of the router's log: `debug`, `info`, `warning`, `error` |
+| `POST /kick/ID` | disconnects a client; with the text `session`, its session ends, too |
+| `POST /purge/FILTER` | removes retained messages |
+| `POST /disable/ADDRESS`, `/enable/ADDRESS` | closes a listener, or opens it again |
+| `POST /reload` | reads the configuration file again, as SIGHUP does |
 
 In ids and filters `%2F` means `/`. So does a dot in a filter, unless
 a filter with that dot exists.
@@ -25,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import unquote
 
 from callboard.mqtt.port.trace import SHOWN, Tracer
@@ -34,6 +38,7 @@ from callboard.mqtt.router.session import Connection, DataRequest, FilterLog, Se
 from callboard.mqtt.service.bridge import BridgeConnection
 from callboard.mqtt.service.config import RouterConfig
 from callboard.mqtt.service.figures import RouterState, behind, router_metrics, router_view
+from callboard.mqtt.wire.errors import MqttError
 from callboard.pages import Page, json_page, metrics_page, text_page
 from callboard.support.inspection_tables import Row
 from callboard.support.redaction import redacted
@@ -93,16 +98,49 @@ class ConsolePages(Mapping[str, Callable[[], Page]]):
         return metrics_page(self.call(router_metrics, self.state))
 
 
+class Operated(Protocol):
+    """The operations of a router that the console offers; see `Router`."""
+
+    reload_file: Callable[[], list[str]] | None
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function on the router's thread."""
+
+    def kick(self, client_id: str, *, end_session: bool = False) -> bool:
+        """Disconnect a client."""
+
+    def purge_retained(self, topic_filter: str = "#") -> int:
+        """Remove retained messages."""
+
+    def disable(self, address: str) -> bool:
+        """Close a listener."""
+
+    def enable(self, address: str) -> bool:
+        """Open a listener again."""
+
+
+#: An operation of the console: called with the router, a name and the posted text; returns how
+#: many things it has changed.
+Operation = Callable[[Operated, str, str], int]
+
+_OPERATIONS: Final[dict[str, Operation]] = {
+    "kick": lambda router, name, text: router.kick(name, end_session=text == "session"),
+    "purge": lambda router, name, _: router.purge_retained(name),
+    "disable": lambda router, name, _: router.disable(name),
+    "enable": lambda router, name, _: router.enable(name),
+}
+
+
 @dataclass(eq=False)
 class ConsoleActions(Mapping[str, Callable[[str], Page]]):
     """The actions of POST requests to the console, by path.
 
     Attributes:
-        call: calls a function on the router's thread.
-        state: the state of the router; read through `call` only.
+        router: the router.
+        state: the state of the router; read through `router.call` only.
     """
 
-    call: Callable[..., Any]
+    router: Operated
     state: RouterState
 
     def __post_init__(self) -> None:
@@ -122,12 +160,33 @@ class ConsoleActions(Mapping[str, Callable[[str], Page]]):
         """
         if path == "/logs":
             return set_log_level
+        if path == "/reload":
+            return self._reload
         noun, _, rest = path.removeprefix("/").partition("/")
-        if noun != "trace" or not rest:
+        if not rest:
+            raise KeyError(path)
+        if noun in _OPERATIONS:
+            return partial(self._operate, _OPERATIONS[noun], unquote(rest))
+        if noun != "trace":
             raise KeyError(path)
         client, _, since = rest.rpartition("/")
         number = int(since) if since.isdecimal() and len(since) < 20 else 0
         return lambda _: self._trace(unquote(client), number)
+
+    def _operate(self, operation: Operation, name: str, text: str) -> Page:
+        """Carry out an operation on a client, a filter or a listener."""
+        try:
+            count = int(operation(self.router, name, text.strip()))
+        except (ValueError, MqttError) as error:
+            return text_page(str(error), HTTPStatus.BAD_REQUEST)
+        return json_page({"name": name, "count": count})
+
+    def _reload(self, _: str) -> Page:
+        """Read the configuration file again."""
+        if self.router.reload_file is None:
+            return text_page("the router has no configuration file", HTTPStatus.NOT_FOUND)
+        problems = self.router.reload_file()
+        return json_page({"reloaded": not problems, "problems": problems})
 
     def _trace(self, client_id: str, since: int) -> Page:
         """Return the packets from a client after a number; the first request starts a trace."""
@@ -137,7 +196,7 @@ class ConsoleActions(Mapping[str, Callable[[str], Page]]):
             remote = next((link for link in links if link.client_id == client_id), None)
             return self._tracer.packets_since(client_id, remote, since)
 
-        if (result := self.call(read_trace)) is None:
+        if (result := self.router.call(read_trace)) is None:
             text = "too many clients are traced; wait until other traces have ended"
             return text_page(text, HTTPStatus.SERVICE_UNAVAILABLE)
         return json_page(result)
@@ -383,7 +442,10 @@ _VIEWS: Final[dict[str, Callable[[ConsolePages, str], Any]]] = {
     "/slow": lambda pages, _: slow_view(pages.state),
     "/bridges": lambda pages, _: _listed("bridges", pages.state.bridges, _bridge),
 }
-_ACTIONS: Final = ("/trace/ID/NUMBER", "/logs")
+_ACTIONS: Final = (
+    *("/trace/ID/NUMBER", "/logs", "/kick/ID", "/purge/FILTER"),
+    *("/disable/ADDRESS", "/enable/ADDRESS", "/reload"),
+)
 _PATHS: Final = (*_VIEWS, "/metrics")
 _BY_NOUN: Final[dict[tuple[str, bool], Callable[[ConsolePages, str], Any]]] = {
     ("", False): lambda *_: [*_PATHS, *(f"POST {path}" for path in _ACTIONS)],

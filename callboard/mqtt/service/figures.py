@@ -5,10 +5,13 @@ router's thread.
 """
 
 import asyncio
+import math
+import resource
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from callboard.figures import (
@@ -25,6 +28,7 @@ from callboard.figures import (
 )
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.port.remote_link import ClientConnections
+from callboard.mqtt.router.effects import Meters
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.router.machine import RouterMachine
 from callboard.mqtt.router.session import Session
@@ -200,15 +204,27 @@ def _sys_values(state: RouterState) -> dict[str, object]:
     meters, sessions = machine.meters, machine.sessions
     away = len(sessions.graveyard)
     connected = sum(not c.link.is_local for c in sessions.connections.values())
+    logs = list(machine.logs)
     return {
         "clients/connected": connected,
+        "clients/active": connected,
         "clients/disconnected": away,
+        "clients/inactive": away,
+        "clients/expired": meters.expired_sessions,
         "clients/total": connected + away,
         "messages/received": meters.published,
         "messages/sent": meters.delivered,
         "publish/messages/received": meters.published,
         "publish/messages/sent": meters.delivered,
-        "publish/messages/dropped": meters.lost + meters.expired + meters.too_large,
+        "publish/messages/dropped": _dropped(meters),
+        "publish/bytes/received": meters.published_bytes,
+        "publish/bytes/sent": meters.delivered_bytes,
+        "store/messages/count": sum(log.end - log.start for log in logs),
+        "store/messages/bytes": sum(log.weight for log in logs),
+        "messages/stored": sum(log.end - log.start for log in logs),
+        "heap/current": _memory(),
+        "heap/maximum": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "shared_subscriptions/count": len(machine.delivery.groups),
         "bytes/received": figures.bytes_in,
         "bytes/sent": figures.bytes_out,
         "retained messages/count": len(machine.logs.retained),
@@ -218,6 +234,64 @@ def _sys_values(state: RouterState) -> dict[str, object]:
         "quota/sessions ended": meters.crowded_out,
         "subscriptions/count": sum(log.readers for log in machine.logs),
     }
+
+
+def _dropped(meters: Meters) -> int:
+    """Return the number of messages that subscribers did not get."""
+    return meters.lost + meters.expired + meters.too_large
+
+
+def _memory() -> int:
+    """Return the bytes of memory of this process; 0 where the system does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except (OSError, IndexError):
+        return 0
+    return int(pages) * resource.getpagesize()
+
+
+#: Minutes over which rates are averaged, and the counts, by topics below `$SYS/broker/load`.
+_MINUTES: Final = (1, 5, 15)
+_LOADS: Final[dict[str, Callable[[RouterState], int]]] = {
+    "messages/received": lambda s: s.machine.meters.published,
+    "messages/sent": lambda s: s.machine.meters.delivered,
+    "publish/received": lambda s: s.machine.meters.published,
+    "publish/sent": lambda s: s.machine.meters.delivered,
+    "publish/dropped": lambda s: _dropped(s.machine.meters),
+    "bytes/received": lambda s: s.connections.figures.bytes_in,
+    "bytes/sent": lambda s: s.connections.figures.bytes_out,
+    "sockets": lambda s: s.connections.figures.opened,
+    "connections": lambda s: s.connections.figures.accepted,
+}
+
+
+class SysLoads:
+    """Counts per minute, as moving averages over one, five and fifteen minutes."""
+
+    def __init__(self, state: RouterState, now: float) -> None:
+        """Start with the current counts; all rates are 0."""
+        self._state, self._time = state, now
+        self._counts = {name: count(state) for name, count in _LOADS.items()}
+        self._rates = {(name, minutes): 0.0 for name in _LOADS for minutes in _MINUTES}
+
+    def values(self, now: float) -> dict[str, object]:
+        """Return the averages at a time, by topic below `$SYS/broker`."""
+        elapsed = now - self._time
+        if elapsed > 0:
+            self._time = now
+            for name, count in _LOADS.items():
+                total = count(self._state)
+                rate = (total - self._counts[name]) * 60 / elapsed
+                self._counts[name] = total
+                for minutes in _MINUTES:
+                    share = math.exp(-elapsed / (60 * minutes))
+                    self._rates[name, minutes] = rate + share * (
+                        self._rates[name, minutes] - rate
+                    )
+        return {
+            f"load/{name}/{minutes}min": f"{rate:.2f}"
+            for (name, minutes), rate in self._rates.items()
+        }
 
 
 def _reader_values() -> dict[str, object]:
@@ -245,6 +319,8 @@ class SysTopics:
     def __post_init__(self, mailbox: RouterMailbox) -> None:
         self._began = self._loop.time()
         self._known: dict[str, str] = {}
+        self._loads = SysLoads(self._state, self._began)
+        self._most_clients = 0
         self._link = LocalLink(mailbox, CLIENT_ID)
         self._publish({"version": _version()})
         self._timer = self._loop.call_soon(self._tick)
@@ -257,9 +333,11 @@ class SysTopics:
     def _tick(self) -> None:
         """Publish changed values; repeats itself."""
         self._timer = self._loop.call_later(self._interval, self._tick)
-        uptime = int(self._loop.time() - self._began)
-        values = {"uptime": f"{uptime} seconds", **_sys_values(self._state)}
-        self._publish({**values, **_reader_values()})
+        now = self._loop.time()
+        values = {"uptime": f"{int(now - self._began)} seconds", **_sys_values(self._state)}
+        self._most_clients = max(self._most_clients, int(str(values["clients/total"])))
+        values["clients/maximum"] = self._most_clients
+        self._publish({**values, **self._loads.values(now), **_reader_values()})
 
     def _publish(self, values: dict[str, object]) -> None:
         """Publish the values that have changed."""

@@ -61,6 +61,8 @@ from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.codec import decode_packet
 from callboard.mqtt.wire.errors import ListenError, RouterClosed
 from callboard.mqtt.wire.packet import V4, V5, Publish
+from callboard.mqtt.wire.reason_code import ReasonCode
+from callboard.mqtt.wire.topic import check_filter
 from callboard.node import Node
 from callboard.pages import PageServer
 from callboard.support.inspection_tables import Row
@@ -119,6 +121,8 @@ class Router(Closing):
         self.forwarders: list[Forwarder] = []
         self._console: PageServer | None = None
         self._tracer: Tracer | None = None
+        #: Reads the configuration again, for the console; None for a router without a file.
+        self.reload_file: Callable[[], list[str]] | None = None
         self._beside = contextlib.ExitStack()
         self._is_closed = False
 
@@ -223,6 +227,7 @@ class Router(Closing):
         for client_id in [session.client_id for session in sessions]:
             if client_id.startswith(prefix) and client_id not in names:
                 sessions.give_up(client_id)
+                self._mailbox.wake()
 
     def _named(self, bridges: Iterable[BridgeSettings]) -> Iterator[BridgeSettings]:
         """Return the settings of bridges with the client id of each.
@@ -253,7 +258,7 @@ class Router(Closing):
         from callboard.mqtt.service.console import ConsoleActions, ConsolePages
 
         pages = ConsolePages(self.call, state, lambda: self.config)
-        actions = ConsoleActions(self.call, state)
+        actions = ConsoleActions(self, state)
         host, port = parse_host_port(address)
         try:
             return PageServer(pages, host, port, actions=actions, hosts=self.config.hosts)
@@ -364,6 +369,80 @@ class Router(Closing):
             self.edge.reload(config.security)
         self.machine.effects.limits = config.limits
         self.edge.connections.set_limits(config.network_limits())
+
+    # --- operation ---
+
+    def kick(self, client_id: str, *, end_session: bool = False) -> bool:
+        """Disconnect a client; return whether it was connected, or had a session to end.
+
+        Args:
+            client_id: the client id.
+            end_session: whether its session ends, too; also if the client is away.
+
+        Raises:
+            RouterClosed: the router is not running.
+        """
+        return self.call(self._kick, client_id, end_session)
+
+    def _kick(self, client_id: str, end_session: bool) -> bool:  # noqa: FBT001
+        """Disconnect a client; on the router's thread."""
+        sessions, reason = self.machine.sessions, ReasonCode.ADMINISTRATIVE_ACTION
+        session = sessions.get(client_id)
+        if session is None or (session.connection is None and not end_session):
+            return False
+        if end_session:
+            sessions.give_up(client_id, reason)
+            self._mailbox.wake()
+        elif session.connection is not None:
+            session.connection.link.disconnect(reason, is_told=True)
+        return True
+
+    def purge_retained(self, topic_filter: str = "#") -> int:
+        """Remove the retained messages of a filter, on all routers of the cluster.
+
+        Subscribers see the removal as MQTT has it: a message without payload. Return the number
+        of removed messages.
+
+        Raises:
+            RouterClosed: the router is not running.
+            ValueError: the text is not a topic filter.
+        """
+        check_filter(topic_filter)
+
+        def topics() -> list[str]:
+            retained, now = self.machine.logs.retained, self.machine.effects.now
+            return [run.topic.decode() for run in retained.match(topic_filter, now)]
+
+        found_topics = self.call(topics)
+        with self.link() as link:
+            done = (
+                link.publish_all(
+                    Message(topic, b"", qos=1, retain=True) for topic in found_topics
+                )
+                if found_topics
+                else []
+            )
+            for future in done:
+                future.result(STOP_TIMEOUT)
+        return len(found_topics)
+
+    def disable(self, address: str) -> bool:
+        """Close a listener, and disconnect its clients; return whether it was open.
+
+        Raises:
+            RouterClosed: the router is not running.
+        """
+        return self.call(self.edge.disable, address)
+
+    def enable(self, address: str) -> bool:
+        """Open a listener again after `disable`; return whether it was closed.
+
+        Raises:
+            ListenError: the port cannot be opened.
+            RouterClosed: the router is not running.
+        """
+        opening = self.edge.enable(address)
+        return asyncio.run_coroutine_threadsafe(opening, self.edge.loop).result(STOP_TIMEOUT)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function on the router's thread and return its result.

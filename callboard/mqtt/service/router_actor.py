@@ -160,7 +160,7 @@ class RouterActor(SystemActor):
             self.machine,
             config.sessions,
             self._stamps,
-            lambda: edge.listeners[0].address,
+            lambda: edge.listeners[0].address if edge.listeners else "",
             self._make_name,
         )
         exchange = cluster.RetainedExchange(self.machine.logs, self._stamps)

@@ -28,11 +28,14 @@ from callboard.mqtt.wire.field import (
     write_variable,
 )
 from callboard.mqtt.wire.framing import body_start, split_packets
-from callboard.mqtt.wire.packet import V4, V5, Packet, PacketType, Publish
+from callboard.mqtt.wire.packet import V3, V4, V5, Packet, PacketType, Publish
 from callboard.mqtt.wire.properties import Place, Properties, read_properties, write_properties
 from callboard.mqtt.wire.reason_code import ReasonCode, return_code
 
 _PROTOCOL: Final = b"\x00\x04MQTT"
+
+#: The protocol name of MQTT 3.1. Its packets are those of 3.1.1.
+_NAME_V3: Final = "MQIsdp"
 #: An int, because each packet is compared with it and an enum is slower.
 _PUBLISH: Final = int(PacketType.PUBLISH)
 #: The fields after the protocol name of a CONNECT: its level, the flags, the keep-alive.
@@ -270,7 +273,8 @@ def _read_connect(reader: Reader, _version: int, place: Place) -> packets.Connec
     """Read a CONNECT, which contains its version."""
     name = "MQTT" if reader.passes(_PROTOCOL) else reader.string()
     version, flags, keep_alive = reader.unpack(_CONNECT)
-    if name != "MQTT" or not V4 <= version <= V5:
+    is_known = version == V3 if name == _NAME_V3 else name == "MQTT" and V4 <= version <= V5
+    if not is_known:
         message = (
             f"protocol {name[:20]!r} level {version}; this router speaks MQTT 4 (3.1.1) and 5"
         )

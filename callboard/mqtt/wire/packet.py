@@ -12,6 +12,7 @@ from callboard.mqtt.wire.properties import Properties
 from callboard.support.dataclass import dataclass
 
 #: Protocol level of MQTT 3.1.1.
+V3 = 3
 V4 = 4
 #: Protocol level of MQTT 5.
 V5 = 5

@@ -72,6 +72,12 @@ def is_valid_filter(topic_filter: str) -> bool:
     )
 
 
+def mounted(topic_filter: str, prefix: str) -> str:
+    """Return a filter below a prefix, which follows the share of a shared subscription."""
+    plain = split_share(topic_filter)[1]
+    return f"{topic_filter.removesuffix(plain)}{prefix}{plain}"
+
+
 def split_share(topic_filter: str) -> tuple[str, str]:
     """Return the group and the plain filter of `$share/GROUP/FILTER`; no group otherwise."""
     if not topic_filter.startswith(SHARE):

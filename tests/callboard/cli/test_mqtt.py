@@ -3,11 +3,13 @@
 import contextlib
 import json
 import signal
+import socket
 
 import pytest
 
 from callboard import Endpoint, Node
 from callboard.cli import main
+from callboard.mqtt.access.scrypt import hash_password
 from callboard.mqtt.service.cluster import ROUTERS
 from callboard.mqtt.wire.packet import V5, Publish
 from callboard.mqtt.wire.properties import Properties
@@ -230,3 +232,102 @@ def test_invalid_toml_is_reported_with_its_line(tmp_path, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{path}: it is not TOML: " in line
     assert line.endswith("(at line 1, column 4); correct it there")
+
+
+# --- changes of a running router ---
+
+GUARDED = """console = "127.0.0.1:CONSOLE"
+[[listeners]]
+address = "127.0.0.1:0"
+[auth]
+anonymous = true
+[[users]]
+name = "ann"
+scram = "none"
+"""
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    """A router with a user, and the file that it follows."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    path = tmp_path / "mqtt.toml"
+    path.write_text(GUARDED.replace("CONSOLE", str(port)).replace('scram = "none"', HASH))
+    with running(path) as said:
+        yield said, path
+
+
+HASH = f'password = "{hash_password(b"old", cost=2)}"'
+
+
+def code_of(router, name: str, password: bytes) -> int:
+    with Caller(port_of(router), "u", V5, username=name, password=password) as caller:
+        return caller.greeting.reason_code
+
+
+def test_users_are_added_and_removed_while_a_router_runs(guarded, capsys) -> None:
+    router, file = guarded
+    assert code_of(router, "eve", b"new") != 0
+
+    assert main(["mqtt", "user", "add", "eve", str(file), "--password", "new"]) == 0
+    assert "has reloaded it" in capsys.readouterr().out
+    assert code_of(router, "eve", b"new") == 0
+    assert main(["mqtt", "user", "add", "ann", str(file), "--password", "new", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["reloaded"]
+    assert (code_of(router, "ann", b"old"), code_of(router, "ann", b"new")) == (0x86, 0)
+    assert main(["mqtt", "user", "remove", "ann", str(file)]) == 0
+    assert code_of(router, "ann", b"new") != 0
+    assert main(["mqtt", "user", "remove", "ann", str(file)]) == 2
+    assert "has no user" in capsys.readouterr().err
+
+
+def test_a_change_that_makes_the_file_invalid_is_refused(tmp_path, capsys) -> None:
+    file = tmp_path / "mqtt.toml"
+    file.write_text('[[listeners]]\naddress = "127.0.0.1:0"\n')
+    before = file.read_bytes()
+
+    assert main(["mqtt", "user", "add", "*", str(file), "--password", "x"]) == 1
+
+    assert "users.0.name" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["mqtt.toml"]
+
+
+def test_clients_listeners_and_retained_messages_are_managed(guarded, capsys) -> None:
+    router, _ = guarded
+    console, address = router["console"], router["addresses"][0]
+    with Caller(port_of(router), "c/1", V5) as caller:
+        caller.say(Publish("a/b", b"x", 1, retain=True, packet_id=1))
+        caller.hear_packets(1)
+        assert main(["mqtt", "purge", "a/#", console]) == 0
+        assert main(["mqtt", "kick", "c/1", console, "--session"]) == 0
+        assert len(caller.hear_packets(2)) == 1
+    assert main(["mqtt", "kick", "c/1", console]) == 1
+    assert main(["mqtt", "purge", "#/a", console]) == 2
+    assert main(["mqtt", "listener", "disable", address, console]) == 0
+    with pytest.raises(ConnectionError):
+        Caller(port_of(router), "again")
+    assert main(["mqtt", "listener", "disable", address, console]) == 1
+    assert main(["mqtt", "listener", "enable", "127.0.0.1:0", console]) == 0
+    out = capsys.readouterr().out
+    assert "removed 1 retained messages" in out
+    assert "disconnected c/1" in out
+
+
+def test_a_configuration_of_mosquitto_is_imported(tmp_path, capsys) -> None:
+    conf, acl, output = (tmp_path / name for name in ("m.conf", "acl", "mqtt.toml"))
+    conf.write_text("listener 1883 127.0.0.1\nallow_anonymous true\ntls_version tlsv1.3\n")
+    acl.write_text("topic read a/#\n")
+
+    assert main(["mqtt", "import", str(conf), "--acl", str(acl), "--output", str(output)]) == 0
+    captured = capsys.readouterr()
+    assert "m.conf:3: tls_version tlsv1.3: no equivalent" in captured.err
+    assert f"wrote {output}" in captured.out
+    assert main(["mqtt", "check", str(output)]) == 0
+    assert "# m.conf:3" in output.read_text()
+    assert main(["mqtt", "import", str(conf), "--output", str(output)]) == 1
+    capsys.readouterr()
+    assert main(["mqtt", "import", str(conf), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unconverted"]
+    assert main(["mqtt", "import", str(tmp_path / "none.conf")]) == 1

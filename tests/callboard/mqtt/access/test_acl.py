@@ -255,3 +255,20 @@ def test_a_denied_write_is_denied():
 def test_a_ban_that_matches_other_clients_or_none_is_refused(entry, advice):
     with pytest.raises(ValueError, match=advice):
         BanList([entry])
+
+
+def test_filters_are_granted_and_messages_checked_without_check_filters() -> None:
+    entries = (AclEntry("ann", ("read a/#",), ("a/secret",)),)
+    strict = Ruled(Client("c", "ann", ""), entries, "ann")
+    free = Ruled(Client("c", "ann", ""), entries, "ann", checks_filters=False)
+    tenant = Ruled(Client("c", "ann", ""), entries, "ann", tenant="t", checks_filters=False)
+
+    assert strict.may_subscribe("#", 1) == ReasonCode.NOT_AUTHORIZED
+    assert free.may_subscribe("#", 1) == 1
+    assert [free.may_receive(topic) for topic in ("a/b", "a/secret", "b")] == [
+        True,
+        False,
+        False,
+    ]
+    assert tenant.may_subscribe("#", 1) == ReasonCode.NOT_AUTHORIZED
+    assert tenant.may_subscribe("/tenants/t/#", 1) == 1

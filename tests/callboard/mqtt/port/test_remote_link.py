@@ -112,6 +112,20 @@ def test_a_refusal_has_the_reason_code_of_the_clients_version(version, answer):
     assert edge.router.events == []
 
 
+@pytest.mark.parametrize(("allowed", "answer"), [(True, ""), (False, "20020001")])
+def test_clients_of_mqtt_3_1_are_admitted_if_an_option_allows_it(allowed, answer):
+    edge = Edge(mqtt_3_1=allowed)
+    body = bytes.fromhex("00064d514973647003 02 000a 0001 63")
+
+    edge.remote.receive(bytes((0x10, len(body))) + body)
+
+    assert edge.wire.written.hex() == answer
+    assert (edge.remote.state is ClientState.OPEN) is allowed
+    if allowed:
+        connect = edge.router.events[0].link.connect
+        assert (connect.version, connect.client_id, connect.keep_alive) == (3, "c", 10)
+
+
 @pytest.mark.parametrize(
     ("body", "answer"),
     [

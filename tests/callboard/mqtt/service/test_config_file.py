@@ -386,6 +386,33 @@ LISTENER = '[[listeners]]\naddress = "127.0.0.1:1883"\n'
             "listeners.1.certificate_user",
             "client_certificates",
         ),
+        (
+            f'[[listeners]]\naddress = "unix:a"\n[[listeners.users]]\nname = "ann"\n'
+            f'password = "{HASH}"\n[[listeners.acl]]\nuser = "anm"\nallow = ["#"]',
+            "listeners.1.acl.0.user",
+            "'ann'",
+        ),
+        (
+            '[[listeners]]\naddress = "tls://127.0.0.1:0"\ncertificate = "c"\nauthority = "a"\n'
+            'client_certificates = true\ntenants = true\nmount_point = "m/"',
+            "listeners.1.mount_point",
+            "tenants",
+        ),
+        (
+            '[[listeners]]\naddress = "unix:a"\nmount_point = "m/#"',
+            "listeners.1.mount_point",
+            "w",
+        ),
+        ("[limits]\nmaximum_qos = 3", "limits.maximum_qos", "2"),
+        ("[limits]\nretain_available = 1", "limits.retain_available", "bool"),
+        (
+            "[limits]\nallow_zero_length_clientid = 0",
+            "limits.allow_zero_length_clientid",
+            "bool",
+        ),
+        ("[limits]\nallow_mqtt_3_1 = 1", "limits.allow_mqtt_3_1", "bool"),
+        ("[limits]\nmax_queued_messages = -1", "limits.max_queued_messages", "0"),
+        ("[limits]\nmax_queued_size = -1", "limits.max_queued_size", "0"),
     ],
 )
 def test_ambiguous_settings_are_refused_with_their_line(tmp_path, text, key, advice):
@@ -493,3 +520,47 @@ def test_rules_with_destinations_and_a_map_to_an_actor_are_read(tmp_path) -> Non
     )
     assert second.to == Destination(store="things", key="{1}", file=str(tmp_path / "things.db"))
     assert mapping.destination() == Destination(actor="billing", attempts=3)
+
+
+def test_users_rules_and_mount_points_of_single_listeners_are_read(tmp_path) -> None:
+    text = f"""
+    [[users]]
+    name = "everywhere"
+    password = "{HASH}"
+    [[listeners]]
+    address = "127.0.0.1:1883"
+    mount_point = "site/"
+    anonymous = true
+    users = []
+    [[listeners]]
+    address = "127.0.0.1:1884"
+    [[listeners.acl]]
+    user = "everywhere"
+    allow = ["a/#"]
+    [[listeners]]
+    address = "127.0.0.1:1885"
+    [limits]
+    maximum_qos = 1
+    retain_available = false
+    allow_zero_length_clientid = false
+    allow_mqtt_3_1 = true
+    max_queued_messages = 100
+    max_queued_size = 100000
+    max_client_id_length = 65535
+    """
+    path = tmp_path / "mqtt.toml"
+    path.write_text(text)
+    config = make_config(read_config_file(path), tmp_path)
+
+    first, second, third = (config.security.of_listener(f"127.0.0.1:188{n}") for n in (3, 4, 5))
+
+    assert (first.anonymous, dict(first.users)) == (True, {})
+    assert (second.anonymous, list(second.users)) == (False, ["everywhere"])
+    assert second.acl[0].allow == ("a/#",)
+    assert third is config.security
+    assert config.listeners[0].mount_point == "site/"
+    limits = config.limits
+    assert (limits.maximum_qos, limits.retain_available) == (1, False)
+    assert (limits.zero_length_client_ids, config.network.mqtt_3_1) == (False, True)
+    assert (limits.queued_messages, limits.queued_bytes) == (100, 100_000)
+    assert limits.client_id_length == 65_535
