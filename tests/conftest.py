@@ -13,12 +13,14 @@ import logging
 import os
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from tests.costs import Costs
+from tests.rewriting import rewrite_share
 
 settings.register_profile("dev", max_examples=30, deadline=None)
 settings.register_profile("ci", max_examples=30, deadline=None, derandomize=True)
@@ -59,9 +61,15 @@ def pytest_configure(config):
     config.pluginmanager.register(Costs(config), "costs")
 
 
-def pytest_collection():
+def pytest_collection(session):
     """Look for no garbage while tests are collected: none of these objects is."""
     gc.disable()
+    config = session.config
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # a run of all files
+        files = Path(__file__).parent.rglob("test_*.py")
+        rewrite_share(
+            config, (file for file in files if not pytest_ignore_collect(file, config))
+        )
 
 
 @pytest.hookimpl(trylast=True)
