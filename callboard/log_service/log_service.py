@@ -2,16 +2,17 @@
 
 import errno
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
 from callboard.commitlog import CommitLog, LogReader
 from callboard.commitlog.disk import RealDisk
-from callboard.commitlog.folder import SEGMENT, SERVED, SERVED_NAME, Folder
+from callboard.commitlog.folder import SEGMENT, SERVED_NAME, Folder
 from callboard.commitlog.following.follower import Growth, growth_of
 from callboard.commitlog.reader import open_folder
+from callboard.commitlog.remote.served import ServedFolders
 from callboard.kernel.actors import handler
 from callboard.kernel.checks import require
 from callboard.kernel.context import CallBack, SystemActor
@@ -139,6 +140,8 @@ class LogService(SystemActor):
         #: File bytes in one reply; a message must not exceed the payload limit.
         self._piece = min(PIECE, payload - _AROUND)
         self._shelves = {name: shelf_of(log) for name, log in logs.items()}
+        folders = {name: shelf.folder for name, shelf in self._shelves.items()}
+        self._served = ServedFolders(folders)
         #: Callbacks for growth in this process. Logs of other processes are polled.
         self._wakes = {
             name: partial(self.call_soon, self._check_log, name) for name in self._shelves
@@ -175,8 +178,9 @@ class LogService(SystemActor):
     def list_logs(self, _: ListLogs) -> tuple[str, ...]:
         """Return the names of the logs that the asker may read."""
         rights = self._overlay.rights(self._peer())
-        names = sorted(self._shelves)
-        return tuple(name for name in names if rights is None or rights.permit("logs", name))
+        return tuple(
+            self._served.names(lambda name: rights is None or rights.permit("logs", name))
+        )
 
     @handler
     def list_files(self, question: ListLogFiles) -> Any:
@@ -186,14 +190,12 @@ class LogService(SystemActor):
         if self._load(self._peer()) >= TAKEN_WITHIN:
             self._carry_out(Refuse(self.promise(), "the link to the reader is full"))
             return None
-        folder = self._shelves[question.log].folder
         try:
-            names = folder.disk.listdir(folder.path)
+            return tuple(self._served.files(question.log))
         except FileNotFoundError:
             return ()
         except OSError as error:
             return self._refuse(f"{question.log} cannot be read: {error.strerror}")
-        return tuple(name for name in names if SERVED.fullmatch(name))
 
     @handler
     def read_file(self, question: ReadLogFile) -> Any:
@@ -236,7 +238,7 @@ class LogService(SystemActor):
             error = WrongArgument(problem)
         elif rights is not None and not rights.permit("logs", question.log):
             error = NotPermitted(f"no right 'logs' for {question.log!r:.200}")
-        elif question.log not in self._shelves:
+        elif question.log not in self._served:
             available = ", ".join(self.list_logs(ListLogs())) or "none"
             text = f"no log is served as {question.log!r:.200} by {self.node.name}"
             error = NotRegistered(f"{text}; the logs that you may read are: {available}")
@@ -278,9 +280,8 @@ class LogService(SystemActor):
 
     def _read(self, question: ReadLogFile) -> FileBytes:
         """Return bytes of a file, or the error number of the disk."""
-        folder = self._shelves[question.log].folder
         try:
-            with closing(folder.disk.open(folder.file(question.file))) as file:
+            with self._served.opened(question.log, question.file) as file:
                 size = min(question.size, self._piece)
                 data = file.pread(size, question.at) if size else b""
                 return FileBytes(max(file.size(), question.at + len(data)), data)

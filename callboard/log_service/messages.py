@@ -7,7 +7,8 @@ node keeps no state of readers, so a reader that lost its link continues from it
 import struct
 from typing import Final, NamedTuple
 
-from callboard.commitlog.folder import LAST_OFFSET, SERVED, SERVED_NAME
+from callboard.commitlog.folder import LAST_OFFSET, SERVED_NAME
+from callboard.commitlog.remote.served import is_log_file, is_position
 from callboard.kernel.actors import Query, frozen_message
 
 #: Bytes of one reply: a larger frame would delay the frames queued after it on the link.
@@ -76,14 +77,17 @@ def objection(question: LogQuestion) -> str:
     if isinstance(question, ListLogFiles):
         return ""
     file: object = question.file
-    if type(file) is not str or not (SERVED.fullmatch(file) or file == ""):
+    if file != "" and not is_log_file(file):
         return "this is not the name of a log file"
     if isinstance(question, AwaitLogGrowth):
         is_size = type(question.size) is int and -1 <= question.size <= LAST_OFFSET
         return "" if is_size else "size must be an integer from -1 on"
     numbers = (question.at, question.size, question.reader)
-    are_so = all(type(number) is int and 0 <= number <= LAST_OFFSET for number in numbers)
-    return "" if are_so and file else "at, size and reader must be integers from 0 on"
+    return (
+        ""
+        if all(map(is_position, numbers)) and file
+        else "at, size and reader must be integers from 0 on"
+    )
 
 
 class FileBytes(NamedTuple):

@@ -19,7 +19,6 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -28,12 +27,12 @@ import pyarrow as pa
 from pyarrow import flight
 
 from callboard.commitlog.arrow import arrow_schema
-from callboard.commitlog.disk import RealDisk
 from callboard.commitlog.errors import LogError
-from callboard.commitlog.folder import SERVED, SERVED_NAME
-from callboard.commitlog.reader import LogReader
+from callboard.commitlog.folder import SERVED_NAME
+from callboard.commitlog.reader import LogReader, open_folder
 from callboard.commitlog.remote.disk import BUSY, ROW
 from callboard.commitlog.remote.guard import LogGuard, ServedCall
+from callboard.commitlog.remote.served import ServedFolders, is_log_file, is_position
 from callboard.support import after_fork
 from callboard.support.nesting import parse_json
 
@@ -76,6 +75,7 @@ class LogServer(flight.FlightServerBase):
             OSError: the address cannot be used.
         """
         self._logs = dict(logs)
+        self._served = ServedFolders({name: open_folder(path) for name, path in logs.items()})
         self._readers = readers
         self._next_line = 0.0
         self._is_open = readers(None) is not None
@@ -113,16 +113,15 @@ class LogServer(flight.FlightServerBase):
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """Answer an action."""
         request = self._request(context, action.body.to_pybytes())
-        folder, file = self._folder(context, request), request.get("file")
+        log, file = self._log(context, request), request.get("file")
         answer: Any
         if action.type == "names":
             try:
-                names = RealDisk(folder).listdir("")
-                answer = [name for name in names if SERVED.fullmatch(name)]
+                answer = self._served.files(log)
             except OSError as error:
                 raise _disk_error(error) from None
         elif action.type == "size":
-            answer = self._size(folder, file)
+            answer = self._size(log, file)
         else:
             _refuse(f"there is no action {action.type[:20]!r}")
         return iter([json.dumps(answer).encode()])
@@ -130,10 +129,10 @@ class LogServer(flight.FlightServerBase):
     def do_get(self, context: Any, ticket: Any) -> Any:
         """Answer a ticket."""
         request = self._request(context, ticket.ticket)
-        folder = self._folder(context, request)
+        log = self._log(context, request)
         call = context.get_middleware("guard")
         if "file" in request:
-            rows = _bytes(folder, request)
+            rows = self._bytes(log, request)
             return flight.GeneratorStream(_BYTES, self._stream(call, request, rows))
         start, topic = _number(request.get("start", 0)), request.get("topic", "")
         end = None if request.get("end") is None else _number(request["end"])
@@ -141,7 +140,7 @@ class LogServer(flight.FlightServerBase):
             _refuse("a topic is a text")
         columns = _columns(request.get("columns"))
         self._guard.decode(call)
-        rows = _records(folder, start, end, topic, columns)
+        rows = _records(self._logs[log], start, end, topic, columns)
         return flight.GeneratorStream(_schema_of(columns), self._stream(call, request, rows))
 
     def _stream(
@@ -157,12 +156,12 @@ class LogServer(flight.FlightServerBase):
     def list_flights(self, context: Any, _: Any) -> Iterator[Any]:
         """Return the logs that the caller may read."""
         allowed = self._allowed(context)
-        return (self._info(name) for name in self._logs if _matches(name, allowed))
+        return map(self._info, self._served.names(lambda name: _matches(name, allowed)))
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Return the ticket and the schema for the records of a log."""
         name = b"/".join(descriptor.path or ()).decode(errors="replace")
-        self._folder(context, self._request(context, json.dumps({"log": name}).encode()))
+        self._log(context, self._request(context, json.dumps({"log": name}).encode()))
         return self._info(name)
 
     def _info(self, name: str) -> Any:
@@ -204,44 +203,42 @@ class LogServer(flight.FlightServerBase):
         self._check(context.get_middleware("guard").token, request["log"])
         return request
 
-    def _folder(self, context: Any, request: dict[str, Any]) -> str:
-        """Return the folder of the log of a request."""
-        folder = self._logs.get(request["log"])
-        if folder is None:
+    def _log(self, context: Any, request: dict[str, Any]) -> str:
+        """Return the name of the log of a request, which is served."""
+        log: str = request["log"]
+        if log not in self._served:
             allowed = self._allowed(context)
-            names = sorted(name for name in self._logs if _matches(name, allowed))
-            _refuse(f"no log is served as {request['log'][:64]!r}; the names are {names}")
-        return folder
+            names = self._served.names(lambda name: _matches(name, allowed))
+            _refuse(f"no log is served as {log[:64]!r}; the names are {names}")
+        return log
 
-    @staticmethod
-    def _size(folder: str, file: Any) -> int | None:
+    def _size(self, log: str, file: Any) -> int | None:
         """Return the size of a file; None if it does not exist, or is not one of a log."""
-        if type(file) is not str or not SERVED.fullmatch(file):
-            return None
         try:
-            return RealDisk(folder).size(file)
+            return self._served.size(log, file) if is_log_file(file) else None
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _disk_error(error) from None
 
-
-def _bytes(folder: str, request: Mapping[str, Any]) -> Iterator[Any]:
-    """Iterate over rows with a range of a file; empty if the file does not exist."""
-    file, size = request["file"], _number(request.get("size"))
-    position = _number(request.get("at"))
-    if type(file) is not str or not SERVED.fullmatch(file):
-        _refuse("this is not a file of a log")
-    try:
-        with closing(RealDisk(folder).open(file)) as source:
-            end = position + size
-            while position < end and (data := source.pread(min(ROW, end - position), position)):
-                position += len(data)
-                yield pa.record_batch([_one_row(data)], schema=_BYTES)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise _disk_error(error) from None
+    def _bytes(self, log: str, request: Mapping[str, Any]) -> Iterator[Any]:
+        """Iterate over rows with a range of a file; empty if the file does not exist."""
+        file, size = request["file"], _number(request.get("size"))
+        position = _number(request.get("at"))
+        if not is_log_file(file):
+            _refuse("this is not a file of a log")
+        try:
+            with self._served.opened(log, file) as source:
+                end = position + size
+                while position < end and (
+                    data := source.pread(min(ROW, end - position), position)
+                ):
+                    position += len(data)
+                    yield pa.record_batch([_one_row(data)], schema=_BYTES)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _disk_error(error) from None
 
 
 def _records(
@@ -292,9 +289,9 @@ def _refuse(message: str) -> NoReturn:
 
 def _number(value: Any) -> int:
     """Check an offset, position or size."""
-    if type(value) is not int or not 0 <= value < 2**63:
+    if not is_position(value):
         _refuse("at, size, start and end are numbers from 0 on")
-    return value
+    return value  # type: ignore[no-any-return]
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
