@@ -360,15 +360,23 @@ class CafWire:
             self._foreign.stop(dial, "its node is linked already")
         elif dial is not None:
             self._dials[dial.endpoint] = dial, handshake
-        if is_redundant:
+        if is_redundant and dial is not None:
             self._foreign.carry_out(link, machine.redundant())
-        else:
+        elif not is_redundant:
             self._adopt(handshake.node, link)
             self._foreign.carry_out(link, machine.accept())
             if handshake.actor:
                 self.peers[handshake.node].cell_of(handshake.actor)
         if done is not None:
             done.set_result(handshake)
+
+    def _select(self, link: ForeignLink, handshake: NodeIntroduced) -> None:
+        """Handle the choice of a dialer among its connections: end the one that it has lost."""
+        peer = self.peers.get(handshake.node)
+        if peer is None or peer.link is not link:
+            if peer is not None and peer.is_direct:
+                peer.link.end("its node has selected another connection")
+            self.handshake(link, handshake)
 
     def _adopt(self, node: CafNode, link: ForeignLink) -> None:
         """Use a connection for a node; one that was known indirectly is direct from now on."""
@@ -497,6 +505,8 @@ class CafWire:
             self._down(link, message)
         elif isinstance(message, PassingFrame):
             self._forward(link, message)
+        elif message.is_selected:
+            self._select(link, message)
         else:
             self.handshake(link, message)
 

@@ -91,7 +91,7 @@ def _play(end: CafConnection, pieces: list[bytes]) -> list[Any]:
                 require(isinstance(effect, Closed), "an unknown effect")
                 require(isinstance(effect.error, BaspError), f"{effect.error!r} is not typed")
         for message in messages:
-            if isinstance(message, NodeIntroduced):
+            if isinstance(message, NodeIntroduced) and not message.is_selected:
                 accepted = end.accept()
                 is_over = end.state is CafState.ENDED
                 require(is_over or isinstance(accepted[-1], Admitted), "it is not admitted")

@@ -3,11 +3,13 @@
     dialer                                     acceptor
       client_handshake ──────────────────────────>
       <──────────────────────── server_handshake       application ids, a published actor
-      client_handshake, selected ────────────────>     unless the node is linked already
+      client_handshake, selected ────────────────>     or it closes, if the node is linked
       direct, routed, monitor, down, heartbeat  <────>
 
 Both sides send their first frame at once. `NodeIntroduced` is the first message; the driver
-then calls `accept`, or `redundant` if the node is linked by another connection.
+then calls `accept`. If the node is linked by another connection, a dialer calls `redundant`; an
+acceptor waits, because the dialer must read the handshake before the end. A dialer that has
+lost the other connection selects this one: `NodeIntroduced` arrives again.
 
 Nothing that a peer sends raises an exception: a violation ends the connection, with the name of
 CAF's own error. CAF has no limits and, by default, no heartbeats. So this side queries a silent
@@ -86,11 +88,13 @@ class NodeIntroduced(NamedTuple):
         node: its node.
         actor: the number of the actor published at its port; 0 for none.
         interface: the signatures of this actor; empty for an untyped one.
+        is_selected: whether it has selected this one of several connections.
     """
 
     node: CafNode
     actor: int = 0
     interface: tuple[str, ...] = ()
+    is_selected: bool = False
 
 
 class MessageFrame(NamedTuple):
@@ -321,7 +325,7 @@ class CafConnection:
         return DownFrame(source, frame.source, self._error(reader))
 
     def _handshake(self, frame: CafFrame, reader: ValueReader) -> NodeIntroduced | None:
-        """Handle a handshake; the one with the flag `SELECTED` has no message."""
+        """Handle a handshake; a second one has a message if it selects the connection."""
         name = CafOperation(frame.operation).name.lower()
         expected = (
             CafOperation.SERVER_HANDSHAKE if self._is_dialed else CafOperation.CLIENT_HANDSHAKE
@@ -337,7 +341,8 @@ class CafConnection:
             if self._is_dialed or node != self.peer:
                 msg = f"a second {name}, of {node}, arrived"
                 raise MalformedFrame(msg)
-            return None
+            is_selected = frame.flags & CafFlag.SELECTED
+            return NodeIntroduced(node, is_selected=True) if is_selected else None
         actor = 0
         interface: tuple[str, ...] = ()
         if self._is_dialed:

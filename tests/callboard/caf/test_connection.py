@@ -49,7 +49,7 @@ def linked(**options):
     effects = dialer.accept()
     assert effects[-1] == Admitted(str(B))
     assert acceptor.accept() == [Admitted(str(A))]
-    assert acceptor.take(sent(effects), 0.0) == ([], [])
+    assert acceptor.take(sent(effects), 0.0) == ([NodeIntroduced(A, is_selected=True)], [])
     return dialer, acceptor, seen, client
 
 

@@ -550,13 +550,28 @@ def test_handshakes_may_be_repeated_and_change_nothing(served):
     peer.wait_until_known()
     assert list(wire_of(server).peers) == [peer.node]
 
-    second = socket.create_connection(("127.0.0.1", port), timeout=WAIT)
-    second.sendall(again)
-    with second:
-        while second.recv(65536):
-            pass  # the first connection stays, and this one is closed
-    peer.wait_until_known()
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT) as second:
+        second.sendall(again * 2)
+        assert len(second.recv(32, socket.MSG_WAITALL)) == 32  # the dialer has to read it
+        peer.wait_until_known()
+    assert list(wire_of(server).peers) == [peer.node]
     peer.socket.close()
+
+
+def test_a_node_that_has_lost_its_connection_selects_another_one(served):
+    server, port = served
+    first, codec = Peer(port), MessageCodec()
+    first.send(caf.direct(caf.NORMAL, 40, 99, codec.encode("x")))
+    wire = wire_of(server)
+    eventually(lambda: CafActor(40, first.node) in wire.stand_ins)
+    down = server.monitor(wire.stand_ins[CafActor(40, first.node)].ref)
+    second = Peer(port)  # it has the same id
+    assert down.result(WAIT).reason == ExitReason.UNREACHABLE
+    assert first.is_closed()
+    second.wait_until_known()
+    assert list(wire.peers) == [second.node]
+    first.socket.close()
+    second.socket.close()
 
 
 def limited(**limits):
