@@ -6,6 +6,7 @@ failure there is a failure here: `make fuzz` tries millions on every codec, and
 example: machines are shared, and pytest's timeout catches hangs.
 """
 
+import atexit
 import contextlib
 import faulthandler
 import gc
@@ -78,10 +79,12 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.enable()
+    # Libraries in C report at the exit what is not freed. Not sooner: pytest looks for garbage
+    # several times when it ends, each time among all objects that are not frozen.
+    atexit.register(gc.unfreeze)
 
 
 def pytest_unconfigure(config):
-    gc.unfreeze()  # libraries in C report at the exit what is not freed
     os.close(config.stash[_stderr])
 
 
