@@ -35,7 +35,7 @@ import contextvars
 import inspect
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from types import CoroutineType
@@ -75,6 +75,7 @@ from callboard.actors.reference import (
     Watcher,
     current_cell,
 )
+from callboard.actors.refusal import Refusal
 from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runner.runner import Runnable, Runner
 from callboard.actors.runner.timers import Timer
@@ -676,6 +677,8 @@ class Cell(MessageSender):
             try:
                 with accompanied(envelope):
                     self.answer(sender, entry.function(actor, message))
+            except Refusal as refusal:
+                self.refused(refusal, sender)
             except Exception as error:  # noqa: BLE001 - must not end the awaiting handler
                 self.runtime.log_failure(
                     self, f"{class_name(error)}: {error_text(error)}", error
@@ -728,8 +731,12 @@ class Cell(MessageSender):
         return bool(self._mailbox)
 
     # One branch for each kind of handler: a call would cost as much as its work.
-    def _handle_messages(self) -> None:  # noqa: C901
-        """Handle messages; the hot loop: local names, one look-up and one call for each."""
+    def _handle_messages(self, quantum: Sequence[int] = ()) -> None:  # noqa: C901
+        """Handle messages; the hot loop: local names, one look-up and one call for each.
+
+        Args:
+            quantum: numbers for the messages of this turn that are left; empty for a full turn.
+        """
         mailbox = self._mailbox
         if not mailbox:
             return
@@ -737,7 +744,7 @@ class Cell(MessageSender):
         pop, table, actor = mailbox.popleft, self.table, self.actor
         message: Any = None
         try:
-            for number in _TURN_QUANTUM:
+            for number in quantum or _TURN_QUANTUM:
                 if not mailbox or self.attention:
                     break
                 message, sender = pop()
@@ -769,13 +776,23 @@ class Cell(MessageSender):
                     break
             if self.attention and self._in_turn:
                 self.keep_stashed(message, self.sender)
+        except Refusal as refusal:  # an answer: others may wait in the mailbox
+            rest = range(1, len(quantum or _TURN_QUANTUM) - self._in_turn + 1)
+            self.failed(refusal, self.sender)
+            if self.attention:
+                self.keep_stashed(message, self.sender)
         except BaseException as error:  # noqa: BLE001  # sys.exit() ends the actor, not the node
             with traced_as(message):
                 self.failed(error, self.sender)
+            return
+        else:
+            return
         finally:
             self._taken += self._in_turn  # not atomic, but only this thread changes them
             self._in_turn = 0
             self.sender = None  # code between turns does not belong to a message
+        if rest and not self.attention and self.task is None:
+            self._handle_messages(rest)
 
     def dispatch(self, message: Any, sender: Sender | None) -> None:
         """Handle one message that is not an item of the mailbox."""
@@ -1358,7 +1375,13 @@ class Cell(MessageSender):
         self.schedule()
 
     def failed(self, error: BaseException, sender: Sender | None) -> None:
-        """End the actor because its handler raised, and fail the ask of the message."""
+        """End the actor because its handler raised, and fail the ask of the message.
+
+        A refusal is an answer, and the actor lives on.
+        """
+        if issubclass(type(error), Refusal):
+            self.refused(error, sender)
+            return
         is_exit = issubclass(type(error), SystemExit)  # reads no attribute of the error
         reason = ExitReason.NORMAL if is_exit else ExitReason.ERROR
         text = f"{class_name(error)}: {error_text(error)}"
@@ -1368,6 +1391,14 @@ class Cell(MessageSender):
             sender.set_exception(errors.remote_error(error))
         if reason is ExitReason.ERROR:
             self.runtime.log_failure(self, text, error)
+
+    def refused(self, refusal: BaseException, sender: Sender | None) -> None:
+        """Answer a message with the refusal that its handler raised."""
+        if sender is not None and sender.expects:
+            if sender is self.promised:
+                self.promised = None
+            # Without the frames of the handler, which would keep its variables alive.
+            sender.set_exception(refusal.with_traceback(None))
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End: fail unanswered asks, end children, notify watchers."""

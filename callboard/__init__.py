@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from callboard.actors.reference import ActorRef as ActorRef
     from callboard.actors.reference import Down as Down
     from callboard.actors.reference import Query as Query
+    from callboard.actors.refusal import Refusal as Refusal
     from callboard.actors.signals import Exit as Exit
     from callboard.actors.signals import Restarted as Restarted
     from callboard.actors.supervision.child import Child as Child
@@ -92,6 +93,7 @@ _HOMES: Final = {
         "callboard.actors.mailbox": "Mailbox",
         "callboard.actors.signals": "Exit Restarted",
         "callboard.actors.reference": "ActorRef Down Query",
+        "callboard.actors.refusal": "Refusal",
         "callboard.actors.supervision.supervisor": "Supervisor",
         "callboard.broker": "Endpoint",
         "callboard.topics.actor_subscription": "TopicMessage topic",

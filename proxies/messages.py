@@ -5,7 +5,7 @@ from dataclasses import field
 from struct import Struct
 from typing import Any, Final, TypeVar, cast, dataclass_transform
 
-from callboard.actors import errors
+from callboard.actors import errors, refusal
 from callboard.actors.errors import (
     ActorDown,
     CallboardError,
@@ -77,6 +77,7 @@ def message(
             raise WrongValue(msg)
 
     def register(cls: T) -> T:
+        refusal.prepare(cls)
         try:
             DEFAULT_REGISTRY.register(names[0], cls, filter(None, names[1:]))
             if caf:
@@ -337,6 +338,8 @@ class Failure:
     text: str = ""
     detail: str = ""
     trace: str = ""
+    #: A refusal, serialized; earlier releases leave it out and read the rest.
+    refusal: bytes = b""
 
 
 _KINDS: dict[str, type[CallboardError]] = {
@@ -365,8 +368,11 @@ def errors_travel(*kinds: type[CallboardError]) -> None:
     _KINDS.update((kind.__name__, kind) for kind in kinds)
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Convert an error to its form on the wire."""
+def failure_of(error: BaseException, content: bytes = b"") -> Failure:
+    """Convert an error to its form on the wire; `content` is a serialized refusal."""
+    if content:
+        text = _clean(error_text(error))
+        return Failure("RemoteError", text, type(error).__qualname__, "", content)
     if isinstance(error, RemoteError):
         return Failure(
             "RemoteError", _clean(error.text), _clean(error.type_name), _clean(error.traceback)

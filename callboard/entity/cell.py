@@ -821,24 +821,43 @@ class EntityCell(Cell):
         for emission in emissions:
             emission.fail_at_once(error)
 
+    @property
+    def _is_unchanged(self) -> bool:
+        """Whether the current unit of work has changed neither events nor rows."""
+        return not (self._events or self._saved or self._rows)
+
     def _read_if_clean(self) -> None:
         """Read the state if no commit is in flight."""
         if self.is_clean:
             self.read_state()
 
     def failed(self, error: BaseException, sender: Sender | None) -> None:
-        """Handle an exception of a handler: discard its unit of work, and read the state."""
+        """Handle an exception of a handler: discard its unit of work, and read the state.
+
+        A refusal that has persisted nothing leaves the state as it is.
+        """
+        if (
+            issubclass(type(error), errors.Refusal)
+            and self._is_unchanged
+            and self.stage is _ACTIVE
+        ):
+            self._discard_unit(error)
+            self.refused(error, sender)
+            self.close_unit()
+            return
         self._discard_unit(error)
         if self._enter(ActivationEvent.HANDLER_FAILED) is ActivationStage.PASSIVATING:
             super().failed(error, sender)
             return
-        if not isinstance(error, SystemExit):
+        if not issubclass(type(error), (SystemExit, errors.Refusal)):
             self.runtime.log_failure(self, f"{class_name(error)}: {error_text(error)}", error)
         if isinstance(sender, DeferredReply) and sender.call is _ACTIVATED:
             # Reading the state would repeat the hook for ever.
             self._end_unrecovered(errors.remote_error(error), error_text(error))
             return
-        if sender is not None and sender.expects:
+        if issubclass(type(error), errors.Refusal):
+            self.refused(error, sender)
+        elif sender is not None and sender.expects:
             sender.set_exception(errors.remote_error(error))
         if self.stage is ActivationStage.ENDED:
             return

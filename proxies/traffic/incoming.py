@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from callboard.actors.envelope import Envelope
 from callboard.actors.errors import ActorDown, NodeClosed
 from callboard.actors.reference import ActorRef
+from callboard.actors.refusal import Refusal
 from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runtime import Runtime
 from callboard.basp.accounting import read_report
@@ -628,11 +629,32 @@ class Incoming:
         is_closing = failure.kind == NodeClosed.__name__
         if is_closing and str(failure.text).endswith(TAKES_NO_MORE):
             self._out.refusing.add(source)
-        error = error_of(failure)
+        error = self._refusal_of(failure) or error_of(failure)
         unknown = _OWN_TYPE.match(str(error)) if isinstance(error, UnknownMessageType) else None
         if unknown is not None:  # no program could import it there, as the peer's text advises
             return UnknownMessageType(self._unknown_type(source, unknown[1]))
         return error
+
+    def _refusal_of(self, failure: Failure) -> Refusal | None:
+        """Return the refusal in an error; None if it has none that this node can read."""
+        content = failure.refusal
+        if type(content) is bytes and content:
+            try:
+                value = self._decode(content)
+            except RunsUserCode:
+                return self._refusal_with_code(content)
+            except (RemoteProtocolError, MemoryError, LargePayload):
+                return None
+            return value if isinstance(value, Refusal) else None
+        return None
+
+    def _refusal_with_code(self, content: bytes) -> Refusal | None:
+        """Return a refusal whose class runs code of the user when it is read."""
+        try:
+            value = self._out.codec.decode_whole(content)
+        except (RemoteProtocolError, MemoryError):
+            return None
+        return value if isinstance(value, Refusal) else None
 
     def _unknown_type(self, source: bytes, name: str) -> str:
         """Return the text about a type of the library that another node does not know."""

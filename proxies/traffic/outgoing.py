@@ -23,6 +23,7 @@ from callboard.actors.errors import CallboardError
 from callboard.actors.future import Future
 from callboard.actors.mailbox import SendTurn
 from callboard.actors.reference import ActorRef, AnySender, Sender, current_cell
+from callboard.actors.refusal import Refusal
 from callboard.actors.runtime import Runtime
 from callboard.basp.errors import LocalProtocolError, RemoteProtocolError
 from callboard.basp.header import (
@@ -346,7 +347,12 @@ class Outgoing:
 
     def error_payload(self, error: BaseException) -> bytes:
         """Serialize the error of an ask."""
-        return self.codec.encode(failure_of(error))
+        content = b""
+        if issubclass(type(error), Refusal):
+            # If it cannot travel, its text alone arrives.
+            with contextlib.suppress(NotSerializable, MessageTooLarge):
+                content = self.encode(error)
+        return self.codec.encode(failure_of(error, content))
 
     def respond_encoded(
         self, node: bytes, number: int, message_id: int, payload: bytes
