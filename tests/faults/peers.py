@@ -37,6 +37,18 @@ class Relay:
         """Forward again, first of all what waited."""
         self._passes.set()
 
+    def lead_to(self, port: int) -> None:
+        """Lead new connections to another port."""
+        self._to = (self._to[0], port)
+
+    def cut(self) -> None:
+        """Break all connections; new ones are forwarded."""
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
     def close(self) -> None:
         self._is_open = False
         self._passes.set()
@@ -49,10 +61,14 @@ class Relay:
         while self._is_open:
             try:
                 one, _ = self._listener.accept()
-                self._passes.wait()
-                other = socket.create_connection(self._to)
             except OSError:
                 return
+            self._passes.wait()
+            try:
+                other = socket.create_connection(self._to)
+            except OSError:  # nobody is there now
+                one.close()
+                continue
             self._sockets += [one, other]
             for source, target in ((one, other), (other, one)):
                 threading.Thread(target=self._pump, args=(source, target), daemon=True).start()

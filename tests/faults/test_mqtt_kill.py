@@ -77,10 +77,10 @@ class Wire:
             self._rest[link] = data[end:]
 
 
-def start(folder: Path) -> tuple[subprocess.Popen[str], int]:
+def start(folder: Path, *arguments: str) -> tuple[subprocess.Popen[str], int]:
     """Run a router; returns its process and port."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.mqtt_router", str(folder)],
+        [sys.executable, "-m", "tests.faults.mqtt_router", str(folder), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn
 
 from pydantic import Field
 
@@ -34,6 +34,8 @@ class MqttArguments(ModuleArguments):
         qos: the QoS of subscriptions and messages.
         retain: whether the server keeps the last message.
         timeout: seconds for the first connection, and for each message.
+        attempts: how often the server may end the connection in place of confirming a message,
+            for example because it is too large. Then it is a dead letter.
     """
 
     host: str = "127.0.0.1"
@@ -47,6 +49,7 @@ class MqttArguments(ModuleArguments):
     qos: int = Field(default=0, ge=0, le=2)
     retain: bool = False
     timeout: float = Field(default=10.0, gt=0, le=MAX_SECONDS, strict=False)
+    attempts: int = Field(default=5, ge=1)
 
 
 class MqttModule(Module):
@@ -60,31 +63,43 @@ class MqttModule(Module):
 
     def create(self, args: Mapping[str, Any]) -> None:
         """Make the client, which connects in `start`."""
-        self._args = settings = MqttArguments.read(args)
-        try:
-            from paho.mqtt import client
-        except ImportError as error:
-            msg = "the module mqtt needs paho-mqtt; pip install 'callboard[mqtt]'"
-            raise ModuleFailed(msg) from error
-        self._client = client.Client(
-            client.CallbackAPIVersion.VERSION2,
-            client_id=settings.client_id,
-            clean_session=not settings.client_id or None,
-        )
+        self._args = MqttArguments.read(args)
         self._ready = threading.Event()
         #: Set while there is a connection.
         self._linked = threading.Event()
         self._refusal = ""
         #: A message that the server has not confirmed in time, and the client's record of it.
         self._unconfirmed: tuple[Message | None, Any] = (None, None)
+        #: Connections that ended while this message was unconfirmed.
+        self._broken = 0
+        self._client = self._make_client()
+
+    def _make_client(self) -> Any:
+        """Return a client that is not connected.
+
+        Raises:
+            ModuleFailed: paho-mqtt is not installed.
+        """
+        settings = self._args
+        try:
+            from paho.mqtt import client
+        except ImportError as error:
+            msg = "the module mqtt needs paho-mqtt; pip install 'callboard[mqtt]'"
+            raise ModuleFailed(msg) from error
+        made = client.Client(
+            client.CallbackAPIVersion.VERSION2,
+            client_id=settings.client_id,
+            clean_session=not settings.client_id or None,
+        )
         if settings.username is not None:
-            self._client.username_pw_set(settings.username, settings.password)
+            made.username_pw_set(settings.username, settings.password)
         if settings.tls:
-            self._client.tls_set()
-        self._client.on_connect = self._connected
-        self._client.on_subscribe = lambda *_: self._ready.set()
-        self._client.on_message = self._arrived
-        self._client.on_disconnect = lambda *_: self._linked.clear()
+            made.tls_set()
+        made.on_connect = self._connected
+        made.on_subscribe = lambda *_: self._ready.set()
+        made.on_message = self._arrived
+        made.on_disconnect = self._disconnected
+        return made
 
     def start(self) -> None:
         """Connect and subscribe."""
@@ -112,17 +127,38 @@ class MqttModule(Module):
             delivery = self._client.publish(
                 topic, message.content, qos=self._args.qos, retain=self._args.retain
             )
+            self._broken = 0
         self._unconfirmed = (None, None)
         if self._args.qos:
             self._unconfirmed = message, delivery
             delivery.wait_for_publish(self._args.timeout)
             if not delivery.is_published():
+                if self._broken >= self._args.attempts:
+                    self._give_up(topic)
                 msg = f"{topic!r} was not confirmed within {self._args.timeout:g} s"
                 raise TimeoutError(msg)
             self._unconfirmed = (None, None)
         elif delivery.rc:
             msg = f"{topic!r} was not sent: the connection broke"
             raise ConnectionError(msg)
+
+    def _give_up(self, topic: str) -> NoReturn:
+        """Make a message that the server does not accept a dead letter.
+
+        The client would send it again on each connection, so another one takes its place.
+
+        Raises:
+            ValueError: always.
+        """
+        self._unconfirmed = (None, None)
+        self.destroy()
+        self._ready.clear()
+        self._linked.clear()
+        self._client = self._make_client()
+        with suppress(OSError):  # the next message tries again
+            self.start()
+        msg = f"the server ended {self._broken} connections in place of accepting {topic!r}"
+        raise ValueError(msg)
 
     def destroy(self) -> None:
         """Disconnect."""
@@ -142,6 +178,12 @@ class MqttModule(Module):
             self._client.subscribe(filters)
         else:
             self._ready.set()
+
+    def _disconnected(self, *_: Any) -> None:
+        """Count the end of a connection while a message is unconfirmed."""
+        if self._linked.is_set() and self._unconfirmed[0] is not None:
+            self._broken += 1
+        self._linked.clear()
 
     def _arrived(self, _client: Any, _data: Any, message: Any) -> None:
         """Publish a message from the server."""

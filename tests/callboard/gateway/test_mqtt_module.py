@@ -2,8 +2,8 @@
 
 import pytest
 
-from callboard.gateway import ModuleFailed
-from callboard.mqtt import Router
+from callboard.gateway import ModuleFailed, ModuleOptions
+from callboard.mqtt import Limits, Router, RouterConfig
 from tests.callboard.gateway.cast import LIMIT, Quiet, Recorder
 from tests.polling import eventually
 
@@ -57,3 +57,23 @@ def test_without_a_topic_a_message_fails(gateway, router):
 
     eventually(lambda: gateway.modules()[1].counters.failed == 1)
     assert gateway.settle(LIMIT)
+
+
+@pytest.mark.slow
+def test_a_message_that_the_server_never_accepts_becomes_a_dead_letter(gateway, tmp_path):
+    small, lost = Limits(packet_size=500), []
+    with Router(RouterConfig(limits=small)) as router, router.link() as link:
+        link.subscribe("t", qos=1).result(5)
+        gateway.add_module("source", Quiet)
+        gateway.on("dead_letter", lost.append)
+        about = {"port": router.port, "publish": "t", "qos": 1, "attempts": 2, "timeout": 4}
+        gateway.add_module("out", "mqtt", about, options=ModuleOptions(store=tmp_path))
+        gateway.link("source", "out")
+
+        for content in (b"first", b"x" * 1_000, b"last"):
+            gateway.publish("source", content)
+
+        assert [link.recv(60).payload for _ in range(2)] == [b"first", b"last"]
+        eventually(lambda: len(lost) == 1)
+        assert "in place of accepting 't'" in lost[0].dead_letter.detail
+        assert gateway.settle(LIMIT)

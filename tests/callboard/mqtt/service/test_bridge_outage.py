@@ -1,0 +1,14 @@
+"""A bridge between two processes; `make faults` has the same with more of everything."""
+
+import pytest
+
+from tests.faults.bridge_outage import Outages, play
+
+
+@pytest.mark.slow
+def test_a_bridge_loses_nothing_when_its_uplink_breaks_and_routers_are_killed(tmp_path) -> None:
+    result = play(tmp_path, Outages(1_000, cuts=3, freezes=3, kills=2), patience=60)
+
+    assert result.problems == []
+    assert result.lost() == []
+    assert result.doubled() == []
