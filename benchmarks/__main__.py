@@ -91,6 +91,7 @@ MEASURES = (
     "mqtt_qos1",
     "mqtt_qos2",
     "mqtt_pairs",
+    "mqtt_bridge",
     "mqtt_connect",
     "mqtt_idle",
     "pipeline_batch",

@@ -75,6 +75,7 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
         for qos, over in ((0, 2), (1, 2), (2, 1))
     },
     "mqtt_pairs": {"mosquitto, 50 pairs": 0.6, "amqtt, 50 pairs": 5},
+    "mqtt_bridge": {"mosquitto": 0.8},
     "mqtt_connect": {"mosquitto": 0.4, "amqtt": 5},
     "mqtt_idle": {"callboard": 12, "amqtt": 5},
     "entity_events": {"callboard, PostgreSQL": 10_000, "eventsourcing, SQLite": 4},

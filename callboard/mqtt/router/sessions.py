@@ -163,8 +163,9 @@ class Sessions:
         if link.user is not None:
             session.user = link.user
         most = effects.limits.inflight
-        requested = (link.connect.properties or NO_PROPERTIES).receive_maximum
-        session.open_window(min(most, requested or most))
+        requested = (link.connect.properties or NO_PROPERTIES).receive_maximum or most
+        # A bridge has the window that its link with the other broker needs.
+        session.open_window(requested if link.is_local else min(most, requested))
         session.set_own(effects, weight)
         self.connections[client_id] = self.by_link[link] = connection
         link.client_id = client_id
