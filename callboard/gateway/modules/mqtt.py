@@ -86,20 +86,20 @@ class MqttModule(Module):
         except ImportError as error:
             msg = "the module mqtt needs paho-mqtt; pip install 'callboard[mqtt]'"
             raise ModuleFailed(msg) from error
-        made = client.Client(
+        mqtt_client = client.Client(
             client.CallbackAPIVersion.VERSION2,
             client_id=settings.client_id,
             clean_session=not settings.client_id or None,
         )
         if settings.username is not None:
-            made.username_pw_set(settings.username, settings.password)
+            mqtt_client.username_pw_set(settings.username, settings.password)
         if settings.tls:
-            made.tls_set()
-        made.on_connect = self._connected
-        made.on_subscribe = lambda *_: self._ready.set()
-        made.on_message = self._arrived
-        made.on_disconnect = self._disconnected
-        return made
+            mqtt_client.tls_set()
+        mqtt_client.on_connect = self._connected
+        mqtt_client.on_subscribe = lambda *_: self._ready.set()
+        mqtt_client.on_message = self._arrived
+        mqtt_client.on_disconnect = self._disconnected
+        return mqtt_client
 
     def start(self) -> None:
         """Connect and subscribe."""

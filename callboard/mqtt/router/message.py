@@ -39,6 +39,10 @@ class Form(NamedTuple):
     tails: list[bytes]
 
 
+#: The form of retained messages, which are encoded when they are sent.
+_NO_FORM: Final = Form([], [])
+
+
 def encode_form(
     topic: bytes, payloads: list[bytes], *, qos: int, retain: bool, properties: bytes | None
 ) -> Form:
@@ -264,11 +268,29 @@ class MessageRun:
         run.number = self.number + index
         return run
 
+    @classmethod
+    def of_retained(
+        cls, topic: bytes, payload: bytes, qos: int, publisher: str, properties: bytes
+    ) -> "MessageRun":
+        """Return a message as `kept` does."""
+        size = len(payload) + len(topic) + len(properties)
+        run = cls(topic, _NO_FORM, qos | 4, 1, size, publisher)
+        run.properties, run.retain, run._payloads = properties, True, [payload]
+        return run
+
+    @property
+    def kept_weight(self) -> int:
+        """Bytes of memory of the last message as a retained one."""
+        size = len(self.payloads[-1]) + len(self.topic) + len(self.properties)
+        return RUN_BYTES + MESSAGE_BYTES + size
+
     def kept(self) -> "MessageRun":
         """Return the last message as a retained one: alone, without encoded forms."""
+        if self.form is _NO_FORM:
+            return self
         payload = self.payloads[-1]
         size = len(payload) + len(self.topic) + len(self.properties)
-        run = MessageRun(self.topic, Form([], []), self.qos | 4, 1, size, self.publisher)
+        run = MessageRun(self.topic, _NO_FORM, self.qos | 4, 1, size, self.publisher)
         run.properties, run.retain, run.expires_at = self.properties, True, self.expires_at
         run.number, run._payloads = self.number + self.count - 1, [payload]
         return run

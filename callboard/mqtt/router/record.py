@@ -308,7 +308,10 @@ class Retained(JournalRecord, kind="retain"):
         """Return the record with these fields."""
         if len(fields) in (1, 3):
             return cls(fields[0], None, *fields[1:])
-        return cls(fields[0], Copied.read(fields[:8], epoch).run, *fields[8:])
+        topic, number, qos, _, publisher, properties, expires, payload = fields[:8]
+        run = MessageRun.of_retained(topic, payload, qos, publisher, properties)
+        run.number, run.expires_at = number, _later(expires, -epoch)
+        return cls(topic, run, *fields[8:])
 
     def apply(self, state: SavedState) -> None:
         """Replace the message of the topic."""

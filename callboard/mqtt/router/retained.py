@@ -254,7 +254,7 @@ class RetainedMessages:
         if previous is None and len(self._tree) >= limits.retained:
             return False
         weight = HEAD_BYTES + weight_of_way(topic) if previous is None else -previous.weight
-        return self.weight + run.kept().weight + weight <= limits.retained_bytes
+        return self.weight + run.kept_weight + weight <= limits.retained_bytes
 
     def _remove(self, topic: str) -> bool:
         """Remove the message of a topic; return whether there was one."""
