@@ -69,10 +69,10 @@ def test_an_actor_behind_a_hub_of_ours_goes_down_at_once(node):
 
 
 def test_a_node_behind_a_hub_whose_workers_are_busy_is_not_lost(node, monkeypatch):
-    monkeypatch.setattr("callboard.caf.peer.SILENCE_LIMIT", 0.5)
+    monkeypatch.setattr("callboard.caf.peer.SILENCE_LIMIT", 1.0)
     with behind_hub(node, "--scheduler.max-threads=1") as (_, far, ref):
         down = node.monitor(ref)
-        ref.tell((Atom("block"), 1500))
+        ref.tell((Atom("block"), 2500))
         assert far.line() == "blocking"
         assert ref.ask((1, 2)).result(WAIT) == 3  # after the pause
         assert not down.done()

@@ -483,6 +483,24 @@ def test_an_unknown_type_in_an_answer_fails_the_ask(served):
     peer.socket.close()
 
 
+@pytest.mark.parametrize("kind", ["local", "public", "tls"])
+def test_nodes_get_the_address_of_a_port_that_they_can_dial(kind, tmp_path):
+    with Node("server") as server:
+        tls = Papers(tmp_path / "papers").tls() if kind == "tls" else None
+        address = "0.0.0.0" if kind == "public" else "127.0.0.1"
+        first = server.listen(address, 0, wire="caf-0.17", tls=tls, insecure=tls is None)
+        port = server.listen(wire="caf-0.17") if kind == "tls" else first
+        peer, codec = Peer(port), MessageCodec()
+        key = "basp.default-connectivity-tcp"
+        question = codec.encode((Atom("get"), key))
+        peer.send(caf.named(caf.NORMAL | 1, 9, caf.CONFIG_NAME, question))
+        answer = peer.answer(1)
+        host = socket.gethostname() if kind == "public" else "127.0.0.1"
+        found = codec.decode(answer.payload, answer.offset).values
+        assert found == (key, (port, {0: [host]}))
+        peer.socket.close()
+
+
 # --- a peer that lies ---
 
 
