@@ -20,6 +20,7 @@ from callboard.kernel.errors import InvalidAddress
 from callboard.kernel.reply import Future
 from callboard.lease.driver import LeaseDriver, LeaseLoop, LeaseNews, LeasePlace, LeaseThread
 from callboard.lease.machine.lease_machine import LeaseKilled, LeaseMachine
+from callboard.support.redaction import redacted
 
 #: Opens the state or leases of a URL for a writer.
 Opener = Callable[[str, str], Any]
@@ -126,7 +127,7 @@ class Databases:
                 self._links.listen(url, sockets)
         except (OSError, InvalidAddress) as error:
             text = (
-                f"{self._runtime.name} cannot listen for the other processes that use {url}"
+                f"{self._runtime.name} cannot listen for the other processes that use {redacted(url)}"
                 f" ({error}); link them with node.connect(…) or join=[…]"
             )
             self._runtime.warn_once(("no socket", url), text)
