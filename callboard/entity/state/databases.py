@@ -127,8 +127,8 @@ class Databases:
                 self._links.listen(url, sockets)
         except (OSError, InvalidAddress) as error:
             text = (
-                f"{self._runtime.name} cannot listen for the other processes that use {redacted(url)}"
-                f" ({error}); link them with node.connect(…) or join=[…]"
+                f"{self._runtime.name} cannot listen for the other processes that use "
+                f"{redacted(url)} ({error}); link them with node.connect(…) or join=[…]"
             )
             self._runtime.warn_once(("no socket", url), text)
 

@@ -116,6 +116,7 @@ def test_values_are_shown_without_secret_ones():
 
 #: Fields with such a name that hold nothing secret.
 PLAIN = {
+    ("cli.mqtt", "MosquittoOptions", "passwords"): "path",
     ("cli.mqtt", "PasswordOptions", "scram"): "whether",
     ("entity.machine.job_queue", "JobQueue", "_tokens"): "numbers of attempts",
     ("entity.machine.job_queue", "_LoadedJob", "token"): "the number of an attempt",
