@@ -28,10 +28,12 @@ from callboard.actors.mailbox import (
     options_of,
 )
 from callboard.actors.reference import ActorRef, Asker, checked_ref, current_cell
-from callboard.actors.seconds import period as checked_period
-from callboard.actors.seconds import seconds as checked
 from callboard.actors.thespian.shape import ThespianActor
 from callboard.actors.thespian.system import ThespianContext
+from callboard.actors.values import Answer, Message
+from callboard.arguments import period as checked_period
+from callboard.arguments import seconds as checked
+from callboard.support.calls import Arguments, Keywords
 
 A = TypeVar("A", bound="Actor")
 P = ParamSpec("P")
@@ -94,7 +96,7 @@ class Actor(ThespianActor):
         check_class(cls)
 
     @classmethod
-    def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
+    def attach(cls, cell: Cell, args: Arguments, kwargs: Keywords) -> Self:
         """Create the actor of a cell; its `__init__` can use the runtime."""
         actor = cls.__new__(cls)
         actor._cell = cell
@@ -113,7 +115,7 @@ class Actor(ThespianActor):
 
         `spawn(Counter.with_options(trap_exit=True), 40)`: further arguments go to `__init__`.
         """
-        options = dict[str, Any](trap_exit=trap_exit, mailbox=mailbox, detached=detached)
+        options = Keywords(trap_exit=trap_exit, mailbox=mailbox, detached=detached)
         check_options(cls.__qualname__, options)
         changed = {name: value for name, value in options.items() if value is not None}
         _, defaults = options_of(cls)
@@ -122,12 +124,12 @@ class Actor(ThespianActor):
     # --- identity ---
 
     @property
-    def me(self) -> ActorRef[Any]:
+    def me(self) -> ActorRef:
         """The ref of this actor."""
         return self._cell.ref
 
     @property
-    def sender(self) -> ActorRef[Any] | None:
+    def sender(self) -> ActorRef | None:
         """The sender of the current message; None if it was sent from outside of actors.
 
         For an ask it is a one-shot address: the first message to it is the answer.
@@ -147,7 +149,7 @@ class Actor(ThespianActor):
         return max(0.0, sender.deadline - self._cell.runtime.now())
 
     @property
-    def parent(self) -> ActorRef[Any] | None:
+    def parent(self) -> ActorRef | None:
         """The actor that spawned this one; None if it was spawned from outside of actors."""
         parent = self._cell.parent
         return None if parent is None else parent.ref
@@ -248,11 +250,11 @@ class Actor(ThespianActor):
         plain_class: type[A] = actor_class  # type: ignore[assignment]
         return self._cell.runtime.start_actor(plain_class, args, kwargs, parent=self._cell)
 
-    def monitor(self, ref: ActorRef[Any]) -> Monitor:
+    def monitor(self, ref: ActorRef) -> Monitor:
         """Receive a `Down` message when the actor ends or is lost, or now if it has ended."""
         return self._cell.watch(checked_ref(ref, "self.monitor()"))
 
-    def link(self, ref: ActorRef[Any]) -> None:
+    def link(self, ref: ActorRef) -> None:
         """Link two actors: if one of them ends abnormally, so does the other.
 
         With `trap_exit = True` this actor receives an `Exit` message instead of ending.
@@ -260,7 +262,7 @@ class Actor(ThespianActor):
         checked_ref(ref, "self.link()").target.link(self._cell.ref)
         self._cell.link(ref)
 
-    def unlink(self, ref: ActorRef[Any]) -> None:
+    def unlink(self, ref: ActorRef) -> None:
         """Undo `link`."""
         self._cell.unlink(ref)
         ref.target.unlink(self._cell.ref)
@@ -276,7 +278,7 @@ class Actor(ThespianActor):
         """The object that Thespian's own methods (`createActor`, `wakeupAfter` …) use."""
         return ThespianContext(self._cell)
 
-    def handle_thespian_style(self, message: Any) -> bool:
+    def handle_thespian_style(self, message: Message) -> bool:
         """Pass a message to Thespian's kinds of handlers; return False if none handles it."""
         if isinstance(message, ActorExitRequest):
             self.stop_self()
@@ -285,7 +287,7 @@ class Actor(ThespianActor):
             return True
         return self._receive(message)
 
-    def _receive(self, message: Any) -> bool:
+    def _receive(self, message: Message) -> bool:
         """Call Thespian's handler for a message; return False if there is none."""
         method = self._thespian_method(message)
         if method is None:
@@ -295,7 +297,7 @@ class Actor(ThespianActor):
             self._cell.start_task(result, None)
         return True
 
-    def _thespian_method(self, message: Any) -> Callable[[Any, ActorAddress], Any] | None:
+    def _thespian_method(self, message: Message) -> Callable[[Any, ActorAddress], Any] | None:
         names = [f"receiveMsg_{kind.__name__}" for kind in type(message).__mro__]
         for name in [*names, "receiveUnrecognizedMessage"]:
             method = getattr(self, name, None)
@@ -314,7 +316,7 @@ class Promise:
     def __init__(self, asker: Asker | None) -> None:
         self._asker = asker
 
-    def set_result(self, value: Any) -> bool:
+    def set_result(self, value: Answer) -> bool:
         """Send the answer; return False without an ask, or if it was answered before."""
         return self._asker is not None and self._asker.set_result(value)
 

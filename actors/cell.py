@@ -35,7 +35,7 @@ import contextvars
 import inspect
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from types import CoroutineType
@@ -89,6 +89,8 @@ from callboard.actors.signals import (
 )
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.task import ConcurrentTask, HandlerTask
+from callboard.actors.values import Answer, Message
+from callboard.support.calls import AnyCoroutine, Arguments, Callback, Keywords
 from callboard.support.dataclass import dataclass
 from callboard.support.text import class_name, error_text
 
@@ -150,13 +152,13 @@ class ActorHost(MailboxHost, Protocol):
 
     #: Starts children of supervisors on other nodes: (class, args, kwargs, node); None without
     #: other nodes.
-    spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None
+    spawn_elsewhere: Callable[..., Future[ActorRef]] | None
 
     #: The runner of the node.
     runner: Runner
 
     @property
-    def nobody(self) -> ActorRef[Any]:
+    def nobody(self) -> ActorRef:
         """The ref of no actor: the sender of an anonymous message for Thespian's handlers."""
 
     #: Whether the end of the node has begun.
@@ -165,10 +167,10 @@ class ActorHost(MailboxHost, Protocol):
     def is_runner_thread(self) -> bool:
         """Return whether this is a thread that runs the node's handlers and callbacks."""
 
-    def post(self, callback: Callable[..., object], /, *args: Any) -> None:
+    def post(self, callback: Callback, /, *args: Any) -> None:
         """Call `callback(*args)` soon on the node's thread. Can be called from any thread."""
 
-    def warn_once(self, key: object, text: str) -> None:
+    def warn_once(self, key: Hashable, text: str) -> None:
         """Log a mistake of the program, the first time only."""
 
     #: The running errands.
@@ -186,11 +188,11 @@ class ActorHost(MailboxHost, Protocol):
     def start_actor(
         self,
         actor_class: type[Any],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
         *,
         parent: "Cell | None" = None,
-    ) -> ActorRef[Any]:
+    ) -> ActorRef:
         """Create an actor and return its ref."""
 
     def table_of(self, handlers: Handlers, /) -> DispatchTable:
@@ -199,7 +201,7 @@ class ActorHost(MailboxHost, Protocol):
     def forget(self, cell: "Cell", down: Down, /) -> None:
         """Remove an ended actor from the tables."""
 
-    def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
+    def dead_letter(self, ref: ActorRef, message: Message, sender: Sender | None, /) -> None:
         """Count a message that no handler will receive."""
 
     def log_failure(self, cell: "Cell", text: str, error: BaseException, /) -> None:
@@ -245,7 +247,7 @@ class Monitor:
     """An actor's monitor of another one; `cancel()` ends it without a `Down`."""
 
     _cell: "Cell"
-    ref: ActorRef[Any]
+    ref: ActorRef
 
     def cancel(self) -> None:
         """End the monitor; no effect after the `Down` was sent."""
@@ -268,7 +270,7 @@ class Reminder:
     __slots__ = ("_cell", "_due", "_message", "_period", "_timer", "active")
 
     def __init__(
-        self, cell: "Cell", seconds: float, message: Any, period: float | None = None
+        self, cell: "Cell", seconds: float, message: Message, period: float | None = None
     ) -> None:
         self._cell = cell
         self._message = message
@@ -352,10 +354,10 @@ class Cell(MessageSender):
     _promises: "_Promises | None" = None
     _watchers: dict[object, Watcher] | None = None
     #: The linked actors, each with the key of its monitor.
-    _links: dict[ActorRef[Any], object] | None = None
+    _links: dict[ActorRef, object] | None = None
     _monitors: dict[Monitor, None] | None = None
     #: The ref, after it was created.
-    known_ref: ActorRef[Any] | None = None
+    known_ref: ActorRef | None = None
     #: The context of its turns; None until its first turn.
     _context: contextvars.Context | None = None
     #: False: as the sender of a message, a cell wants no outcome. A slot, because reading an
@@ -368,7 +370,7 @@ class Cell(MessageSender):
         return b"" if self.sender is None else self.sender.node
 
     @property
-    def ref(self) -> ActorRef[Any]:
+    def ref(self) -> ActorRef:
         """The ref of this actor, created on first use."""
         ref = self.known_ref
         if ref is None:
@@ -381,7 +383,7 @@ class Cell(MessageSender):
         """Whether the actor has not ended."""
         return self.reason is None
 
-    def reference(self, _: object) -> ActorRef[Any]:
+    def reference(self, _: object) -> ActorRef:
         """Return the ref, for `self.sender` of the receiver."""
         return self.ref
 
@@ -441,12 +443,12 @@ class Cell(MessageSender):
         return len(self._watchers or ())
 
     @property
-    def watched(self) -> list[ActorRef[Any]]:
+    def watched(self) -> list[ActorRef]:
         """The actors that this one monitors."""
         return [monitor.ref for monitor in list(self._monitors or ())]
 
     @property
-    def linked(self) -> list[ActorRef[Any]]:
+    def linked(self) -> list[ActorRef]:
         """The actors that this one is linked with."""
         return list(self._links or ())
 
@@ -465,7 +467,7 @@ class Cell(MessageSender):
 
     # --- mail ---
 
-    def post(self, message: Any, sender: Sender | None = None) -> None:
+    def post(self, message: Message, sender: Sender | None = None) -> None:
         """Append a message to the mailbox. Can be called from any thread; never blocks."""
         mailbox = self._mailbox
         if mailbox is None:
@@ -480,7 +482,7 @@ class Cell(MessageSender):
             if runner.sleeping:
                 runner.wake()
 
-    def offer(self, message: Any) -> Future[None] | None:
+    def offer(self, message: Message) -> Future[None] | None:
         """Append a message without a sender if the mailbox has room.
 
         Can be called from any thread.
@@ -496,12 +498,12 @@ class Cell(MessageSender):
             self.schedule()
         return room
 
-    def post_run(self, messages: Iterable[Any]) -> None:
+    def post_run(self, messages: Iterable[Message]) -> None:
         """Append messages without a sender, in order, to a mailbox without bounds."""
         self.open_mailbox().extend([(message, None) for message in messages])
         self.schedule()
 
-    def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
+    def post_urgent(self, message: Message, sender: Sender | None = None) -> None:
         """Append a message before all normal messages, and after earlier urgent ones."""
         mailbox = self.open_mailbox()
         if not isinstance(mailbox, BoundedMailbox) or mailbox.admit(message, sender):
@@ -514,7 +516,7 @@ class Cell(MessageSender):
         self.schedule()
 
     async def apost(
-        self, message: Any, sender: Sender | None = None, *, is_urgent: bool = False
+        self, message: Message, sender: Sender | None = None, *, is_urgent: bool = False
     ) -> None:
         """Append a message; while the mailbox is full, the sending coroutine waits.
 
@@ -580,7 +582,7 @@ class Cell(MessageSender):
             _FIRST_MAILBOXES.pop(self, None)
         return self._mailbox
 
-    def put_first(self, message: Any) -> None:
+    def put_first(self, message: Message) -> None:
         """Put a message without a sender before all others; in a turn of the actor."""
         self.open_mailbox().appendleft((message, None))
 
@@ -742,7 +744,7 @@ class Cell(MessageSender):
             return
         current_task_cleared(self.runner.loop, None)
         pop, table, actor = mailbox.popleft, self.table, self.actor
-        message: Any = None
+        message: Message = None
         try:
             for number in quantum or _TURN_QUANTUM:
                 if not mailbox or self.attention:
@@ -794,7 +796,7 @@ class Cell(MessageSender):
         if rest and not self.attention and self.task is None:
             self._handle_messages(rest)
 
-    def dispatch(self, message: Any, sender: Sender | None) -> None:
+    def dispatch(self, message: Message, sender: Sender | None) -> None:
         """Handle one message that is not an item of the mailbox."""
         self.sender = sender
         entry = self.table[message.__class__]
@@ -814,7 +816,7 @@ class Cell(MessageSender):
             self.keep_stashed(message, sender)
 
     def start_task(
-        self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
+        self, coroutine: AnyCoroutine, sender: Sender | None, message: Message = None
     ) -> None:
         """Run a coroutine handler to its first await, or to its end if there is none."""
         if sender is not None and sender.expects and sender.deadline is EXPIRED:
@@ -855,7 +857,7 @@ class Cell(MessageSender):
     # --- messages without a `@handler` ---
 
     def handle_other(  # noqa: C901
-        self, message: Any, sender: Sender | None
+        self, message: Message, sender: Sender | None
     ) -> None:
         """Handle a message without a `@handler`: a call, a signal, Thespian's styles."""
         if message.__class__ is Envelope:
@@ -962,9 +964,9 @@ class Cell(MessageSender):
 
     def start_concurrent(
         self,
-        coroutine: Coroutine[Any, Any, Any],
+        coroutine: AnyCoroutine,
         sender: Sender | None,
-        message: Any,
+        message: Message,
     ) -> None:
         """Run a concurrent handler to its first await, or put its message back."""
         limit: int = self.actor.concurrent_limit
@@ -989,7 +991,7 @@ class Cell(MessageSender):
             rare.unhandled -= 1  # the message is counted, its mark is not
             self.dispatch(*rare.urgent.popleft())
 
-    def _finish_down_to(self, limit: int, message: Any, sender: Sender | None) -> bool:
+    def _finish_down_to(self, limit: int, message: Message, sender: Sender | None) -> bool:
         """Return whether at most `limit` tasks run; otherwise put the message back.
 
         First runs the tasks that can resume.
@@ -1028,7 +1030,7 @@ class Cell(MessageSender):
 
     # --- answers ---
 
-    def answer(self, sender: Asker, value: Any) -> None:
+    def answer(self, sender: Asker, value: Answer) -> None:
         """Send the result of a handler, unless the handler has promised an answer."""
         if value.__class__ in _UNAWAITED:
             self._check_result(value)
@@ -1063,12 +1065,12 @@ class Cell(MessageSender):
             text = f"{name} called self.sleep() without an await; write `await self.sleep(…)`"
             self.runtime.warn_once((type(self.actor), Pause), text)
 
-    def record_late(self, value: Any) -> None:
+    def record_late(self, value: Answer) -> None:
         """Count an answer that the asker does not accept: a second or a late one."""
         if value is not None:  # None is the result of a handler that has sent its answer
             self.runtime.counters.late_answers += 1
 
-    def unexpected(self, message: Any, sender: Sender | None) -> None:
+    def unexpected(self, message: Message, sender: Sender | None) -> None:
         """Fail the ask of a message without a handler, or count and report the message."""
         name = type(self.actor).__name__
         text = f"{name} has no handler for {class_name(message)}; add one with @handler"
@@ -1096,7 +1098,7 @@ class Cell(MessageSender):
         self.owe(sender)
         return sender
 
-    def drop_expired(self, message: Any, sender: Asker) -> None:
+    def drop_expired(self, message: Message, sender: Asker) -> None:
         """Drop a message whose ask has expired in the mailbox."""
         sender.set_exception(errors.AskTimeout(f"it expired before {self.ref} handled it"))
         self.runtime.counters.expired += 1
@@ -1207,7 +1209,7 @@ class Cell(MessageSender):
         if sender is not None and sender.expects:
             self.promised = sender  # so that the result of the handler is not the answer
 
-    def keep_stashed(self, message: Any, sender: Sender | None) -> None:
+    def keep_stashed(self, message: Message, sender: Sender | None) -> None:
         """Move the current message into the stash if its handler has called `stash`."""
         rare = self.rare
         if rare is not None and rare.stashing:
@@ -1291,7 +1293,7 @@ class Cell(MessageSender):
 
     # --- watched by others ---
 
-    def monitor(self, key: object, watcher: Watcher) -> None:
+    def monitor(self, key: Hashable, watcher: Watcher) -> None:
         """Call `watcher(Down(…))` once when the actor ends; now, `not_found`, if it has."""
         with MONITORS_LOCK:
             if self.reason is None:
@@ -1303,7 +1305,7 @@ class Cell(MessageSender):
                 return
         watcher(Down(self.ref, ExitReason.NOT_FOUND, f"it had ended ({self.reason})"))
 
-    def demonitor(self, key: object) -> None:
+    def demonitor(self, key: Hashable) -> None:
         """Remove a watcher; no effect if it was called or is unknown."""
         with MONITORS_LOCK:
             if self._watchers is not None:
@@ -1311,7 +1313,7 @@ class Cell(MessageSender):
 
     # --- watching others ---
 
-    def watch(self, other: ActorRef[Any]) -> Monitor:
+    def watch(self, other: ActorRef) -> Monitor:
         """Receive a `Down` message when `other` ends."""
         monitor = Monitor(self, other)
         if self._monitors is None:
@@ -1325,7 +1327,7 @@ class Cell(MessageSender):
         if self._monitors is not None:
             self._monitors.pop(monitor, None)
 
-    def link(self, other: ActorRef[Any]) -> None:
+    def link(self, other: ActorRef) -> None:
         """Receive a `LinkExit` when `other` ends; the caller links the other side, too."""
         if self._links is None:
             self._links = {}
@@ -1337,7 +1339,7 @@ class Cell(MessageSender):
             lambda down: self.post(LinkExit(other, ExitReason(down.reason), down.detail), None),
         )
 
-    def unlink(self, other: ActorRef[Any]) -> None:
+    def unlink(self, other: ActorRef) -> None:
         """Undo `link`."""
         key = (self._links or {}).pop(other, None)
         if key is not None:
@@ -1435,7 +1437,7 @@ class Cell(MessageSender):
             self._guard("in a callback for its end", watcher, down)
         self.actor = None
 
-    def _guard(self, context: str, callback: Callable[..., object], *args: Any) -> None:
+    def _guard(self, context: str, callback: Callback, *args: Any) -> None:
         """Call a function; log its exception, which must not prevent the end."""
         try:
             callback(*args)

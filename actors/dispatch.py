@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar, Union, overload
 from callboard.actors.envelope import INSTRUMENTATION
 from callboard.actors.errors import InvalidHandler
 from callboard.actors.signals import RUNTIMES_OWN
+from callboard.support.calls import Keywords
 from callboard.support.dataclass import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -294,7 +295,7 @@ def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type
     return list(types_of(hints_of(function, name)[name], owner))
 
 
-def hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
+def hints_of(function: Callable[..., Any], name: str) -> Keywords:
     """Return the annotations of a function, at least that of parameter `name`.
 
     Raises:
@@ -324,7 +325,7 @@ def _parameter(actor_class: type, function: Callable[..., Any]) -> tuple[str, st
     return owner, name
 
 
-def _hints_from_frames(function: Callable[..., Any], name: str) -> dict[str, Any]:
+def _hints_from_frames(function: Callable[..., Any], name: str) -> Keywords:
     """Resolve an annotation given as text with the local variables of the calling functions.
 
     A message class defined in a function, as in tests, is not in the namespace of its module.
@@ -335,7 +336,7 @@ def _hints_from_frames(function: Callable[..., Any], name: str) -> dict[str, Any
             key: hint for key, hint in function.__annotations__.items() if key == name
         }
     )
-    scope: dict[str, Any] = {}
+    scope: Keywords = {}
     frame = inspect.currentframe()
     while frame is not None:
         for key, value in frame.f_locals.items():

@@ -15,6 +15,8 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from callboard.actors.values import Message
+from callboard.support.calls import Action
 from callboard.support.dataclass import dataclass
 
 Priority = Literal["normal", "high"]
@@ -57,7 +59,7 @@ class Envelope:
             indirectly.
     """
 
-    message: Any
+    message: Message
     trace: TraceContext | None = None
     deadline: float | None = None
     is_urgent: bool = False
@@ -83,7 +85,7 @@ class Encoded:
 class SpanMaker(Protocol):
     """Creates spans of asks and handlers."""
 
-    def ask(self, ref: Any, message: object, /) -> "Begun | None":
+    def ask(self, ref: Any, message: Message, /) -> "Begun | None":
         """Start the span of an ask; return None for an ask of the runtime itself."""
 
     def around(self, function: Callable[..., Any], /, *, awaits: bool) -> Callable[..., Any]:
@@ -121,7 +123,7 @@ class Instrumentation:
 
     trace: ContextVar[TraceContext | None]
     current: Callable[[], TraceContext | None]
-    may_be_traced: Callable[[], object]
+    may_be_traced: Action
     used: bool = False
     #: Whether actors with outboxes may exist; otherwise a send does not check for one.
     has_outboxes: bool = False
@@ -141,7 +143,7 @@ class Instrumentation:
         """Make all later sends check the outbox of the running actor."""
         self.used = self.has_outboxes = True
 
-    def begin_ask(self, ref: Any, message: object) -> Begun | None:
+    def begin_ask(self, ref: Any, message: Message) -> Begun | None:
         """Start the span of an ask, if tracing is on."""
         return None if self.spans is None else self.spans.ask(ref, message)
 
@@ -174,7 +176,7 @@ def trace_id() -> str:
     return "" if trace is None else trace.parent.split("-")[1]
 
 
-def traced_as(message: object) -> contextlib.AbstractContextManager[None]:
+def traced_as(message: Message) -> contextlib.AbstractContextManager[None]:
     """Return a context manager for the trace of a message, if it has one."""
     trace = message.trace if type(message) is Envelope else None
     return contextlib.nullcontext() if trace is None else traced(*trace)

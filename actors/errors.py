@@ -24,9 +24,13 @@ CallboardError                    root of all errors of callboard
 └── InvalidSeconds                a time that is not a number of seconds    (ValueError)
 """
 
+from callboard.arguments import InvalidSeconds as InvalidSeconds
+from callboard.arguments import WrongArgument as WrongArgument
+from callboard.arguments import WrongValue as WrongValue
 from callboard.base_error import CallboardError as CallboardError
+from callboard.support.reentry import WouldBlock as WouldBlock
 from callboard.support.reentry import WouldDeadlock as WouldDeadlock
-from callboard.support.text import class_name, error_text, safe_repr, trace_of
+from callboard.support.text import class_name, error_text, trace_of
 
 
 class ActorDown(CallboardError):
@@ -83,10 +87,6 @@ def remote_error(error: BaseException) -> RemoteError:
     return RemoteError(class_name(error), error_text(error), trace_of(error))
 
 
-class WouldBlock(CallboardError, RuntimeError):
-    """A blocking call on the thread of a running event loop; use its awaitable twin."""
-
-
 class ReservedName(CallboardError, TypeError):
     """An actor class defines a name that the framework needs; rename it."""
 
@@ -97,34 +97,6 @@ class InvalidHandler(CallboardError, TypeError):
 
 class NotAwaited(CallboardError, TypeError):
     """A handler returned a future or coroutine instead of awaiting it."""
-
-
-class WrongArgument(CallboardError, TypeError):
-    """An argument has the wrong type; the text says what to pass."""
-
-
-def wrong_argument(needed: str, value: object) -> WrongArgument:
-    """Return the error for an argument of the wrong type; `needed` says what to pass."""
-    return WrongArgument(f"{needed}, not {safe_repr(value):.100}")
-
-
-def require(is_so: object, needed: str, value: object) -> None:
-    """Check an argument.
-
-    Args:
-        is_so: whether the argument is valid.
-        needed: a text that says what to pass.
-        value: the argument.
-
-    Raises:
-        WrongArgument: the argument is invalid.
-    """
-    if not is_so:
-        raise wrong_argument(needed, value)
-
-
-class WrongValue(CallboardError, ValueError):
-    """An argument has an invalid value; the text names valid ones."""
 
 
 class NotSpawnable(CallboardError):
@@ -141,7 +113,3 @@ class NodeClosed(CallboardError, RuntimeError):
 
 class InvalidAddress(CallboardError, ValueError):
     """The text is not the address of an actor or node."""
-
-
-class InvalidSeconds(CallboardError, ValueError):
-    """A timeout, delay or period is not a number of seconds."""

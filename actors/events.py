@@ -1,9 +1,9 @@
 """Events of a node about its actors, and its counters."""
 
 from dataclasses import field
-from typing import Any
 
 from callboard.actors.reference import ActorRef
+from callboard.actors.values import Message
 from callboard.support.dataclass import dataclass
 
 
@@ -11,7 +11,7 @@ from callboard.support.dataclass import dataclass
 class ActorStarted:
     """An actor was spawned."""
 
-    ref: ActorRef[Any]
+    ref: ActorRef
     class_name: str
 
 
@@ -19,7 +19,7 @@ class ActorStarted:
 class ActorStopped:
     """An actor ended."""
 
-    ref: ActorRef[Any]
+    ref: ActorRef
     reason: str
     detail: str
 
@@ -28,7 +28,7 @@ class ActorStopped:
 class ActorFailed:
     """A handler raised; the actor ends."""
 
-    ref: ActorRef[Any]
+    ref: ActorRef
     detail: str
 
 
@@ -40,12 +40,12 @@ class ActorRestarted:
         detail: text of the error that ended the previous incarnation.
     """
 
-    ref: ActorRef[Any]
+    ref: ActorRef
     child: str
     restarts: int
     reason: str
     detail: str = field(default="", compare=False)
-    supervisor: ActorRef[Any] | None = field(default=None, compare=False)
+    supervisor: ActorRef | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class RestartsExhausted:
         is_top: whether no other supervisor restarts it, so that its work is no longer done.
     """
 
-    supervisor: ActorRef[Any]
+    supervisor: ActorRef
     child: str
     restarts: int
     seconds: float
@@ -67,24 +67,24 @@ class RestartsExhausted:
 class DeadLetter:
     """A message arrived at an actor that had ended."""
 
-    ref: ActorRef[Any]
-    message: Any
+    ref: ActorRef
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Unexpected:
     """A message arrived at an actor that does not handle its type."""
 
-    ref: ActorRef[Any]
-    message: Any
+    ref: ActorRef
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
     """An ask expired in the mailbox, so its message was not handled."""
 
-    ref: ActorRef[Any]
-    message: Any
+    ref: ActorRef
+    message: Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class SlowHandler:
         seconds: seconds that it had run at the time of the event.
     """
 
-    ref: ActorRef[Any]
+    ref: ActorRef
     handler: str
     seconds: float
 
@@ -110,7 +110,7 @@ class MailboxOverflow:
         count: number of messages since the last such event of this actor.
     """
 
-    ref: ActorRef[Any]
+    ref: ActorRef
     policy: str
     count: int
 

@@ -17,20 +17,35 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextvars import Context, ContextVar
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 from weakref import ref
 
 from callboard import locks
 from callboard.actors.asking.reply import Reply
 from callboard.actors.errors import AskTimeout, ResultTimeout, WouldBlock, WouldDeadlock
-from callboard.actors.seconds import limit as checked_limit
+from callboard.arguments import limit as checked_limit
+from callboard.support.calls import Action
 from callboard.support.dataclass import dataclass
 from callboard.support.reentry import PATIENCE
 from callboard.support.text import logged, safe_repr
 
 _log = logging.getLogger("callboard.actors")
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as OptionalTypeVar  # known to every checker
+
+    T = OptionalTypeVar("T", default=Any)
+else:
+    T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 #: The deadline of an ask that has expired; compared by identity.
@@ -56,17 +71,17 @@ class Awaiter(Protocol):
 class ReplyAddresses(Protocol[R_co]):
     """Creates one-shot addresses for askers."""
 
-    def reply_ref(self, asker: "Future[Any]", /) -> R_co:
+    def reply_ref(self, asker: "Future", /) -> R_co:
         """Return an address that answers the asker."""
 
 
 class AskTarget(Protocol):
     """The target of an ask, as its future uses it."""
 
-    def give_up(self, asker: "Future[Any]", /) -> None:
+    def give_up(self, asker: "Future", /) -> None:
         """Stop working on an ask whose caller no longer waits."""
 
-    def error_of_unsent(self, asker: "Future[Any]", /) -> BaseException | None:
+    def error_of_unsent(self, asker: "Future", /) -> BaseException | None:
         """Return the error of an expired ask that was never sent; None if it was sent."""
 
 
@@ -410,7 +425,7 @@ class Future(Reply, Generic[T]):
 class AskList(Protocol):
     """The list of recent asks, whose deadlines have to be watched."""
 
-    def append(self, future: "Future[Any]", /) -> None:
+    def append(self, future: "Future", /) -> None:
         """Add an ask."""
 
 
@@ -419,7 +434,7 @@ class Pause(Future[None]):
 
     __slots__ = ("_unawaited",)
 
-    def __init__(self, unawaited: Callable[[], object]) -> None:
+    def __init__(self, unawaited: Action) -> None:
         """Create a pending pause; `unawaited` is called if it is dropped without an await."""
         super().__init__()
         self._unawaited = unawaited
@@ -455,7 +470,7 @@ def refuse_endless_wait(awaited: object = None) -> None:
 
 #: In a simulation, the function that `.result(timeout)` calls instead of blocking: simulated
 #: time stands still while a thread sleeps.
-waiting: ContextVar[Callable[[Future[Any], float | None], None] | None] = ContextVar(
+waiting: ContextVar[Callable[[Future, float | None], None] | None] = ContextVar(
     "callboard_waiting", default=None
 )
 
@@ -465,12 +480,12 @@ class _HandOver:
     """Calls a callback of a future on the event loop that it belongs to."""
 
     loop: asyncio.AbstractEventLoop
-    callback: Callable[[Future[Any]], object]
+    callback: Callable[[Future], object]
     context: Context | None
 
     __hash__ = None  # type: ignore[assignment]  # compares equal to its callback
 
-    def __call__(self, future: "Future[Any]") -> None:
+    def __call__(self, future: "Future") -> None:
         try:
             self.loop.call_soon_threadsafe(self.callback, future, context=self.context)
         except RuntimeError:  # the loop is closed, so it has no waiter

@@ -39,9 +39,12 @@ from callboard.actors.envelope import Encoded, Envelope
 from callboard.actors.events import Counters, MailboxOverflow
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down, Home, Running, Sender, current_cell
-from callboard.actors.seconds import count as checked_count
 from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
+from callboard.actors.values import Event, Message
+from callboard.arguments import count as checked_count
+from callboard.arguments import require
 from callboard.bounded_queue import MailboxPolicy
+from callboard.support.calls import Action, Callback, Keywords
 from callboard.support.dataclass import dataclass
 from callboard.support.reentry import HandOver, TooManyCalls
 from callboard.support.seconds import check_numbers
@@ -88,7 +91,7 @@ class Mailbox:
             raise errors.WrongValue(msg)
 
 
-def size_of(message: Any) -> int:
+def size_of(message: Message) -> int:
     """Estimate the bytes of a message from its direct fields.
 
     Adds the lengths of texts and byte strings, which may be the message, its fields or its
@@ -109,7 +112,7 @@ def size_of(message: Any) -> int:
     return size
 
 
-def _parts_of(message: Any) -> Iterable[Any]:
+def _parts_of(message: Message) -> Iterable[Any]:
     """Return the direct fields or elements of a message."""
     if isinstance(message, list | tuple | set | frozenset):
         return message
@@ -132,7 +135,7 @@ class BackPressure:
     #: Bytes of the waiting items; 0 without a bound in bytes.
     held: int = 0
     #: Called when there is room, to resume threads and actors.
-    waiters: deque[Callable[[], object]] = field(default_factory=deque)
+    waiters: deque[Action] = field(default_factory=deque)
     #: Coroutines that wait for room; they resume one at a time, see `SendTurn`.
     line: deque[Future[None]] = field(default_factory=deque)
 
@@ -282,13 +285,13 @@ class MailboxHost(Home, Protocol):
     #: The way to other nodes.
     remote: "Remote"
 
-    def report(self, event: object, /) -> None:
+    def report(self, event: Event, /) -> None:
         """Report an event to all subscribers."""
 
-    def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
+    def dead_letter(self, ref: ActorRef, message: Message, sender: Sender | None, /) -> None:
         """Count a message that no handler will receive."""
 
-    def post(self, callback: Callable[..., object], /, *args: Any) -> None:
+    def post(self, callback: Callback, /, *args: Any) -> None:
         """Call `callback(*args)` soon on the node's thread. Can be called from any thread."""
 
 
@@ -326,7 +329,7 @@ class Remote(Protocol):
     def ref_text(self, node: bytes, number: int) -> str:
         """Return the text of a ref."""
 
-    def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
+    def remote_ref(self, node: bytes, number: int) -> ActorRef:
         """Return the ref of an actor on another node."""
 
     def guests_of(self, number: int) -> BorrowedCredit | None:
@@ -562,7 +565,7 @@ class BoundedMailbox(deque[Item]):
             self._sizes.append(size)
             self.pressure.held += size
 
-    def admit(self, message: Any, sender: Sender | None) -> bool:
+    def admit(self, message: Message, sender: Sender | None) -> bool:
         """Apply bounds and policy to an urgent message, which the caller then appends."""
         node = self._guest((message, sender)) if self.bounds.on_full == "wait" else None
         beside = 0 if node is None else PARKED_MESSAGES
@@ -732,12 +735,10 @@ def check_options(owner: str, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name == "mailbox":
             is_so = not isinstance(value, int | str | dict | tuple | list)
-            errors.require(
-                is_so, f"{owner}: mailbox = Mailbox(limit=1000) bounds a mailbox", value
-            )
+            require(is_so, f"{owner}: mailbox = Mailbox(limit=1000) bounds a mailbox", value)
         else:
             is_so = isinstance(value, bool | None)
-            errors.require(is_so, f"{owner}: {name} is True or False", value)
+            require(is_so, f"{owner}: {name} is True or False", value)
 
 
 def check_class(actor_class: type) -> None:
@@ -756,7 +757,7 @@ def check_class(actor_class: type) -> None:
         checked_count(own["concurrent_limit"], f"{owner}.concurrent_limit", 1)
     callables = own.get("remote_methods")
     needed = f"{owner}: remote_methods is a set of names, {{{callables!r}}}"
-    errors.require(not isinstance(callables, str), needed, callables)
+    require(not isinstance(callables, str), needed, callables)
     if isinstance(callables, set | frozenset | list | tuple):
         unknown = sorted(str(n) for n in callables if not hasattr(actor_class, str(n)))
         if unknown:
@@ -778,7 +779,7 @@ def refuse_abstract(actor_class: type) -> None:
     Raises:
         WrongArgument: the class has abstract methods.
     """
-    members: dict[str, Any] = {}
+    members: Keywords = {}
     for kind in reversed(actor_class.__mro__):
         members |= vars(kind)  # runs once per class and node; `inspect` would be much slower
     missing = sorted(n for n, m in members.items() if getattr(m, "__isabstractmethod__", False))

@@ -6,7 +6,7 @@ does not. The watchers of a target receive its end as a `Down`.
 """
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from contextvars import ContextVar
 from typing import (
     TYPE_CHECKING,
@@ -35,7 +35,9 @@ from callboard.actors.envelope import INSTRUMENTATION, Envelope, Priority
 from callboard.actors.errors import NoSuchMethod, WrongArgument, WrongValue
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.future import Asked, Future
-from callboard.actors.seconds import limit as checked_limit
+from callboard.actors.values import Answer, Message
+from callboard.arguments import limit as checked_limit
+from callboard.support.calls import Action, Arguments, Callback, Keywords
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import MAX_SECONDS
 from callboard.support.text import safe_repr
@@ -78,15 +80,15 @@ class Call:
     """A method call as a message, sent by `ref.call` and `ref.proxy()`."""
 
     method: str
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] | None = None
+    args: Arguments = ()
+    kwargs: Keywords | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """Base class of messages about the end of another actor."""
 
-    ref: "ActorRef[Any]"
+    ref: "ActorRef"
     reason: ExitReason | str
     detail: str = ""
 
@@ -114,13 +116,13 @@ class Home(RetryHost, Protocol):
     #: The 18 bytes that name the node.
     node_id: bytes
 
-    def ref_text(self, ref: "ActorRef[Any]", /) -> str:
+    def ref_text(self, ref: "ActorRef", /) -> str:
         """Return a ref as text."""
 
-    def ref_of(self, node: bytes, number: int, /) -> "ActorRef[Any]":
+    def ref_of(self, node: bytes, number: int, /) -> "ActorRef":
         """Return the ref of an actor by node and number."""
 
-    def reply_ref(self, asker: "Asker", /) -> "ActorRef[Any]":
+    def reply_ref(self, asker: "Asker", /) -> "ActorRef":
         """Return the one-shot address of an asker."""
 
     #: The object that actors see as `self.node`.
@@ -153,10 +155,10 @@ class AnySender(Protocol):
     def origin(self) -> object:
         """The key with which the caller can give up the ask."""
 
-    def encoded(self, value: Any, /) -> Callable[[], object] | None:
+    def encoded(self, value: Answer, /) -> Action | None:
         """Serialize an answer in its current state, and return a function that sends it."""
 
-    def reference(self, runtime: Home, /) -> "ActorRef[Any] | None":
+    def reference(self, runtime: Home, /) -> "ActorRef | None":
         """Return the value of `self.sender` while the message is handled."""
 
 
@@ -209,7 +211,7 @@ class Awaited(Protocol):
     """An actor that another actor waits for."""
 
     @property
-    def ref(self) -> "ActorRef[Any]":
+    def ref(self) -> "ActorRef":
         """The actor's ref."""
 
     def waits_for(self, other: "Running", /) -> bool:
@@ -264,14 +266,14 @@ current_cell: ContextVar[Running | None] = ContextVar("callboard_current_cell", 
 class Target(RetryTarget, Protocol):
     """The target of a ref: the cell of a local actor, or the proxy of a remote one."""
 
-    def post(self, message: Any, sender: Sender | None, /) -> None:
+    def post(self, message: Message, sender: Sender | None, /) -> None:
         """Send a message. Can be called from any thread; never blocks."""
 
-    def post_urgent(self, message: Any, sender: Sender | None, /) -> None:
+    def post_urgent(self, message: Message, sender: Sender | None, /) -> None:
         """Send a message that is handled before those without priority."""
 
     async def apost(
-        self, message: Any, sender: Sender | None, /, *, is_urgent: bool = False
+        self, message: Message, sender: Sender | None, /, *, is_urgent: bool = False
     ) -> None:
         """Send a message when there is room for it."""
 
@@ -287,16 +289,16 @@ class Target(RetryTarget, Protocol):
     def kill(self) -> None:
         """End the actor before its next message."""
 
-    def monitor(self, key: object, watcher: Watcher, /) -> None:
+    def monitor(self, key: Hashable, watcher: Watcher, /) -> None:
         """Call `watcher` once, when the actor ends or is lost."""
 
-    def demonitor(self, key: object, /) -> None:
+    def demonitor(self, key: Hashable, /) -> None:
         """Remove a watcher."""
 
-    def link(self, other: "ActorRef[Any]", /) -> None:
+    def link(self, other: "ActorRef", /) -> None:
         """Notify the actor when `other` ends."""
 
-    def unlink(self, other: "ActorRef[Any]", /) -> None:
+    def unlink(self, other: "ActorRef", /) -> None:
         """Undo `link`."""
 
 
@@ -310,13 +312,13 @@ class Callee(Generic[A_co]):
 
     def ask(
         self,
-        message: object,
+        message: Message,
         timeout: float | None = DEFAULT_TIMEOUT,
         retries: int = 0,
         backoff: float = FIRST_PAUSE,
         *,
         priority: Priority = "normal",
-    ) -> Future[Any]:
+    ) -> Future:
         """Send a message and return the future of its answer."""
         raise NotImplementedError
 
@@ -333,7 +335,7 @@ class Callee(Generic[A_co]):
     @overload
     async def aask(
         self,
-        message: object,
+        message: Message,
         timeout: float | None = ...,
         retries: int = ...,
         backoff: float = ...,
@@ -342,7 +344,7 @@ class Callee(Generic[A_co]):
     ) -> Any: ...
     async def aask(
         self,
-        message: object,
+        message: Message,
         timeout: float | None = DEFAULT_TIMEOUT,
         retries: int = 0,
         backoff: float = FIRST_PAUSE,
@@ -371,7 +373,7 @@ class Callee(Generic[A_co]):
     def call(
         self, method: Callable[Concatenate[A_co, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> Future[R]: ...
-    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
+    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Future:
         """Call a public method of the actor: `ref.call(Counter.add, 1)`.
 
         The method runs in the actor, in order with its messages; only its name is sent. The
@@ -399,7 +401,7 @@ def refuse_priority(priority: object) -> None:
         raise WrongValue(msg)
 
 
-def checked_ref(ref: object, call: str) -> "ActorRef[Any]":
+def checked_ref(ref: object, call: str) -> "ActorRef":
     """Check an argument that has to be a ref, and return it.
 
     Args:
@@ -446,7 +448,7 @@ class ActorRef(Callee[A_co], Asked, ActorAddress):
 
     # --- messages ---
 
-    def tell(self, message: object, *, priority: Priority = "normal") -> None:
+    def tell(self, message: Message, *, priority: Priority = "normal") -> None:
         """Send a message without waiting; for a dead actor it becomes a dead letter.
 
         Args:
@@ -472,7 +474,7 @@ class ActorRef(Callee[A_co], Asked, ActorAddress):
             refuse_priority(priority)
             self.target.post_urgent(message, cell)
 
-    async def atell(self, message: object, *, priority: Priority = "normal") -> None:
+    async def atell(self, message: Message, *, priority: Priority = "normal") -> None:
         """Send a message when there is room for it: `tell` for coroutines.
 
         Waits while a mailbox with `on_full="wait"` or the link to its node is full, in handlers
@@ -511,22 +513,22 @@ class ActorRef(Callee[A_co], Asked, ActorAddress):
     @overload
     def ask(
         self,
-        message: object,
+        message: Message,
         timeout: float | None = ...,
         retries: int = ...,
         backoff: float = ...,
         *,
         priority: Priority = ...,
-    ) -> Future[Any]: ...
+    ) -> Future: ...
     def ask(
         self,
-        message: object,
+        message: Message,
         timeout: float | None = DEFAULT_TIMEOUT,
         retries: int = 0,
         backoff: float = FIRST_PAUSE,
         *,
         priority: Priority = "normal",
-    ) -> Future[Any]:
+    ) -> Future:
         """Send a message and return the future of its answer.
 
         Args:
@@ -566,19 +568,19 @@ class ActorRef(Callee[A_co], Asked, ActorAddress):
                 or INSTRUMENTATION.chain.get()
             ):
                 return self._ask_in_company(message, timeout, priority)
-        future: Future[Any] = Future(self, deadline)
+        future: Future = Future(self, deadline)
         future.timeout = DEFAULT_TIMEOUT
         home.fresh_asks.append(future)
         self.target.post(message, future)
         return future
 
     def _ask_in_company(
-        self, message: object, timeout: float | None, priority: Priority
-    ) -> Future[Any]:
+        self, message: Message, timeout: float | None, priority: Priority
+    ) -> Future:
         """Ask with an own timeout, a trace context, a chain, or a priority."""
         if priority != "normal":
             refuse_priority(priority)
-        future: Future[Any] = Future(self)
+        future: Future = Future(self)
         has_own_time = timeout is not DEFAULT_TIMEOUT
         # Other types, and numbers out of range such as NaN, are checked by a function.
         if has_own_time and not (timeout.__class__ is float and 0.0 <= timeout < MAX_SECONDS):
@@ -618,7 +620,7 @@ class ActorRef(Callee[A_co], Asked, ActorAddress):
         # Without a deadline, only the end of the node fails it.
         return future if future.deadline is not None else self.home.shutdown.guard(future)
 
-    def _unlimited(self, message: object) -> object:
+    def _unlimited(self, message: Message) -> object:
         """Return the message of an ask without a limit."""
         if self.is_local:
             return message
@@ -627,12 +629,12 @@ class ActorRef(Callee[A_co], Asked, ActorAddress):
 
     def _ask_again(
         self,
-        message: object,
+        message: Message,
         timeout: float | None,
         retries: int,
         backoff: float,
         priority: Priority,
-    ) -> Future[Any]:
+    ) -> Future:
         """Ask with retries."""
         refuse_priority(priority)
         limit = None
@@ -721,14 +723,14 @@ def waiting_actors() -> tuple[str, ...]:
     return (*chain, cell.chain_name) if cell is not None and cell.chain_name else chain
 
 
-def _post_when_held(post: Callable[..., object], message: Any, sender: Sender | None) -> None:
+def _post_when_held(post: Callback, message: Message, sender: Sender | None) -> None:
     """Post a message, or withhold it in the outbox of the running handler."""
     cell = current_cell.get()
     if cell is None or not cell.outbox or not cell.outbox(post, message, sender):
         post(message, sender)
 
 
-class ReplyRef(ActorRef[Any]):
+class ReplyRef(ActorRef):
     """The one-shot address of an asker: the first message to it is the answer."""
 
     __slots__ = ()
@@ -742,15 +744,15 @@ class NoActor:
 
     __slots__ = ()
 
-    def post(self, message: Any, sender: Sender | None) -> None:
+    def post(self, message: Message, sender: Sender | None) -> None:
         """Accept a message."""
 
-    def post_urgent(self, message: Any, sender: Sender | None) -> None:
+    def post_urgent(self, message: Message, sender: Sender | None) -> None:
         """Accept a message, without a queue that it could overtake."""
         self.post(message, sender)
 
     async def apost(
-        self, message: Any, sender: Sender | None, *, is_urgent: bool = False
+        self, message: Message, sender: Sender | None, *, is_urgent: bool = False
     ) -> None:
         """Accept a message, as there always is room."""
         (self.post_urgent if is_urgent else self.post)(message, sender)
@@ -772,16 +774,16 @@ class NoActor:
     def kill(self) -> None:
         """Do nothing."""
 
-    def monitor(self, key: object, watcher: Watcher) -> None:
+    def monitor(self, key: Hashable, watcher: Watcher) -> None:
         """Do nothing, as the target never ends."""
 
-    def demonitor(self, key: object) -> None:
+    def demonitor(self, key: Hashable) -> None:
         """Do nothing, as the target never ends."""
 
-    def link(self, other: ActorRef[Any]) -> None:
+    def link(self, other: ActorRef) -> None:
         """Do nothing."""
 
-    def unlink(self, other: ActorRef[Any]) -> None:
+    def unlink(self, other: ActorRef) -> None:
         """Do nothing."""
 
 
@@ -799,11 +801,11 @@ class NoReply(MessageSender):
     #: For messages that are sent on: this node has no actor that sent them.
     number: Final = 0
 
-    def __init__(self, runtime: Home, ref: ActorRef[Any] | None) -> None:
+    def __init__(self, runtime: Home, ref: ActorRef | None) -> None:
         """Name the sender by its ref, for `self.sender`; None if it is not an actor."""
         self.runtime, self._ref = runtime, ref
 
-    def reference(self, _: Home) -> ActorRef[Any] | None:
+    def reference(self, _: Home) -> ActorRef | None:
         """Return the ref of the sender."""
         return self._ref
 
@@ -817,7 +819,7 @@ class ReplyTarget(NoActor):
         self._runtime = runtime
         self._asker = asker
 
-    def post(self, message: Any, sender: Sender | None) -> None:
+    def post(self, message: Message, sender: Sender | None) -> None:
         """Answer with the message; count a second answer, and drop it."""
         if isinstance(message, Envelope):
             message = message.message
@@ -830,10 +832,10 @@ class MethodProxy:
 
     __slots__ = ("_ref",)
 
-    def __init__(self, ref: ActorRef[Any]) -> None:
+    def __init__(self, ref: ActorRef) -> None:
         self._ref = ref
 
-    def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
+    def __getattr__(self, name: str) -> Callable[..., Future]:
         if name.startswith("_"):
             msg = f"{name!r} is not public; only public methods can be called"
             raise NoSuchMethod(msg)

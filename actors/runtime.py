@@ -20,7 +20,7 @@ import contextlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -46,10 +46,12 @@ from callboard.actors.reference import (
     current_cell,
 )
 from callboard.actors.runner.runner import Runner
-from callboard.actors.seconds import seconds as checked
 from callboard.actors.supervision.succession import Succession
+from callboard.actors.values import Event, Message
 from callboard.actors.waits.shutdown import Phase, Shutdown
+from callboard.arguments import seconds as checked
 from callboard.support import after_fork
+from callboard.support.calls import Arguments, Keywords
 from callboard.support.text import class_name, logged, safe_repr
 
 _log = logging.getLogger("callboard.actors")
@@ -79,7 +81,7 @@ class LocalOnly:
         """Return the text of a ref; without an address it has only node and number."""
         return f"basp:///{number}@{node.hex()}"
 
-    def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
+    def remote_ref(self, node: bytes, number: int) -> ActorRef:
         """Raise `InvalidAddress`: this runtime is alone."""
         msg = f"actor {number} is on {node.hex()}; this system has no other nodes"
         raise InvalidAddress(msg)
@@ -102,7 +104,7 @@ class NextAsk:
         self._runtime = runtime
         runtime.fresh_asks = self
 
-    def append(self, future: Future[Any]) -> None:
+    def append(self, future: Future) -> None:
         """Time an ask, and restore the list."""
         runtime = self._runtime
         runner = runtime.runner
@@ -128,7 +130,7 @@ class Runtime:
 
     #: Called with each event before all subscribers, to store recent events. It does not count
     #: as a subscriber, for which spawns and ends of actors would be reported.
-    recorder: Callable[[object], object] = staticmethod(lambda _: None)
+    recorder: Callable[[Event], object] = staticmethod(lambda _: None)
 
     #: Creates the Thespian system of a runtime; set by `callboard.actors.thespian`.
     system_base: ClassVar[Callable[["Runtime"], object]]
@@ -142,7 +144,7 @@ class Runtime:
         #: The counters of the node.
         self.counters = events.Counters()
         #: Called with each dead letter: the ref, the message, and the sender.
-        self.on_dead_letter: list[Callable[[ActorRef[Any], Any, Sender | None], None]] = []
+        self.on_dead_letter: list[Callable[[ActorRef, Any, Sender | None], None]] = []
         self._subscribers: list[Callable[[object], None]] = []
         self.runner.times.on_slow = self._record_slow
         #: Returns the monotonic time in seconds; all code of this node reads the time here.
@@ -182,7 +184,7 @@ class Runtime:
         #: The object that actors see as `self.node`.
         self.node: Any = None
         #: Starts actors on other nodes: (class, args, kwargs, node); None without others.
-        self.spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None = None
+        self.spawn_elsewhere: Callable[..., Future[ActorRef]] | None = None
         #: The successors of actors that supervisors restart.
         self.succession = Succession()
         #: Creates actors of plain Thespian classes; see `actors.thespian`, as for the next.
@@ -201,7 +203,7 @@ class Runtime:
         self,
         node: Any,
         remote: Remote,
-        spawn_elsewhere: Callable[..., Future[ActorRef[Any]]],
+        spawn_elsewhere: Callable[..., Future[ActorRef]],
     ) -> None:
         """Set the object that actors see as `self.node`, and the way to other nodes."""
         self.node = node
@@ -228,8 +230,8 @@ class Runtime:
     def start_actor(
         self,
         actor_class: type[A],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
         *,
         parent: Cell | None = None,
         number: int | None = None,
@@ -354,7 +356,7 @@ class Runtime:
 
     # --- refs ---
 
-    def ref_of(self, node: bytes, number: int) -> ActorRef[Any]:
+    def ref_of(self, node: bytes, number: int) -> ActorRef:
         """Return the ref of an actor by node and number, local or remote, living or ended."""
         if node != self.node_id:
             return self.remote.remote_ref(node, number)
@@ -366,11 +368,11 @@ class Runtime:
         return self.remote.is_reachable(node)
 
     @property
-    def nobody(self) -> ActorRef[Any]:
+    def nobody(self) -> ActorRef:
         """The ref of no actor: the sender of an anonymous message for Thespian's handlers."""
         return self.ended_ref(0)
 
-    def ended_ref(self, number: int | None = None) -> ActorRef[Any]:
+    def ended_ref(self, number: int | None = None) -> ActorRef:
         """Return the ref of an actor that has ended or never existed."""
         if number is None:
             with self._lock:
@@ -383,7 +385,7 @@ class Runtime:
         """Return whether messages to an actor's number have a receiver."""
         return number in self.contexts or self.succession.successor(number) is not None
 
-    def reply_ref(self, asker: Asker) -> ActorRef[Any]:
+    def reply_ref(self, asker: Asker) -> ActorRef:
         """Return the one-shot address of an asker."""
         return ReplyRef(self, self.node_id, next(self._reply_numbers), ReplyTarget(self, asker))
 
@@ -391,13 +393,11 @@ class Runtime:
         """Count an answer that no asker receives: a second one, or one after the timeout."""
         self.counters.late_answers += 1
 
-    def ref_text(self, ref: ActorRef[Any]) -> str:
+    def ref_text(self, ref: ActorRef) -> str:
         """Return the text of a ref."""
         return self.remote.ref_text(ref.node_id, ref.actor_id)
 
-    def set_deadline(
-        self, future: Future[Any], timeout: float, limit: float | None = None
-    ) -> bool:
+    def set_deadline(self, future: Future, timeout: float, limit: float | None = None) -> bool:
         """Fail an ask after `timeout` seconds, or at `limit` if that is clearly earlier.
 
         Returns whether `limit` applies. It does not for an ask with the same timeout as the ask
@@ -416,7 +416,7 @@ class Runtime:
         self.fresh_asks.append(future)
         return is_limited
 
-    def monitor(self, ref: ActorRef[Any]) -> Future[Down]:
+    def monitor(self, ref: ActorRef) -> Future[Down]:
         """Return a future that is done when the actor ends or is lost."""
         future: Future[Down] = Future(checked_ref(ref, "monitor()"))
         ref.target.monitor(future, future.set_result)
@@ -430,7 +430,7 @@ class Runtime:
 
     # --- events ---
 
-    def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
+    def dead_letter(self, ref: ActorRef, message: Message, sender: Sender | None) -> None:
         """Count a message that no handler will receive, and report it."""
         self.counters.dead_letters += 1
         content = message.message if type(message) is Envelope else message
@@ -447,7 +447,7 @@ class Runtime:
         logged(_log, "%s (%s) failed: %s", name, cell.ref, text, error=error)
         self.report(events.ActorFailed(cell.ref, text))
 
-    def warn_once(self, key: object, text: str) -> None:
+    def warn_once(self, key: Hashable, text: str) -> None:
         """Log a mistake of the program the first time; ignore repetitions."""
         if key not in self._warned and len(self._warned) < WARNINGS:
             self._warned.add(key)
@@ -462,7 +462,7 @@ class Runtime:
         _log.warning(text, handler, type(cell.actor).__name__, cell.ref, seconds)
         self.report(events.SlowHandler(cell.ref, handler, seconds))
 
-    def report(self, event: object) -> None:
+    def report(self, event: Event) -> None:
         """Report an event to all subscribers."""
         for subscriber in (self.recorder, *self._subscribers):
             try:
@@ -470,7 +470,7 @@ class Runtime:
             except BaseException as error:  # noqa: BLE001  # must not fail the reporting code
                 logged(_log, "a subscriber failed at %s", safe_repr(event), error=error)
 
-    def listen(self, subscriber: Callable[[object], None]) -> Callable[[], None]:
+    def listen(self, subscriber: Callable[[Event], None]) -> Callable[[], None]:
         """Call `subscriber(event)` for each event; return a function that stops this.
 
         Can be called from any thread.
@@ -483,7 +483,7 @@ class Runtime:
         return stop
 
     @contextlib.contextmanager
-    def subscribed(self, subscriber: Callable[[object], None]) -> Iterator[None]:
+    def subscribed(self, subscriber: Callable[[Event], None]) -> Iterator[None]:
         """Call `subscriber(event)` for each event during the block.
 
         Can be called from any thread.

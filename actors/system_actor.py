@@ -12,7 +12,7 @@ thread.
 
 import contextvars
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from random import Random
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
@@ -29,7 +29,9 @@ from callboard.actors.runner.loop import RunnerLoop, current_task_cleared
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
 from callboard.actors.supervision.succession import Succession
+from callboard.actors.values import Event, Message
 from callboard.actors.waits.shutdown import Shutdown
+from callboard.support.calls import Action, Arguments, Callback, Keywords
 from callboard.support.dataclass import dataclass
 
 A = TypeVar("A", bound=Actor)
@@ -43,7 +45,7 @@ ERRAND_LIMIT: Final = 64
 class CallBack:
     """Asks a system actor to call a function in one of its turns."""
 
-    function: Callable[[], object]
+    function: Action
 
 
 class NodeContext(Home, Protocol):
@@ -84,13 +86,13 @@ class NodeContext(Home, Protocol):
 
     #: Starts children of supervisors on other nodes: (class, args, kwargs, node); None without
     #: other nodes.
-    spawn_elsewhere: Callable[..., Future[ActorRef[Any]]] | None
+    spawn_elsewhere: Callable[..., Future[ActorRef]] | None
 
     def start_actor(
         self,
         actor_class: type[A],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
         *,
         number: int | None = None,
     ) -> ActorRef[A]:
@@ -104,21 +106,21 @@ class NodeContext(Home, Protocol):
 
     # --- refs and pending asks ---
 
-    def ref_of(self, node: bytes, number: int, /) -> ActorRef[Any]:
+    def ref_of(self, node: bytes, number: int, /) -> ActorRef:
         """Return the ref of an actor by node and number, local or remote, living or ended."""
 
-    def reply_ref(self, asker: Asker, /) -> ActorRef[Any]:
+    def reply_ref(self, asker: Asker, /) -> ActorRef:
         """Return the one-shot address of an asker."""
 
     def is_reachable(self, node: bytes, /) -> bool:
         """Return whether a path leads to another node."""
 
     def set_deadline(
-        self, future: Future[Any], timeout: float, limit: float | None = None, /
+        self, future: Future, timeout: float, limit: float | None = None, /
     ) -> bool:
         """Fail an ask after `timeout` seconds, or at `limit` if that is clearly earlier."""
 
-    def dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None, /) -> None:
+    def dead_letter(self, ref: ActorRef, message: Message, sender: Sender | None, /) -> None:
         """Count a message that no handler will receive."""
 
     # --- events ---
@@ -126,10 +128,10 @@ class NodeContext(Home, Protocol):
     #: The counters of the node.
     counters: Counters
 
-    def report(self, event: object, /) -> None:
+    def report(self, event: Event, /) -> None:
         """Report an event to all subscribers of the node."""
 
-    def warn_once(self, key: object, text: str, /) -> None:
+    def warn_once(self, key: Hashable, text: str, /) -> None:
         """Log a mistake of the program, the first time only."""
 
     # --- the end ---
@@ -168,7 +170,7 @@ class ActorContext(Running, Protocol):
     def sender_node(self) -> bytes:
         """The id of the node that the handled message came from; empty for this one."""
 
-    def post(self, message: Any, sender: Sender | None = None) -> None:
+    def post(self, message: Message, sender: Sender | None = None) -> None:
         """Append a message to the actor's mailbox.
 
         Can be called from any thread; never blocks.
@@ -181,7 +183,7 @@ class Errand:
 
     _runtime: ActorHost
     _promise: Promise
-    _function: Callable[[], object]
+    _function: Action
 
     def run(self) -> None:
         """Call the function and answer; called by the runner."""
@@ -203,7 +205,7 @@ class Errand:
             running.discard(self)
 
 
-def attached(cls: type[A], context: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A:
+def attached(cls: type[A], context: Any, args: Arguments, kwargs: Keywords) -> A:
     """Create an actor whose `context` is set before its `__init__` runs."""
     actor: Any = cls.__new__(cls)
     actor._cell = actor.context = context
@@ -220,7 +222,7 @@ class SystemActor(Actor):
     context: ActorContext
 
     @classmethod
-    def attach(cls, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Self:
+    def attach(cls, cell: Cell, args: Arguments, kwargs: Keywords) -> Self:
         """Create the actor of a cell, with its context."""
         actor = attached(cls, cell, args, kwargs)
         if cls.on_end is not SystemActor.on_end:
@@ -247,14 +249,14 @@ class SystemActor(Actor):
         """Return the monotonic time of the node in seconds."""
         return self._cell.runtime.now()
 
-    def post_self(self, message: Any) -> None:
+    def post_self(self, message: Message) -> None:
         """Send a message without a sender to this actor.
 
         Can be called from any thread; never blocks.
         """
         self._cell.post(message, None)
 
-    def call_soon(self, function: Callable[..., object], *args: Any) -> None:
+    def call_soon(self, function: Callback, *args: Any) -> None:
         """Call a function in a turn of this actor, after all messages in its mailbox."""
         self.post_self(CallBack(partial(function, *args)))
 
@@ -263,7 +265,7 @@ class SystemActor(Actor):
         """Call the function of a thread, a timer or a future; reply with its result."""
         return order.function()
 
-    def answer_apart(self, function: Callable[[], object]) -> None:
+    def answer_apart(self, function: Action) -> None:
         """Answer the current ask with the outcome of user code, which may block."""
         runtime = self._cell.runtime
         runtime.schedule(Errand(runtime, self.promise(), function))

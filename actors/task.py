@@ -7,7 +7,7 @@ handler looks like the current task of a running loop.
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -16,6 +16,8 @@ from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Asker, Sender
 from callboard.actors.runner.loop import current_task_set
 from callboard.actors.runner.runner import Runner
+from callboard.actors.values import Answer, Message
+from callboard.support.calls import AnyCoroutine
 from callboard.support.dataclass import dataclass
 
 
@@ -28,16 +30,16 @@ class TaskOwner(Protocol):
     runner: Runner
 
     @property
-    def ref(self) -> ActorRef[Any]:
+    def ref(self) -> ActorRef:
         """The actor's ref."""
 
     #: The actor's ref if it has been created.
-    known_ref: ActorRef[Any] | None
+    known_ref: ActorRef | None
 
     def run(self) -> None:
         """Run one turn."""
 
-    def answer(self, sender: Asker, value: Any, /) -> None:
+    def answer(self, sender: Asker, value: Answer, /) -> None:
         """Send the result of a handler to its asker."""
 
     def resume(self, task: "ConcurrentTask", /) -> None:
@@ -53,7 +55,7 @@ class HandlerTask:
     #: attributes.
     send: Callable[[None], Any]
     sender: Sender | None
-    message: Any = None
+    message: Message = None
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     waiting_for: Any = None
     ready: bool = False
@@ -63,7 +65,7 @@ class HandlerTask:
     _cancels: int = 0
 
     @property
-    def coroutine(self) -> Coroutine[Any, Any, Any]:
+    def coroutine(self) -> AnyCoroutine:
         """The handler itself."""
         return self.send.__self__  # type: ignore[attr-defined,no-any-return]
 
@@ -165,7 +167,7 @@ class HandlerTask:
         """Return False: code that calls this runs in the handler, which is not done."""
         return False
 
-    def get_coro(self) -> Coroutine[Any, Any, Any]:
+    def get_coro(self) -> AnyCoroutine:
         """Return the coroutine of the handler."""
         return self.coroutine
 

@@ -34,7 +34,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import (
     EPOCH_COUNT,
@@ -45,6 +44,7 @@ from callboard.basp.header import (
 )
 from callboard.basp.node_id import NodeId, node_id_text
 from callboard.basp.routing.path_order import FAR_EPOCHS
+from callboard.cbor.plain import is_natural, read_plain, write_plain
 from callboard.support.dataclass import dataclass
 
 #: Epochs that may have messages in flight at the same time. Half of the numbers, so that a

@@ -12,11 +12,11 @@ release_proxy_instance  sightings, at least 1      empty; names the destination 
 
 from typing import Final
 
-from callboard.basp.cbor.plain import read_plain, write_plain
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.frame import Frame, pack_frame
 from callboard.basp.header import Operation
 from callboard.basp.node_id import node_id_text
+from callboard.cbor.plain import read_plain, write_plain
 
 #: Limit of the detail in characters: enough for a traceback.
 DETAIL_LIMIT: Final = 16_384

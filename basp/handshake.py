@@ -83,7 +83,6 @@ from enum import IntEnum, StrEnum
 from hashlib import sha256
 from typing import Any, Final
 
-from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
 from callboard.basp.errors import (
     AuthenticationFailed,
     ConnectedToItself,
@@ -99,6 +98,7 @@ from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT, Frame, pack_frame, repac
 from callboard.basp.header import MAX_ACTOR, Operation, check_header
 from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
 from callboard.basp.seal import never
+from callboard.cbor.plain import is_natural, read_plain, write_plain
 from callboard.support.dataclass import dataclass
 
 #: Since version 2, dispatches have a sequence number, and delivery reports count messages that

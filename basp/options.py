@@ -28,10 +28,10 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from callboard.basp.cbor import tags
-from callboard.basp.cbor.collisions import TEXTS
-from callboard.basp.cbor.plain import is_natural
 from callboard.basp.errors import MalformedPayload
+from callboard.cbor import tags
+from callboard.cbor.collisions import TEXTS
+from callboard.cbor.plain import is_natural
 from callboard.support.dataclass import dataclass
 
 DEADLINE_MS: Final = 1

@@ -1,7 +1,7 @@
 """The payload of a dispatch: the CBOR of ``[message]`` or ``[message, options]``.
 
 A decoded message is equal to the original and of the same type; the tags for this are listed
-in :mod:`callboard.basp.cbor.tags`. A value without a wire form raises
+in :mod:`callboard.cbor.tags`. A value without a wire form raises
 :class:`callboard.basp.errors.NotSerializable` at the sender, with the path of the value inside
 the message. Two things are not sent: the name of a time zone, which becomes its offset, and
 attributes of a dataclass that are not fields. Options: :mod:`callboard.basp.options`.
@@ -20,25 +20,6 @@ from functools import partial
 from struct import Struct
 from typing import Any, Final
 
-from callboard.basp.cbor import tags
-from callboard.basp.cbor.pieces import CONTAINER, check_weight, weigh
-from callboard.basp.cbor.reader import (
-    PYTHON_TAGS,
-    CborReader,
-    RunsUserCode,
-    TagReader,
-    bad_content,
-    remote_error,
-)
-from callboard.basp.cbor.writer import (
-    Encoder,
-    EncoderTable,
-    Unserializable,
-    encode_bytes,
-    encode_int,
-    encode_text,
-    head,
-)
 from callboard.basp.errors import (
     MalformedPayload,
     NotSerializable,
@@ -46,7 +27,6 @@ from callboard.basp.errors import (
     RemoteProtocolError,
 )
 from callboard.basp.header import MAX_ACTOR
-from callboard.basp.keyed_name import is_key, is_type_name
 from callboard.basp.node_id import NODE_ID_SIZE
 from callboard.basp.options import (
     DEADLINE_MS,
@@ -58,6 +38,26 @@ from callboard.basp.options import (
     write_deadline,
 )
 from callboard.basp.registry import MessageRegistry, RecordType, refused
+from callboard.cbor import tags
+from callboard.cbor.pieces import CONTAINER, check_weight, weigh
+from callboard.cbor.reader import (
+    PYTHON_TAGS,
+    CborReader,
+    RunsUserCode,
+    TagReader,
+    bad_content,
+    remote_error,
+)
+from callboard.cbor.writer import (
+    Encoder,
+    EncoderTable,
+    Unserializable,
+    encode_bytes,
+    encode_int,
+    encode_text,
+    head,
+)
+from callboard.support.keyed_name import is_key, is_type_name
 
 #: Nested containers of a message; the interpreter's stack has room for more.
 DEFAULT_DEPTH_LIMIT: Final = 64

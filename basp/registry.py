@@ -19,16 +19,9 @@ from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 from callboard.basp import errors
-from callboard.basp.cbor import tags
-from callboard.basp.cbor.reader import RunsUserCode, TagReader
-from callboard.basp.cbor.writer import (
-    TEXT_HEADS,
-    Encoder,
-    EncoderTable,
-    encode_text,
-    head,
-    too_deep,
-)
+from callboard.cbor import tags
+from callboard.cbor.reader import RunsUserCode, TagReader
+from callboard.cbor.writer import TEXT_HEADS, Encoder, EncoderTable, encode_text, head, too_deep
 from callboard.support.construction import Restoring, constructor_of, runs_code_of_users
 from callboard.support.dataclass import awaited_fields
 from callboard.support.text import describe

@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from callboard.proxies.errors import PublicAddress as PublicAddress
     from callboard.proxies.events import NodeDown as NodeDown
     from callboard.proxies.link.limits import Limits as Limits
-    from callboard.proxies.link.tls import Tls as Tls
     from callboard.proxies.messages import message as message
     from callboard.proxies.names.group import Group as Group
     from callboard.proxies.names.watch import NameAdded as NameAdded
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from callboard.proxies.stats import NodeStats as NodeStats
     from callboard.proxies.workers.pool import Worker as Worker
     from callboard.proxies.workers.pool import WorkerPool as WorkerPool
+    from callboard.tls.contexts import Tls as Tls
     from callboard.topics.actor_subscription import TopicMessage as TopicMessage
     from callboard.topics.actor_subscription import topic as topic
 
@@ -113,7 +113,7 @@ _HOMES: Final = {
         "callboard.node": "Node",
         "callboard.proxies.rights.rights": "Rights",
         "callboard.proxies.stats": "AccountInfo LinkInfo NodeStats",
-        "callboard.proxies.link.tls": "Tls",
+        "callboard.tls.contexts": "Tls",
         "callboard.proxies.workers.pool": "Worker WorkerPool",
         "callboard.log_service.log_writer": "LogWriter",
     }.items()

@@ -20,25 +20,26 @@ from typing import (
 
 from callboard import locks
 from callboard.actors.actor import Actor
-from callboard.actors.closing import blocking_twin
-from callboard.actors.errors import CallboardError, NodeClosed, WrongValue, require
+from callboard.actors.errors import CallboardError, NodeClosed, WrongValue
 from callboard.actors.reference import ActorRef, checked_ref
-from callboard.actors.seconds import count as checked_count
-from callboard.actors.seconds import seconds as checked_seconds
 from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline
+from callboard.arguments import count as checked_count
+from callboard.arguments import require
+from callboard.arguments import seconds as checked_seconds
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
+from callboard.closing import blocking_twin
 from callboard.kernel.wire import NodeWire
 from callboard.proxies import node
 from callboard.proxies.environment import NodeEnvironment
-from callboard.proxies.link.certificates import Certificates, TlsSource
 from callboard.proxies.link.limits import Limits
-from callboard.proxies.link.tls import Tls
 from callboard.proxies.messages import Spawn
 from callboard.proxies.names.search import CONNECT_TIMEOUT
 from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
 from callboard.support.slots import NODE_PARTS, NODE_WIRES
+from callboard.tls.certificates import Certificates, TlsSource
+from callboard.tls.contexts import Tls
 
 if TYPE_CHECKING:
     from callboard.entity.inspection.figures import EntityStats
@@ -83,7 +84,7 @@ class NodeOptions(TypedDict, total=False):
 class ListenOptions(TypedDict, total=False):
     """Options of `Node.listen`; see `callboard.proxies.node.Node.listen`."""
 
-    publish: ActorRef[Any] | None
+    publish: ActorRef | None
     tls: TlsSource | ssl.SSLContext | None
     secret: Secrets | None
     secrets: Mapping[str, Secrets] | None
@@ -263,9 +264,7 @@ class Node(node.Node):
         with self.runtime.shutdown.ending():
             return await wire.connect(address, checked_seconds(timeout))
 
-    async def aremote_actor(
-        self, address: str, timeout: float = CONNECT_TIMEOUT
-    ) -> ActorRef[Any]:
+    async def aremote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef:
         """Awaitable twin of `remote_actor`."""
         wire = self._wire_of(address)
         if wire is None:
@@ -467,7 +466,7 @@ class Node(node.Node):
         """
         return self._all_entities.entity(entity_class, key)
 
-    def _entity_named(self, type_name: str, key: str) -> ActorRef[Any]:
+    def _entity_named(self, type_name: str, key: str) -> ActorRef:
         """Return the ref of an entity that is named in a message from another node."""
         try:
             return self._all_entities.entity(type_name, key)
@@ -560,7 +559,7 @@ class Node(node.Node):
 
     start_reminders = blocking_twin(astart_reminders)
 
-    def ref(self, text: str) -> ActorRef[Any]:
+    def ref(self, text: str) -> ActorRef:
         """Return the ref of an actor or entity from its text. Never blocks or dials.
 
         Raises:

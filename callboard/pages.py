@@ -11,8 +11,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from callboard.closing import Closing
 from callboard.figures import CONTENT_TYPE, Metric, exposition
-from callboard.kernel.twins import Closing
 from callboard.support.host_guard import HostGuard, Refusal
 from callboard.support.json_form import json_of
 from callboard.support.text import logged, printable

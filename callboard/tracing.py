@@ -25,8 +25,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from callboard.arguments import wrong_argument
 from callboard.kernel.actors import Call
-from callboard.kernel.checks import wrong_argument
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.reply import Future

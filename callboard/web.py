@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from callboard import locks
-from callboard.kernel.tls import source_of
+from callboard.kernel.ports import source_of
 from callboard.support import after_fork
 from callboard.support.host_guard import Asking, HostGuard, Refusal
 from callboard.support.text import logged

@@ -20,7 +20,9 @@ brackets. NODE has 36 hexadecimal digits. PATH has no colons or spaces.
 import re
 from typing import Final
 
-from callboard.actors.errors import InvalidAddress, require
+from callboard.actors.errors import InvalidAddress
+from callboard.actors.values import Answer
+from callboard.arguments import require
 from callboard.basp.node_id import NODE_ID_SIZE, NodeId
 from callboard.support.dataclass import dataclass
 
@@ -162,7 +164,7 @@ def parse_seed(text: str) -> Endpoint | NodeSource:
     Raises:
         InvalidAddress: the text is neither.
     """
-    value: object = text
+    value: Answer = text
     if not isinstance(value, str) or not text.startswith(("dns:", "srv:", "file:")):
         return parse_node_address(text)
     match = _SOURCE.fullmatch(text)
@@ -185,7 +187,7 @@ def check_node_id(node: bytes, call: str) -> bytes:
         WrongArgument: the argument is not a node id.
     """
     needed = f"{call} takes the {NODE_ID_SIZE} bytes of a node's id, as connect() returns them"
-    value: object = node
+    value: Answer = node
     is_id = isinstance(value, bytes) and len(value) == NODE_ID_SIZE
     require(is_id, f"{needed} and node.node_id has them", node)
     return node

@@ -18,6 +18,7 @@ CallboardError
 """
 
 from callboard.actors.errors import CallboardError, NodeUnreachable
+from callboard.tls.contexts import TlsError as TlsError
 
 
 class LinkError(NodeUnreachable):
@@ -62,10 +63,6 @@ class PublicAddress(CallboardError, ValueError):
 
 class PortUnavailable(CallboardError, OSError):
     """Another program has the port, or the address is not one of this machine."""
-
-
-class TlsError(CallboardError, ValueError):
-    """A certificate, key or authority cannot be used."""
 
 
 class WorkerFailed(CallboardError):

@@ -26,8 +26,10 @@ from callboard.actors.events import (
 )
 from callboard.actors.reference import ActorRef, Down, Sender
 from callboard.actors.runtime import Runtime
+from callboard.actors.values import Answer, Event, Message
 from callboard.proxies.events import MessagesLost, NodeDown
 from callboard.proxies.messages import frozen_message
+from callboard.support.calls import Arguments
 from callboard.support.dataclass import dataclass
 from callboard.support.text import class_name, sendable
 
@@ -158,7 +160,7 @@ class EventHistory:
     #: Names of other nodes.
     _node_names: Mapping[bytes, str]
     #: Returns the registered names of an actor.
-    _names_of: Callable[[ActorRef[Any]], Collection[str]]
+    _names_of: Callable[[ActorRef], Collection[str]]
 
     def __post_init__(self) -> None:
         """Start recording."""
@@ -167,7 +169,7 @@ class EventHistory:
         self._lock = locks.lock("recent events of a node", 990, reentrant=True)
         self._events: deque[tuple[int, float, str, dict[str, str]]] = deque(maxlen=EVENTS)
         self._number = 0
-        self._losses: dict[tuple[Any, ...], _Loss] = {}
+        self._losses: dict[Arguments, _Loss] = {}
         self._failures: deque[tuple[float, FailureInfo]] = deque(maxlen=ROWS)
         self._restarts: dict[tuple[Any, str], tuple[float, RestartInfo]] = {}
         #: Number, class, name and exit reason of actors that have ended.
@@ -180,7 +182,7 @@ class EventHistory:
 
     # --- recording ---
 
-    def record(self, event: object) -> None:
+    def record(self, event: Event) -> None:
         """Record an event."""
         if isinstance(event, DeadLetter):  # recorded by `_dead_letter` already
             return
@@ -214,7 +216,7 @@ class EventHistory:
             self._number += 1
             self._events.append((self._number, self._runtime.now(), kind, values))
 
-    def _text(self, value: object) -> str:
+    def _text(self, value: Answer) -> str:
         """Return a field of an event as text."""
         if isinstance(value, bytes):
             return self._node_names.get(value) or value.hex()
@@ -230,14 +232,14 @@ class EventHistory:
             names = self._names_of(down.ref)
             self._ended.append((cell.number, type(cell.actor).__qualname__, names, down.reason))
 
-    def _dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
+    def _dead_letter(self, ref: ActorRef, message: Message, sender: Sender | None) -> None:
         self._lose("dead letter", ref, message, sender)
 
     def _lose(
         self,
         kind: str,
-        ref: ActorRef[Any],
-        message: Any,
+        ref: ActorRef,
+        message: Message,
         sender: Sender | None,
         count: int = 1,
     ) -> None:
@@ -262,7 +264,7 @@ class EventHistory:
             loss.count += count
             loss.latest_at = self._runtime.now()
 
-    def _add(self, key: tuple[Any, ...], loss: _Loss) -> _Loss:
+    def _add(self, key: Arguments, loss: _Loss) -> _Loss:
         if len(self._losses) >= ROWS:
             del self._losses[next(iter(self._losses))]
         self._losses[key] = loss
@@ -295,7 +297,7 @@ class EventHistory:
             return ""
         return f"node {self._node_names.get(node) or node.hex()}"
 
-    def _describe(self, ref: ActorRef[Any]) -> tuple[str, str, str, str]:
+    def _describe(self, ref: ActorRef) -> tuple[str, str, str, str]:
         """Return the known facts of an actor: address, class, name, and why it has ended."""
         actor = getattr(ref.target, "actor", None)
         if actor is not None:
@@ -392,6 +394,6 @@ def _traced(trace: str) -> dict[str, str]:
     return {"trace": trace} if trace else {}
 
 
-def _fields(event: object) -> tuple[Any, ...]:
+def _fields(event: Event) -> Arguments:
     """Return the fields of an event."""
     return fields(event) if hasattr(event, "__dataclass_fields__") else ()  # type: ignore[arg-type]

@@ -3,6 +3,8 @@
 from dataclasses import field
 
 from callboard.support.dataclass import dataclass
+from callboard.tls.certificates import CertificatesRefused as CertificatesRefused
+from callboard.tls.certificates import CertificatesReplaced as CertificatesReplaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,26 +200,6 @@ class LookUpFailed:
     """
 
     source: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class CertificatesReplaced:
-    """Files of certificates, keys or revocation lists have changed, and were read again.
-
-    New connections use them; established ones keep their certificates.
-    """
-
-    files: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CertificatesRefused:
-    """A file of certificates, keys or revocation lists is invalid; the old ones stay in use.
-
-    Reported once until the files change; also for an expired revocation list.
-    """
-
     reason: str
 
 

@@ -18,9 +18,10 @@ from callboard.actors.dispatch import handler
 from callboard.actors.errors import CallboardError, InvalidSeconds
 from callboard.actors.reference import Query
 from callboard.actors.runner.activity import Activity, activity_of
-from callboard.actors.seconds import seconds
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import SystemActor
+from callboard.actors.values import Answer
+from callboard.arguments import seconds
 from callboard.basp.handshake import FIRST_RELEASE
 from callboard.basp.header import FIRST_ACTOR, INSPECTOR, NODE_ACTOR
 from callboard.proxies.actor_sampler import ACTORS_A_SECOND, ActorSampler
@@ -40,6 +41,7 @@ from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.row_cache import RowCache
 from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
+from callboard.support.calls import Keywords
 from callboard.support.inspection_tables import (
     PROCESS_TABLES,
     Row,
@@ -278,7 +280,7 @@ class ReadEvents(Query[EventPage]):
 class PartRows:
     """Rows of an inspection table, their total number, and the sort values of all."""
 
-    rows: list[dict[str, Any]]
+    rows: list[Keywords]
     count: int = 0
     keys: list[Any] = field(default_factory=list)
 
@@ -423,9 +425,9 @@ class Inspector(SystemActor):
             **self._more(question, first, now),
         )
 
-    def _more(self, question: Inspect, first: list[Cell], now: float) -> dict[str, Any]:
+    def _more(self, question: Inspect, first: list[Cell], now: float) -> Keywords:
         """Return the fields that are sent only if a question requests them."""
-        more: dict[str, Any] = {}
+        more: Keywords = {}
         if question.system is True:
             more["routes"] = self._broker.routes.nodes()[:ROWS]
         if question.system is True or question.accounts is True:
@@ -728,7 +730,7 @@ def _narrows(question: Inspect) -> tuple[object, ...]:
     return question.match, question.state, question.busy, question.search
 
 
-def _natural(value: object, most: int) -> int:
+def _natural(value: Answer, most: int) -> int:
     """Return a number of rows that another node requested, within bounds."""
     return max(0, min(value, most)) if type(value) is int else most
 
@@ -753,7 +755,7 @@ _TEXTS: Final = ("class", "name", "state")
 SORTS: Final = tuple(_SORTS)
 
 
-def _is_sound(value: object, kind: Any) -> bool:
+def _is_sound(value: Answer, kind: Any) -> bool:
     """Return whether a value of another node has the type that its class declares."""
     if kind is Any:
         return True
@@ -771,7 +773,7 @@ def _is_sound(value: object, kind: Any) -> bool:
 
 
 @functools.cache
-def _declared(kind: type) -> dict[str, Any]:
+def _declared(kind: type) -> Keywords:
     """Return the types of the fields of a class."""
     hints = get_type_hints(kind)
     return {declared_field.name: hints[declared_field.name] for declared_field in fields(kind)}

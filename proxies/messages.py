@@ -16,6 +16,7 @@ from callboard.actors.errors import (
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Call, Down, Query
 from callboard.actors.signals import Exit, Restarted
+from callboard.actors.values import Answer
 from callboard.basp.errors import BaspError, MalformedPayload, PayloadTooHeavy
 from callboard.basp.errors import DuplicateMessageType as BaspDuplicate
 from callboard.basp.errors import NotSerializable as BaspNotSerializable
@@ -28,6 +29,7 @@ from callboard.proxies.errors import (
     NotSerializable,
     UnknownMessageType,
 )
+from callboard.support.calls import Arguments, Keywords
 from callboard.support.dataclass import dataclass
 from callboard.support.text import TEXT_LIMIT, error_text, safe_repr
 
@@ -59,7 +61,7 @@ def message(
         WrongArgument: the name is missing.
         WrongValue: a name is empty, too long or not printable.
     """
-    value: object = name
+    value: Answer = name
     if not isinstance(value, str):
         called = getattr(value, "__name__", "Message")
         msg = f'@message takes a name, the same in every program: @message("shop.{called}")'
@@ -107,8 +109,8 @@ class Spawn:
     """
 
     name: str
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] | None = None
+    args: Arguments = ()
+    kwargs: Keywords | None = None
     by_class: bool = False
 
 
@@ -137,8 +139,8 @@ class HoldersChanged:
     """A directory's report: the holders of a name changed; with `is_all`, they are `added`."""
 
     version: int
-    added: tuple[ActorRef[Any], ...] = ()
-    removed: tuple[ActorRef[Any], ...] = ()
+    added: tuple[ActorRef, ...] = ()
+    removed: tuple[ActorRef, ...] = ()
     reason: str = ""
     is_all: bool = False
 
@@ -234,7 +236,7 @@ class LinkActors:
     """Have a node link its actor `number` to `other`, or with `undo` unlink it."""
 
     number: int
-    other: ActorRef[Any]
+    other: ActorRef
     undo: bool = False
 
 

@@ -20,13 +20,11 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, overload
 
 from callboard.actors import errors
 from callboard.actors.actor import Actor
-from callboard.actors.closing import Closing, blocking_twin, refuse_loop
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runtime import SHUTDOWN_TIMEOUT, Runtime
-from callboard.actors.seconds import seconds as checked
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
@@ -34,10 +32,13 @@ from callboard.actors.system_actor import NodeContext
 from callboard.actors.thespian import PlainActors
 from callboard.actors.waits.feed import Feed, Source
 from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline, Phase
+from callboard.arguments import require
+from callboard.arguments import seconds as checked
 from callboard.basp.accounting import Account
 from callboard.basp.handshake import LinkConfig
 from callboard.basp.header import DIRECTORY, FIRST_ACTOR, INSPECTOR, SPAWN_SERVER
 from callboard.basp.node_id import NodeId
+from callboard.closing import Closing, blocking_twin, refuse_loop
 from callboard.proxies.actor_sampler import ActorSampler
 from callboard.proxies.address import (
     Endpoint,
@@ -55,7 +56,6 @@ from callboard.proxies.event_history import EventHistory
 from callboard.proxies.events import NodeDown
 from callboard.proxies.inspection import QUESTIONS, Inspector
 from callboard.proxies.lifetime.proxy import Proxy
-from callboard.proxies.link.certificates import Certificates, TlsSource
 from callboard.proxies.link.connector import LinkOptions
 from callboard.proxies.link.discovery import Discovery, KnownSource
 from callboard.proxies.link.limits import Limits
@@ -81,8 +81,10 @@ from callboard.proxies.topology import Topology
 from callboard.proxies.traffic.paths import describe_node
 from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
+from callboard.support.calls import Action, AnyCoroutine, Arguments, Keywords
 from callboard.support.release import RELEASE, build_id
 from callboard.support.text import safe_repr
+from callboard.tls.certificates import Certificates, TlsSource
 
 A = TypeVar("A", bound=Actor)
 P = ParamSpec("P")
@@ -181,7 +183,7 @@ class Node(Closing):
         #: Whether `close` was called.
         self._is_closing = False
         #: Coroutines that `_start` runs for callers, with their wrappers, by future.
-        self._started: dict[Future[Any], tuple[Coroutine[Any, Any, Any], ...]] = {}
+        self._started: dict[Future, tuple[AnyCoroutine, ...]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()  # asyncio itself has only weak references
         self._broker = broker = Broker(self.runtime, self.runner, around, options)
         self.runtime.connect(self, broker.lifetimes, self._spawn_elsewhere)
@@ -290,7 +292,7 @@ class Node(Closing):
 
     # --- actors ---
 
-    def ref(self, text: str) -> ActorRef[Any]:
+    def ref(self, text: str) -> ActorRef:
         """Return the ref for its text. Never blocks or dials.
 
         Raises:
@@ -308,7 +310,7 @@ class Node(Closing):
             ref.target.endpoint = address.endpoint
         return ref
 
-    def monitor(self, ref: ActorRef[Any]) -> Future[Down]:
+    def monitor(self, ref: ActorRef) -> Future[Down]:
         """Return a future that is done when the actor ends, is lost, or has ended already."""
         return self.runtime.monitor(ref)
 
@@ -372,7 +374,7 @@ class Node(Closing):
 
     async def aremote_spawn(
         self, on: str | bytes, name: str, *args: Any, **kwargs: Any
-    ) -> ActorRef[Any]:
+    ) -> ActorRef:
         """Spawn an actor on another node, by the name under which that node offers its class.
 
         Args:
@@ -387,7 +389,7 @@ class Node(Closing):
             RemoteError: the actor's `__init__` raised.
         """
         needed = "takes the name of an offered class; spawn(Till, on=…) the class"
-        errors.require(isinstance(name, str), f"remote_spawn() {needed}", name)
+        require(isinstance(name, str), f"remote_spawn() {needed}", name)
         with self.runtime.shutdown.ending():
             return await self._spawn_on(on, Spawn(name, args, kwargs or None))
 
@@ -427,7 +429,7 @@ class Node(Closing):
         """Start workers and wait until they are linked."""
         self._refuse_closed()
         is_number = count is None or type(count) is int
-        errors.require(is_number, "workers() takes a number of processes", count)
+        require(is_number, "workers() takes a number of processes", count)
         if type(self.runner) is not Runner:
             msg = f"{self.name} is simulated and cannot start processes; simulate more nodes"
             raise ValueError(msg)
@@ -471,7 +473,7 @@ class Node(Closing):
 
     # --- names ---
 
-    def register(self, name: str, ref: ActorRef[Any]) -> None:
+    def register(self, name: str, ref: ActorRef) -> None:
         """Register an actor under a name for other nodes, until it ends or `unregister`.
 
         Raises:
@@ -488,16 +490,14 @@ class Node(Closing):
         """Remove a name; returns False if no actor had it."""
         return self._names.withdraw(check_name(name))
 
-    def find(self, name: str, timeout: float = CONNECT_TIMEOUT) -> Future[ActorRef[Any]]:
+    def find(self, name: str, timeout: float = CONNECT_TIMEOUT) -> Future[ActorRef]:
         """Look up a name on this node and on all reachable nodes.
 
         The future fails with `NotRegistered` if no actor has the name.
         """
         return self._start(self._reach.first(check_name(name), checked(timeout)))
 
-    def find_all(
-        self, name: str, timeout: float = CONNECT_TIMEOUT
-    ) -> Future[list[ActorRef[Any]]]:
+    def find_all(self, name: str, timeout: float = CONNECT_TIMEOUT) -> Future[list[ActorRef]]:
         """Return all reachable actors of that name, those of this node first."""
         return self._start(self._reach.all(check_name(name), checked(timeout)))
 
@@ -514,7 +514,7 @@ class Node(Closing):
         check_name(name)
         return Feed(partial(self._begin_watching, name))
 
-    def _begin_watching(self, name: str, source: Source[NameChange]) -> Callable[[], object]:
+    def _begin_watching(self, name: str, source: Source[NameChange]) -> Action:
         """Put the changes of a name into a feed; return the function that ends it."""
         watcher = watch_name(self.runtime, name, is_group=False, on_change=source.put)
         self.runtime.monitor(watcher).on_done(lambda _: source.end())
@@ -555,7 +555,7 @@ class Node(Closing):
         address: str = "127.0.0.1",
         port: int = 0,
         *,
-        publish: ActorRef[Any] | None = None,
+        publish: ActorRef | None = None,
         tls: TlsSource | ssl.SSLContext | None = None,
         secret: Secrets | None = None,
         secrets: Mapping[str, Secrets] | None = None,
@@ -692,9 +692,7 @@ class Node(Closing):
         """Whether the node has sources of addresses, and these name no other node."""
         return self._discovery.is_alone
 
-    async def aremote_actor(
-        self, address: str, timeout: float = CONNECT_TIMEOUT
-    ) -> ActorRef[Any]:
+    async def aremote_actor(self, address: str, timeout: float = CONNECT_TIMEOUT) -> ActorRef:
         """Return the ref of an actor of another node, by `basp://HOST:PORT/NAME`.
 
         Without a name it is the actor published at the port.
@@ -817,7 +815,7 @@ class Node(Closing):
         Events about links and paths of tools, such as commands, are skipped.
         """
         needed = "subscribed() takes a function of one event"
-        errors.require(callable(subscriber), needed, subscriber)
+        require(callable(subscriber), needed, subscriber)
 
         def tell(event: object) -> None:
             if not getattr(event, "is_tool", False):
@@ -833,7 +831,7 @@ class Node(Closing):
         """
         return Feed(self._begin_reporting)
 
-    def _begin_reporting(self, source: Source[object]) -> Callable[[], object]:
+    def _begin_reporting(self, source: Source[object]) -> Action:
         """Put the events of this node into a feed; return the function that ends it."""
         parts = contextlib.ExitStack()
         parts.enter_context(self.subscribed(source.put))
@@ -998,7 +996,7 @@ class Node(Closing):
             raise errors.NodeClosed(msg)
 
     def _spawn_elsewhere(
-        self, actor_class: type[A], args: tuple[Any, ...], kwargs: dict[str, Any], on: Any
+        self, actor_class: type[A], args: Arguments, kwargs: Keywords, on: Any
     ) -> Future[ActorRef[A]]:
         """Start spawning a supervisor's child on another node."""
         return self._start(self.aspawn(actor_class, *args, on=on, **kwargs))
@@ -1014,16 +1012,16 @@ def _check_arguments(name: str, join: object, spawnable: Any, limits: object) ->
         WrongArgument: an argument has a wrong type.
         WrongValue: the name is not printable.
     """
-    errors.require(isinstance(name, str), "the name of a node is a text", name)
+    require(isinstance(name, str), "the name of a node is a text", name)
     if not name.isprintable():
         msg = f"{name!a} cannot be the name of a node: use printable characters"
         raise errors.WrongValue(msg)
     if isinstance(join, str):
         msg = f"join takes a list of addresses: join=[{join!r}]"
         raise errors.WrongArgument(msg)
-    errors.require(isinstance(limits, Limits | None), "limits takes Limits(…)", limits)
+    require(isinstance(limits, Limits | None), "limits takes Limits(…)", limits)
     needed = 'spawnable takes classes by their names: {"till": Till}'
-    errors.require(isinstance(spawnable, Mapping), needed, spawnable)
+    require(isinstance(spawnable, Mapping), needed, spawnable)
     for offered, actor_class in spawnable.items():
         _check_offer(offered, actor_class)
 
@@ -1038,7 +1036,7 @@ def _check_offer(name: object, actor_class: object) -> None:
         f"a class is offered by its name, as in offer('till', Till), not {safe_repr(name):.80}"
     )
     is_named = isinstance(name, str) and isinstance(actor_class, type)
-    errors.require(is_named, f"{needed} with a class", actor_class)
+    require(is_named, f"{needed} with a class", actor_class)
 
 
 def _link_options(name: str, node_id: NodeId, *, is_tool: bool) -> LinkOptions:

@@ -1,7 +1,9 @@
 """A cache of answers that are expensive because they are made of many rows."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, Final
+
+from callboard.support.calls import Callback
 
 #: Answers that are kept at the same time.
 KEPT: Final = 16
@@ -14,7 +16,7 @@ class RowCache:
     few rows each answer is current.
     """
 
-    def __init__(self, call_later: Callable[..., object], rows_a_second: int) -> None:
+    def __init__(self, call_later: Callback, rows_a_second: int) -> None:
         self._call_later = call_later
         self._rows_a_second = rows_a_second
         self._kept: dict[Hashable, tuple[Any]] = {}

@@ -1,7 +1,6 @@
 """The spawn server of a node: creates actors of offered classes for other nodes."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from callboard.actors.actor import Actor
 from callboard.actors.dispatch import handler
@@ -32,7 +31,7 @@ class SpawnServer(SystemActor):
             return
         self.promise().set_exception(NotSpawnable(message))
 
-    def _construct(self, actor_class: type[Actor], request: Spawn) -> ActorRef[Any]:
+    def _construct(self, actor_class: type[Actor], request: Spawn) -> ActorRef:
         """Create an actor; its constructor is user code."""
         try:
             return self.runtime.start_actor(actor_class, request.args, request.kwargs)

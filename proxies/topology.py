@@ -7,9 +7,9 @@ from typing import NamedTuple
 from callboard import locks
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
+from callboard.actors.values import Event
 from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint, endpoint_text
-from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.dialer import Dial
 from callboard.proxies.link.foreign import ForeignWires
@@ -18,6 +18,7 @@ from callboard.proxies.rights.rights import Rights
 from callboard.proxies.route_table import RouteTable
 from callboard.support.dataclass import dataclass
 from callboard.support.inspection_tables import Source
+from callboard.tls.certificates import Certificates
 
 
 class LinkLoad(NamedTuple):
@@ -199,6 +200,6 @@ class Topology:
         if wire is not None:
             wire.end(reason)
 
-    def listen(self, on_event: Callable[[object], None]) -> Callable[[], None]:
+    def listen(self, on_event: Callable[[Event], None]) -> Callable[[], None]:
         """Call a function with every event of the node; return the function that stops it."""
         return self._runtime.listen(on_event)

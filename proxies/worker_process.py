@@ -28,6 +28,7 @@ from queue import SimpleQueue
 from typing import IO, Any, Final
 
 from callboard import locks
+from callboard.actors.values import Event
 from callboard.proxies.events import LinkUp
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.node import Node
@@ -94,7 +95,7 @@ def serve(
 ) -> None:
     """Link with the parent, then offer the classes it sends until it closes."""
 
-    def note(event: object) -> None:
+    def note(event: Event) -> None:
         if isinstance(event, LinkUp) and event.peer == parent:
             node.monitor_node(parent).add_done_callback(say.end)
             say(node=node.node_id.hex())

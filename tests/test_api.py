@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,7 @@ class Worker(Actor):
         return msg
 
     @handler
-    def sender_of(self, _: bytes) -> ActorRef[Any] | None:
+    def sender_of(self, _: bytes) -> ActorRef | None:
         return self.sender
 
     @handler
@@ -242,7 +241,7 @@ def test_a_supervisor_starts_children_again():
         assert second.ask("x").result(5) == "x"
 
 
-async def _find_again(node: Node, first: ActorRef[Any]) -> ActorRef[Any]:
+async def _find_again(node: Node, first: ActorRef) -> ActorRef:
     try:
         return await node.find("worker")
     except LookupError:

@@ -8,7 +8,7 @@ from tests.costs import DEFAULT_BUDGET, folder_of, measure_speed, over_budget
 @pytest.mark.parametrize(
     ("nodeid", "folder"),
     [
-        ("tests/basp/cbor/test_reader.py::test_x[a/b]", "tests/basp"),
+        ("tests/basp/routing/test_router.py::test_x[a/b]", "tests/basp"),
         ("tests/callboard/mqtt/wire/test_codec.py::test_x", "tests/callboard/mqtt"),
         ("tests/callboard/test_text.py::test_x", "tests/callboard"),
         ("tests/test_api.py::test_x", "tests"),

@@ -258,7 +258,7 @@ _OPENS = re.compile(
 
 #: Every file that makes TLS.
 ENCRYPTS = {
-    "proxies/link/tls.py",
+    "callboard/tls/contexts.py",
     "callboard/broker/tls.py",
     "callboard/gateway/modules/mqtt.py",  # paho's own, with the system's authorities
 }

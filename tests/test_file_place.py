@@ -21,7 +21,7 @@ from callboard.flow.record_file import RecordFile
 from callboard.gateway.spool import Spool
 from callboard.lease.leases import LeaseValue
 from callboard.lease.sqlite import SqliteLeases
-from callboard.support.file_place import CHECK_SECONDS, FilePlaces
+from callboard.support.files.file_place import CHECK_SECONDS, FilePlaces
 
 
 @message("file-tests.Counted")
@@ -272,7 +272,7 @@ def test_the_system_is_asked_a_few_times_a_second_only(tmp_path, monkeypatch):
     places.add(path)
     asked: list[str] = []
     monkeypatch.setattr(
-        "callboard.support.file_place.is_at", lambda path, _: asked.append(path) or True
+        "callboard.support.files.file_place.is_at", lambda path, _: asked.append(path) or True
     )
     for tick in range(1000):
         now[0] = tick / 1000

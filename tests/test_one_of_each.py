@@ -67,7 +67,7 @@ WEB_SOCKETS = {
 
 #: Twins by hand although one calls the other; `twin` and `blocking_twin` make these.
 TWINS = {
-    "actors/closing.py:Closing.aclose": "subclasses override one or both",
+    "callboard/closing.py:Closing.aclose": "subclasses override one or both",
     "callboard/commitlog/log.py:CommitLog.aflush": "the log imports nothing of actors",
     "callboard/node.py:Node.host": "passes keywords on to a constructor, whose may be `self`",
     "callboard/node.py:Node.queue": "without a state it does not wait, in handlers either",
@@ -233,7 +233,7 @@ def test_nothing_else_opens_connections():
 
 
 def test_no_method_only_calls_its_twin():
-    """A new one? Use `twin` or `blocking_twin` of `actors/closing.py`."""
+    """A new one? Use `twin` or `blocking_twin` of `callboard/closing.py`."""
     assert _places(twins_in, "_wait(", "on_a_thread(", "to_thread(") == set(TWINS)
 
 

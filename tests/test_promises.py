@@ -8,11 +8,11 @@ import pytest
 
 from callboard.actors import system_actor
 from callboard.basp import handshake, payload
-from callboard.basp.cbor import collisions, plain
 from callboard.basp.errors import MalformedPayload, NotSerializable, RemoteProtocolError
 from callboard.basp.frame import FrameReader
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.basp.routing import path_order, router
+from callboard.cbor import collisions, plain
 from callboard.model import encoding
 from callboard.proxies.link import stream, tls_socket
 from callboard.proxies.traffic import unverified
@@ -96,7 +96,7 @@ ENFORCED = {
     ),
     "depth of nested lists": "test_promises.py::test_a_message_one_level_deeper_is_refused",
     "keys of one map": (
-        "basp/cbor/test_collisions.py"
+        "callboard/cbor/test_collisions.py"
         "::test_a_message_that_the_receiver_would_refuse_is_refused_at_the_sender"
     ),
     "bytes that wait for a peer": (

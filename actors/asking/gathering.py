@@ -14,13 +14,13 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from callboard.actors import errors
 from callboard.actors.future import Future, refuse_endless_wait
-from callboard.actors.seconds import count as checked_count
-from callboard.actors.seconds import limit as checked_limit
+from callboard.arguments import count as checked_count
+from callboard.arguments import limit as checked_limit
 from callboard.support.items import Items
 from callboard.support.text import safe_repr
 
 #: A future that can be waited for.
-AnyFuture = Future[Any] | concurrent.futures.Future[Any]
+AnyFuture = Future | concurrent.futures.Future[Any]
 
 F = TypeVar("F", bound=AnyFuture)
 R = TypeVar("R")

@@ -5,7 +5,8 @@ the future of an ask, or a substitute, as for an ask from another node. All send
 attributes below, so code that handles messages need not distinguish their classes.
 """
 
-from collections.abc import Callable
+from callboard.actors.values import Answer
+from callboard.support.calls import Action
 
 
 class MessageSender:
@@ -33,7 +34,7 @@ class MessageSender:
         """Whether a caller waits for the outcome; otherwise it is counted at most."""
         return False
 
-    def encoded(self, value: object) -> Callable[[], object] | None:
+    def encoded(self, value: Answer) -> Action | None:
         """Serialize an answer in its current state, and return a function that sends it.
 
         None if the answer is not serialized: the caller is on this node.

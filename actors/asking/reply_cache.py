@@ -15,6 +15,8 @@ from callboard.actors.asking.reply import Reply
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
 from callboard.actors.mailbox import size_of
 from callboard.actors.reference import ActorRef, Asker, Home
+from callboard.actors.values import Answer
+from callboard.support.calls import Callback
 
 #: Seconds that a reply is cached.
 KEPT_SECONDS: Final = 60.0
@@ -77,7 +79,7 @@ class CachedReply(Reply):
         """Return whether the predicate holds for one of the askers."""
         return any(is_it(asker) for asker in list(self._askers))
 
-    def set_result(self, value: Any) -> bool:
+    def set_result(self, value: Answer) -> bool:
         """Cache the answer and send it to all askers."""
         return self._settle(value, None)
 
@@ -90,11 +92,11 @@ class CachedReply(Reply):
         for asker in list(self._askers):
             asker.mark_handled()
 
-    def reference(self, runtime: Home) -> ActorRef[Any]:
+    def reference(self, runtime: Home) -> ActorRef:
         """Return a one-shot address that answers the ask."""
         return runtime.reply_ref(self)
 
-    def _settle(self, value: Any, error: BaseException | None) -> bool:
+    def _settle(self, value: Answer, error: BaseException | None) -> bool:
         """Store the outcome and send it; return False if there was one already."""
         outcome = value if error is None else error
         # May run user code, so it is done before the lock is acquired.
@@ -118,7 +120,7 @@ class CachedReply(Reply):
 class ReplyCache:
     """The replies that one node caches, with limits for time, number and bytes."""
 
-    def __init__(self, now: Callable[[], float], call_later: Callable[..., object]) -> None:
+    def __init__(self, now: Callable[[], float], call_later: Callback) -> None:
         self._now = now
         self._call_later = call_later
         #: Guards the tables and the outcome of each reply.
@@ -224,7 +226,7 @@ class ReplyCache:
                 self._call_later(KEPT_SECONDS, self._expire)
 
 
-def _send(asker: Asker, value: Any, error: BaseException | None) -> None:
+def _send(asker: Asker, value: Answer, error: BaseException | None) -> None:
     """Send an outcome to one asker."""
     if error is None:
         asker.set_result(value)

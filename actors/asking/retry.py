@@ -13,9 +13,10 @@ from callboard.actors.errors import (
     NodeUnreachable,
 )
 from callboard.actors.future import AskList, Future
-from callboard.actors.seconds import count as checked_count
-from callboard.actors.seconds import period as checked_period
+from callboard.actors.values import Message
 from callboard.actors.waits.shutdown import Phase, Shutdown
+from callboard.arguments import count as checked_count
+from callboard.arguments import period as checked_period
 from callboard.backoff import JITTER, Backoff
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import LARGEST
@@ -42,7 +43,7 @@ class RetryHost(Protocol):
     shutdown: Shutdown
 
     def set_deadline(
-        self, future: Future[Any], timeout: float, limit: float | None = None, /
+        self, future: Future, timeout: float, limit: float | None = None, /
     ) -> bool:
         """Fail an ask after `timeout` seconds, or at `limit` if that is clearly earlier."""
 
@@ -84,7 +85,7 @@ class Retries:
         return end if self.limit is None else min(end, self.limit)
 
 
-class AskAttempt(Future[Any]):
+class AskAttempt(Future):
     """One message of an ask with retries; the work continues after its timeout."""
 
     __slots__ = ()
@@ -95,16 +96,16 @@ class AskAttempt(Future[Any]):
 
 
 #: Sends a message on behalf of an asker.
-Post = Callable[[Any, Future[Any]], object]
+Post = Callable[[Any, Future], object]
 
 
-class RetriedAsk(Future[Any]):
+class RetriedAsk(Future):
     """The future of an ask with retries."""
 
     def __init__(
         self,
         ref: Any,
-        message: Any,
+        message: Message,
         trace: TraceContext | None,
         retries: Retries,
         post: Post,
@@ -162,7 +163,7 @@ class RetriedAsk(Future[Any]):
             except CallboardError as error:
                 self.set_exception(error)
 
-    def _answered(self, attempt: Future[Any]) -> None:
+    def _answered(self, attempt: Future) -> None:
         """Use the outcome of an attempt, or schedule the next attempt."""
         if self.is_done or attempt.cancelled():
             return
@@ -189,7 +190,7 @@ class RetriedAsk(Future[Any]):
         if self.set_exception(error) and isinstance(error, AskTimeout):
             self.give_up()
 
-    def _may_repeat(self, attempt: Future[Any], error: BaseException) -> bool:
+    def _may_repeat(self, attempt: Future, error: BaseException) -> bool:
         """Return whether a repeat is safe: the message is still handled at most once."""
         if isinstance(error, MailboxFull):
             return True  # no handler has received the message

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from typing import Any, Final
+from typing import Final
 
 from callboard.actors.errors import NodeClosed
 from callboard.actors.future import Future
@@ -27,7 +27,7 @@ SWEEP_SIZE: Final = 4096
 LINES: Final = 4
 
 #: The deadline of an ask, its number in the order of placement, and the ask.
-Entry = tuple[float, int, Future[Any]]
+Entry = tuple[float, int, Future]
 
 
 class Deadlines:
@@ -35,7 +35,7 @@ class Deadlines:
 
     def __init__(self) -> None:
         #: Asks made since the last sweep; any thread appends to it.
-        self.fresh: deque[Future[Any]] = deque()
+        self.fresh: deque[Future] = deque()
         #: Unanswered asks of earlier sweeps; in each line the deadlines ascend.
         self.lines: list[deque[Entry]] = []
         #: Unanswered asks that were due before the end of all lines.
@@ -117,7 +117,7 @@ class Deadlines:
                 future.expire()
         return math.inf
 
-    def unanswered(self) -> list[Future[Any]]:
+    def unanswered(self) -> list[Future]:
         """Return the asks without an outcome."""
         asks = [*self.fresh, *(entry[2] for entry in itertools.chain(*self.lines, self.heap))]
         return [future for future in asks if not future.is_done]

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from callboard.actors.reference import current_cell
 from callboard.actors.runner.timers import Timer
+from callboard.support.calls import Callback, Keywords
 from callboard.support.text import error_text
 
 _HANDLES_A_TURN = 100  # callbacks per turn, before actors run
@@ -36,7 +37,7 @@ class LoopRunner(Protocol):
     def schedule(self, runnable: "RunnerLoop", /) -> None:
         """Put the loop at the end of the run queue."""
 
-    def call_at(self, when: float, callback: Callable[..., object], /, *args: Any) -> Timer:
+    def call_at(self, when: float, callback: Callback, /, *args: Any) -> Timer:
         """Call at a time of `now()`."""
 
     def wake(self) -> None:
@@ -83,7 +84,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
             self._scheduled_in_runner = True
             self._runner.schedule(self)
 
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
+    def call_exception_handler(self, context: Keywords) -> None:
         """Report an error, unless it is a consequence of a role that was passed on.
 
         A step of a task that holds its thread for long loses the role, and its task is no
@@ -107,7 +108,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
 
     def call_soon(  # type: ignore[override]  # typeshed ties callback and args together
         self,
-        callback: Callable[..., object],
+        callback: Callback,
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
@@ -122,7 +123,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self,
         when: float,
-        callback: Callable[..., object],
+        callback: Callback,
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:

@@ -35,6 +35,7 @@ from callboard.actors.runner.spinning import AdaptivePoll
 from callboard.actors.runner.timers import Timer, Timers
 from callboard.actors.runner.watcher import WATCHER
 from callboard.support import after_fork
+from callboard.support.calls import Arguments, Callback
 from callboard.support.text import logged, safe_repr
 
 _log = logging.getLogger("callboard.runner")
@@ -124,7 +125,7 @@ class Runner:
         self.before_poll: list[Callable[[], None]] = []
         #: Set after the runner has stopped, on its last thread.
         self.stopped = threading.Event()
-        self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._posted: deque[tuple[Callback, Arguments]] = deque()
         self.timers = Timers()
         self._role = threading.Lock()
         #: The thread that holds the role; None while no thread does.
@@ -150,20 +151,20 @@ class Runner:
         if self.sleeping:
             self.wake()
 
-    def post(self, callback: Callable[..., object], *args: Any) -> None:
+    def post(self, callback: Callback, *args: Any) -> None:
         """Call `callback(*args)` soon with the role lock held (for links, routes, timers)."""
         self._posted.append((callback, args))
         if self.sleeping:
             self.wake()
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Timer:
+    def call_at(self, when: float, callback: Callback, *args: Any) -> Timer:
         """Call at a time of `now()` with the role lock held."""
         timer = self.timers.add(when, callback, args)
         if self.sleeping:
             self.wake()
         return timer
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
+    def call_later(self, delay: float, callback: Callback, *args: Any) -> Timer:
         """Call after `delay` seconds with the role lock held."""
         return self.call_at(self.now() + delay, callback, *args)
 
@@ -342,14 +343,14 @@ class Runner:
             if actor is not None:
                 self.times.add(actor, self.now() - started)
 
-    def _call(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+    def _call(self, callback: Callback, args: Arguments) -> None:
         """Call a callback with the role lock held; log its error."""
         try:
             callback(*args)
         except BaseException as error:  # noqa: BLE001  # the role lock is held
             self.failed(callback, error)
 
-    def failed(self, callback: Callable[..., object], error: BaseException) -> None:
+    def failed(self, callback: Callback, error: BaseException) -> None:
         """Log the error of a callback, and close the connection that it belongs to."""
         logged(_log, "%s failed", safe_repr(callback), error=error)
         owner = getattr(callback, "__self__", None)

@@ -7,9 +7,9 @@ a waiting time is accurate to two or three milliseconds.
 """
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol
 
+from callboard.support.calls import Action
 from callboard.support.histogram import Histogram
 
 #: Checks of the watcher between two samples.
@@ -55,7 +55,7 @@ class Sampler:
         #: Seconds from an ask to its outcome, and from a message's arrival to its handler.
         self.asks, self.waits = Histogram(), Histogram()
         #: Called to have the next ask timed.
-        self.time_next_ask: Callable[[], object] = lambda: None
+        self.time_next_ask: Action = lambda: None
         self._checks = 0
         self._places: list[_Place] = []
         self._new: deque[_Place] = deque(maxlen=FOLLOWED)

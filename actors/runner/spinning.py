@@ -23,6 +23,8 @@ from functools import partial
 from selectors import BaseSelector, SelectorKey
 from typing import Final
 
+from callboard.support.calls import Action
+
 #: Limit in seconds for a spin, and for the previous wait of a runner that spins.
 SPIN_SECONDS: Final = 0.0001
 
@@ -40,9 +42,7 @@ FIRST_PAUSE: Final = 8
 #: Limit of the same after many such spins: spinning then costs a thousandth of the time.
 LONGEST_PAUSE: Final = 1024
 
-_yield_processor: Final[Callable[[], object]] = getattr(
-    os, "sched_yield", partial(time.sleep, 0)
-)
+_yield_processor: Final[Action] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 class AdaptivePoll:

@@ -8,11 +8,12 @@ always cancelled (as for timeouts), occupies memory only for the few that are no
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from callboard import locks
-from callboard.actors.seconds import seconds
+from callboard.arguments import seconds
+from callboard.support.calls import Arguments, Callback
 from callboard.support.dataclass import dataclass
 
 #: Minimum number of cancelled timers for which the heap is rebuilt.
@@ -27,8 +28,8 @@ class Timer:
     """A delayed call; `cancel()` prevents it."""
 
     timers: "Timers"
-    callback: Callable[..., object] | None
-    args: tuple[Any, ...]
+    callback: Callback | None
+    args: Arguments
 
     @property
     def cancelled(self) -> bool:
@@ -69,7 +70,7 @@ class Timers:
         except IndexError:
             return None
 
-    def add(self, when: float, callback: Callable[..., object], args: tuple[Any, ...]) -> Timer:
+    def add(self, when: float, callback: Callback, args: Arguments) -> Timer:
         """Add a call at a time of the runner's clock.
 
         Raises:
@@ -100,7 +101,7 @@ class Timers:
                     return
                 heapq.heappush(self.heap, entry)
 
-    def due(self, now: float) -> Iterator[tuple[Callable[..., object], tuple[Any, ...]]]:
+    def due(self, now: float) -> Iterator[tuple[Callback, Arguments]]:
         """Pop the timers that are due, in order, and yield their calls."""
         while True:
             if self._late:

@@ -52,7 +52,7 @@ class TurnwiseRunner(Runner):
         pending = sorted(self.timers.heap, key=itemgetter(0, 1))
         return [(when, timer) for when, _, timer in pending]
 
-    def unanswered_asks(self) -> list[Future[Any]]:
+    def unanswered_asks(self) -> list[Future]:
         """Return the asks without an answer."""
         return list(self.deadlines.unanswered())
 
@@ -105,14 +105,14 @@ class TurnwiseRunner(Runner):
             self.plan_turn()
 
 
-class _FreshAsks(deque[Future[Any]]):
+class _FreshAsks(deque[Future]):
     """Recent asks; an append requests a turn, in which the node registers the deadline."""
 
     def __init__(self, plan_turn: Callable[[], None]) -> None:
         super().__init__()
         self._plan_turn = plan_turn
 
-    def append(self, future: Future[Any]) -> None:
+    def append(self, future: Future) -> None:
         """Add an ask."""
         super().append(future)
         self._plan_turn()

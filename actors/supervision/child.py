@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from typing import Any, Final, Literal, cast, get_args
 
 from callboard.actors.actor import Actor
-from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue, require
+from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.mailbox import options_of
-from callboard.actors.seconds import limit
+from callboard.arguments import limit, require
 from callboard.support.text import safe_repr
 
 Restart = Literal["permanent", "transient", "temporary"]

@@ -16,16 +16,16 @@ order after all of it has ended. A child that fails in between widens the group.
 
 import random
 from collections import deque
-from collections.abc import Callable
 from enum import Enum, auto
 from numbers import Real
 from typing import Any, Final
 
-from callboard.actors.errors import WrongValue, require
+from callboard.actors.errors import WrongValue
 from callboard.actors.exit_reason import ExitReason
-from callboard.actors.seconds import seconds
 from callboard.actors.supervision.child import Child
+from callboard.arguments import require, seconds
 from callboard.backoff import Backoff
+from callboard.support.calls import Action
 from callboard.support.dataclass import dataclass
 
 STRATEGIES: Final = ("one_for_one", "one_for_all", "rest_for_one")
@@ -74,7 +74,7 @@ class Slot:
     backoff: Backoff | None = None
     #: For the supervisor: the timer that limits an end, and a callback for the end.
     timer: Any = None
-    on_gone: Callable[[], object] | None = None
+    on_gone: Action | None = None
 
 
 class Supervision:

@@ -9,13 +9,13 @@ entity come and go, and the answer to a message of one of them is handled by the
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from callboard import locks
 from callboard.actors.reference import ActorRef
 
 #: Called with the ref of the successor; None if there will be none.
-Follower = Callable[[ActorRef[Any] | None], object]
+Follower = Callable[[ActorRef | None], object]
 
 #: Ended actors whose successor is known; the oldest are forgotten first.
 HEIRS_LIMIT: Final = 10_000
@@ -26,44 +26,44 @@ class Succession:
 
     def __init__(self) -> None:
         self._lock = locks.lock("heirs of actors", 760)
-        self._supervised: set[ActorRef[Any] | None] = set()
-        self._followers: dict[ActorRef[Any], list[Follower]] = {}
-        self._heirs: dict[int, ActorRef[Any]] = {}
+        self._supervised: set[ActorRef | None] = set()
+        self._followers: dict[ActorRef, list[Follower]] = {}
+        self._heirs: dict[int, ActorRef] = {}
 
     # --- messages of other nodes ---
 
-    def leave_to(self, number: int, successor: ActorRef[Any]) -> None:
+    def leave_to(self, number: int, successor: ActorRef) -> None:
         """Deliver later messages of other nodes to an ended actor to another ref."""
         with self._lock:
             self._heirs[number] = successor
             if len(self._heirs) > HEIRS_LIMIT:
                 del self._heirs[next(iter(self._heirs))]
 
-    def successor(self, number: int) -> ActorRef[Any] | None:
+    def successor(self, number: int) -> ActorRef | None:
         """Return the ref that receives the messages of an ended actor, or None."""
         return self._heirs.get(number)
 
     # --- followers ---
 
-    def follow(self, ref: ActorRef[Any], follower: Follower) -> None:
+    def follow(self, ref: ActorRef, follower: Follower) -> None:
         """Call `follower` once, with the ref that replaces this one."""
         with self._lock:
             self._followers.setdefault(ref, []).append(follower)
 
-    def leave(self, ref: ActorRef[Any], follower: Follower) -> None:
+    def leave(self, ref: ActorRef, follower: Follower) -> None:
         """Remove a follower."""
         with self._lock:
             rest = [other for other in self._followers.pop(ref, ()) if other != follower]
             if rest:
                 self._followers[ref] = rest
 
-    def expects(self, ref: ActorRef[Any]) -> bool:
+    def expects(self, ref: ActorRef) -> bool:
         """Return whether a supervisor has yet to report what replaces an actor."""
         return ref in self._supervised
 
     # --- for supervisors ---
 
-    def passed(self, former: ActorRef[Any] | None, successor: ActorRef[Any] | None) -> None:
+    def passed(self, former: ActorRef | None, successor: ActorRef | None) -> None:
         """Report to the followers of `former` what replaces it; None if nothing will.
 
         At the first start of a child `former` is None.

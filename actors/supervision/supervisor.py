@@ -4,7 +4,7 @@ The rules are in `callboard.actors.supervision.rules`; this module applies them 
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ from callboard.actors.signals import ChildDown, Exit, Restarted, Stop
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF, Phase, Slot, Supervision
 from callboard.actors.system_actor import CallBack
+from callboard.actors.values import Message
+from callboard.support.calls import Action
 from callboard.support.dataclass import dataclass
 from callboard.support.text import describe
 
@@ -47,7 +49,7 @@ class SupervisorCell(Cell):
     __slots__ = ("former",)
 
     #: The incarnation that the child being started replaces; None at its first start.
-    former: ActorRef[Any] | None
+    former: ActorRef | None
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
         """End; report that nothing replaces the children."""
@@ -63,7 +65,7 @@ class SupervisorCell(Cell):
         else:
             super().kill(reason, detail)
 
-    def handle_other(self, message: Any, sender: Sender | None) -> None:
+    def handle_other(self, message: Message, sender: Sender | None) -> None:
         """Handle a message without a `@handler`; a `Stop` becomes an orderly end."""
         if isinstance(message, Stop):
             self.actor.leave(_Leave(ExitReason.NORMAL, ""))
@@ -103,11 +105,11 @@ class Supervisor(Actor):
         """
         check_children(children)
         self._plan = Supervision(strategy, intensity, backoff, self._cell.runner.random)
-        self._slots: dict[ActorRef[Any], Slot] = {}
+        self._slots: dict[ActorRef, Slot] = {}
         self._last_words = _Leave(ExitReason.NORMAL, "")
         self._timer: Reminder | None = None
         #: Incarnations on lost nodes, where they may still run.
-        self._lost: dict[ActorRef[Any], None] = {}
+        self._lost: dict[ActorRef, None] = {}
         for child in children:
             slot = self._plan.add(child)
             if child.on is None:
@@ -117,7 +119,7 @@ class Supervisor(Actor):
 
     # --- for users ---
 
-    def children(self) -> list[ActorRef[Any]]:
+    def children(self) -> list[ActorRef]:
         """Return the refs of the running children, in the order of their specifications."""
         return [slot.ref for slot in self._plan.slots if slot.ref is not None]
 
@@ -125,12 +127,12 @@ class Supervisor(Actor):
         """Return the number of restarts of all children."""
         return self._plan.total
 
-    def restarts_of(self, ref: ActorRef[Any]) -> int:
+    def restarts_of(self, ref: ActorRef) -> int:
         """Return the number of restarts of a running child."""
         slot = self._slots.get(ref)
         return 0 if slot is None else slot.restarts
 
-    def add(self, child: Child) -> ActorRef[Any] | None:
+    def add(self, child: Child) -> ActorRef | None:
         """Start another child after the others; return its ref.
 
         The call fails with the exception of the child's `__init__`. A child on another node
@@ -147,7 +149,7 @@ class Supervisor(Actor):
             self.promise().set_exception(remote_error(error))
             return None
 
-    def remove(self, which: ActorRef[Any] | str) -> bool:
+    def remove(self, which: ActorRef | str) -> bool:
         """End a child, given by its ref or name, for good; the answer arrives after its end.
 
         Returns False for an unknown child.
@@ -193,7 +195,7 @@ class Supervisor(Actor):
         """Continue after a pause, or after an answer from another node."""
         order.function()
 
-    def _overdue(self, slot: Slot, ref: ActorRef[Any]) -> None:
+    def _overdue(self, slot: Slot, ref: ActorRef) -> None:
         """Kill a child that did not end in time, and continue without it."""
         if self._slots.get(ref) is slot and slot.phase is Phase.ENDING:
             del self._slots[ref]
@@ -215,7 +217,7 @@ class Supervisor(Actor):
         future.add_done_callback(lambda done: self._call_soon(partial(spawned, done)))
 
     def _spawned(
-        self, slot: Slot, place: int, tried: list[str], outcome: Future[ActorRef[Any]]
+        self, slot: Slot, place: int, tried: list[str], outcome: Future[ActorRef]
     ) -> None:
         """Handle the outcome of a start on another node; on failure, try the next place."""
         error, places = outcome.exception(), slot.child.places
@@ -243,7 +245,7 @@ class Supervisor(Actor):
         """Return the place of a child that is tried last."""
         return (slot.place - 1) % len(slot.child.places)
 
-    def _seek(self, ref: ActorRef[Any], reason: str = ExitReason.UNREACHABLE) -> None:
+    def _seek(self, ref: ActorRef, reason: str = ExitReason.UNREACHABLE) -> None:
         """Remember a replaced incarnation whose node was lost, and kill it when that is back.
 
         It ends when its node notices the loss of this node, unless it traps exits. If it did
@@ -267,14 +269,14 @@ class Supervisor(Actor):
         if self._lost:
             self.after(LOOK_INTERVAL, CallBack(self._check_lost))
 
-    def _lost_is_down(self, ref: ActorRef[Any], down: Down) -> None:
+    def _lost_is_down(self, ref: ActorRef, down: Down) -> None:
         """Remember the incarnation again if its node was lost again.
 
         Can be called from any thread.
         """
         self._call_soon(partial(self._seek, ref, down.reason))
 
-    def _call_soon(self, function: Callable[[], object]) -> None:
+    def _call_soon(self, function: Action) -> None:
         """Call a function in a turn of this actor. Can be called from any thread."""
         self._cell.post(CallBack(function), None)
 
@@ -321,7 +323,7 @@ class Supervisor(Actor):
         if due is not None and not plan.is_closing:
             self._timer = self.after(max(0.0, due - self._now()), CallBack(self._proceed))
 
-    def _start(self, slot: Slot) -> ActorRef[Any] | None:
+    def _start(self, slot: Slot) -> ActorRef | None:
         """Start a child here, or request its start on another node."""
         child = slot.child
         if child.places:
@@ -331,11 +333,11 @@ class Supervisor(Actor):
         cell = self._cell
         assert isinstance(cell, SupervisorCell)
         cell.former = slot.former
-        ref: ActorRef[Any] = self.spawn(child.actor_class, *child.args, **child.kwargs)
+        ref: ActorRef = self.spawn(child.actor_class, *child.args, **child.kwargs)
         self._begin(slot, ref)
         return ref
 
-    def _begin(self, slot: Slot, ref: ActorRef[Any]) -> None:
+    def _begin(self, slot: Slot, ref: ActorRef) -> None:
         """Record a running incarnation, and send it the reason of its restart."""
         child, former = slot.child, slot.former
         self._plan.started(slot, ref, self._now())
@@ -370,7 +372,7 @@ class Supervisor(Actor):
         return self._cell.runner.now()
 
 
-def _handles_restarted(ref: ActorRef[Any], actor_class: Any) -> bool:
+def _handles_restarted(ref: ActorRef, actor_class: Any) -> bool:
     """Return whether an actor declares a handler for `Restarted`."""
     if isinstance(ref.target, Cell):
         return Restarted in ref.target.table.declared

@@ -22,6 +22,7 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Call, Down, NoActor, Sender, Watcher
 from callboard.actors.runtime import Runtime
 from callboard.actors.signals import LinkExit, Stop, Urgent
+from callboard.support.calls import Keywords
 from callboard.support.dataclass import dataclass
 from callboard.support.text import logged, safe_repr, trace_of
 
@@ -44,7 +45,7 @@ class FailedChild(NoActor):
         self._reason = reason
         self.is_known = False
         #: The address.
-        self.ref = ActorRef[Any](runtime, runtime.node_id, runtime.ended_ref().actor_id, self)
+        self.ref = ActorRef(runtime, runtime.node_id, runtime.ended_ref().actor_id, self)
 
     def post(self, message: Any, sender: Sender | None) -> None:
         """Return a message to its sender, or make it a dead letter."""
@@ -71,7 +72,7 @@ class Creation:
         source_hash: the loaded source of the class; its children use it, too.
     """
 
-    requirements: dict[str, Any] | None = None
+    requirements: Keywords | None = None
     global_name: str | None = None
     source_hash: str | None = None
 
@@ -145,9 +146,9 @@ class PlainCell(Cell):
         self.creation = _ORDINARY
         self.exiting = False
         #: While it exits: children of whose end it has not been notified.
-        self.awaited: set[ActorRef[Any]] = set()
+        self.awaited: set[ActorRef] = set()
         #: Children on other systems.
-        self.abroad: set[ActorRef[Any]] = set()
+        self.abroad: set[ActorRef] = set()
         self.wakeups: dict[object, ExpirationTimer] = {}
         self.watch_of_files: Watch | None = None
 
@@ -174,7 +175,7 @@ class PlainCell(Cell):
 
     def status(self) -> Any:
         """Return the status of the actor for Thespian's tools."""
-        system: ActorRef[Any] = self.runtime.thespian_system().address
+        system: ActorRef = self.runtime.thespian_system().address
         parent = self.parent.ref if self.parent is not None else system
         status = Thespian_ActorStatus(
             self.ref,
@@ -223,9 +224,7 @@ class PlainCell(Cell):
         elif isinstance(result, types.CoroutineType):
             self.start_task(result, None)
 
-    def _return_poison(
-        self, message: Any, address: ActorRef[Any] | None, error: Exception
-    ) -> None:
+    def _return_poison(self, message: Any, address: ActorRef | None, error: Exception) -> None:
         details = trace_of(error)
         _log.warning("%r could not handle %s twice:\n%s", self, safe_repr(message), details)
         self.runtime.counters.failures += 1
@@ -292,12 +291,12 @@ class PlainCell(Cell):
         if self.alive and self.children is not None:
             self.post(thespian.ChildActorExited(child.ref), child)
 
-    def adopt(self, child: ActorRef[Any]) -> None:
+    def adopt(self, child: ActorRef) -> None:
         """Become the parent of an actor on another system, and be notified of its end."""
         self.abroad.add(child)
         child.target.monitor(self, lambda down: self.tell_of_end(down.ref))
 
-    def tell_of_end(self, child: ActorRef[Any]) -> None:
+    def tell_of_end(self, child: ActorRef) -> None:
         """Receive `ChildActorExited` for an actor that is not a child in the runtime."""
         if self.alive:
             self.post(thespian.ChildActorExited(child), None)

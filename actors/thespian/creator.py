@@ -16,6 +16,7 @@ from callboard.actors.reference import ActorRef, Down
 from callboard.actors.thespian.cell import Creation, FailedChild, PlainCell
 from callboard.actors.thespian.neighbors import Neighbors
 from callboard.actors.thespian.sources import Sources
+from callboard.support.calls import Keywords
 from callboard.support.dataclass import dataclass
 from callboard.support.text import error_text, logged, safe_repr
 
@@ -34,13 +35,13 @@ class Creator:
     #: The loaded sources of the system.
     sources: Sources
     #: The capabilities of the system.
-    capabilities: dict[str, Any]
+    capabilities: Keywords
     #: Modules whose classes other systems may create, in addition to modules of users.
     listed: Collection[str]
     #: Actors without a parent that run on other systems for this one.
-    abroad: set[ActorRef[Any]] = field(default_factory=set)
+    abroad: set[ActorRef] = field(default_factory=set)
     #: The living holder of each global name.
-    named: dict[str, ActorRef[Any]] = field(default_factory=dict)
+    named: dict[str, ActorRef] = field(default_factory=dict)
     #: Guards the three tables: the holders of names, the thread that creates the holder of a
     #: name, and the name that a thread waits for. It is not held while a constructor runs, so
     #: that a constructor which blocks delays the creations under its own name only.
@@ -66,7 +67,7 @@ class Creator:
 
     def create(
         self, actor_class: type | str, creation: Creation, parent: Cell | None
-    ) -> ActorRef[Any]:
+    ) -> ActorRef:
         """Create an actor, with a parent or without.
 
         With a parent, a failure is not raised. The result is then the address of no actor, and
@@ -93,7 +94,7 @@ class Creator:
 
     def _create_named(
         self, actor_class: type | str, creation: Creation, name: str, parent: Cell | None
-    ) -> ActorRef[Any]:
+    ) -> ActorRef:
         """Create the holder of a name, or return it; its creator is notified of its end."""
         me = threading.get_ident()
         with self._naming:
@@ -130,7 +131,7 @@ class Creator:
 
     def _create(
         self, actor_class: type | str, creation: Creation, parent: Cell | None
-    ) -> ActorRef[Any]:
+    ) -> ActorRef:
         load = None
         if creation.source_hash and isinstance(actor_class, str):
             load = partial(self.sources.load_class, creation.source_hash)
@@ -142,7 +143,7 @@ class Creator:
 
     def _create_abroad(
         self, actor_class: type, creation: Creation, parent: Cell | None
-    ) -> ActorRef[Any]:
+    ) -> ActorRef:
         ref = None
         if self.neighbors.convention is not None:
             parent_ref = parent.ref if parent is not None else None
@@ -158,7 +159,7 @@ class Creator:
             ref.target.monitor(self, lambda down: self.abroad.discard(down.ref))
         return ref
 
-    def ask_to_exit(self, ref: ActorRef[Any]) -> None:
+    def ask_to_exit(self, ref: ActorRef) -> None:
         """Send an `ActorExitRequest` from the system."""
         ref.target.post(thespian.ActorExitRequest(), self.neighbors.system)
 
@@ -171,7 +172,7 @@ class Creator:
 
     def create_for_others(
         self, actor_class: type, requirements: Any, global_name: str | None
-    ) -> ActorRef[Any] | None:
+    ) -> ActorRef | None:
         """Create an actor for another system; return None if its class refuses this one."""
         if not is_compatible(actor_class, self.capabilities, requirements):
             return None
@@ -199,7 +200,7 @@ def find_class(
 
 
 def is_compatible(
-    actor_class: type, capabilities: dict[str, Any], requirements: dict[str, Any] | None
+    actor_class: type, capabilities: Keywords, requirements: Keywords | None
 ) -> bool:
     """Return whether the class accepts a system; an exception of its check means no."""
     check = getattr(actor_class, "actorSystemCapabilityCheck", None)

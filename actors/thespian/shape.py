@@ -8,6 +8,8 @@ Thespian's own class.
 
 from typing import TYPE_CHECKING
 
+from callboard.support.calls import Keywords
+
 if TYPE_CHECKING:
     import logging
     from datetime import timedelta
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
         """The methods of Thespian's class that actors inherit."""
 
         @property
-        def myAddress(self) -> ActorRef[Any]: ...
+        def myAddress(self) -> ActorRef: ...
 
         @property
         def globalName(self) -> str | None: ...
@@ -29,10 +31,10 @@ if TYPE_CHECKING:
         def createActor(
             self,
             actorClass: type | str,
-            targetActorRequirements: dict[str, Any] | None = None,
+            targetActorRequirements: Keywords | None = None,
             globalName: str | None = None,
             sourceHash: str | None = None,
-        ) -> ActorRef[Any]: ...
+        ) -> ActorRef: ...
 
         def wakeupAfter(self, timePeriod: timedelta | float, payload: Any = None) -> None: ...
 
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
         def notifyOnSystemRegistrationChanges(self, startHandling: bool = True) -> None: ...
 
         def preRegisterRemoteSystem(
-            self, remoteAddress: Any, remoteCapabilities: dict[str, Any]
+            self, remoteAddress: Any, remoteCapabilities: Keywords
         ) -> None: ...
 
         def deRegisterRemoteSystem(self, remoteAddress: Any) -> None: ...

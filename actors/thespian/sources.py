@@ -33,8 +33,8 @@ class Sources:
         self._accepted: dict[str, bytes] = {}
         self._pending: set[str] = set()
         self._ever: set[str] = set()  # also unloaded ones, whose actors may still run
-        self._observers: list[ActorRef[Any]] = []
-        self.authority: ActorRef[Any] | None = None
+        self._observers: list[ActorRef] = []
+        self.authority: ActorRef | None = None
 
     # --- loading ---
 
@@ -59,7 +59,7 @@ class Sources:
         authority.target.post(thespian.ValidateSource(source_hash, data), self._system)
         return source_hash
 
-    def decided(self, message: Any, sender: ActorRef[Any] | None) -> bool:
+    def decided(self, message: Any, sender: ActorRef | None) -> bool:
         """Handle the authority's answer; return False if the message is not one."""
         if sender is None or sender != self.authority:
             return False
@@ -133,7 +133,7 @@ class Sources:
         """Return the hashes of the sources that actors can be created from."""
         return list(self._accepted)
 
-    def notify(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: FBT001
+    def notify(self, address: ActorRef, enable: bool) -> None:  # noqa: FBT001
         """Send an actor the loaded sources now, and each change later."""
         with self._changed:
             self._observers = [other for other in self._observers if other != address]

@@ -29,11 +29,12 @@ from callboard.actors.errors import CallboardError, MailboxFull, WrongArgument
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, ReplyRef, Sender
 from callboard.actors.runtime import Runtime
-from callboard.actors.seconds import seconds
 from callboard.actors.thespian.cell import Creation, PlainCell
 from callboard.actors.thespian.creator import Creator, is_compatible
 from callboard.actors.thespian.neighbors import ConventionWays, Neighbors
 from callboard.actors.thespian.sources import Sources
+from callboard.arguments import seconds
+from callboard.support.calls import Arguments, Keywords
 from callboard.support.slots import OPENERS
 
 _log = logging.getLogger("callboard.thespian")
@@ -70,7 +71,7 @@ class ThespianContext:
         return self._cell.runtime.thespian_system()  # type: ignore[no-any-return]
 
     @property
-    def address(self) -> ActorRef[Any]:
+    def address(self) -> ActorRef:
         """The actor's own address."""
         return self._cell.ref
 
@@ -79,7 +80,7 @@ class ThespianContext:
         """The global name of the actor, or None."""
         return self._system.creator.name_of(self._cell)
 
-    def createActor(self, actor_class: type | str, *wishes: Any) -> ActorRef[Any]:
+    def createActor(self, actor_class: type | str, *wishes: Any) -> ActorRef:
         """Create a child; a failure is reported by `ChildActorExited`, not by an exception."""
         return self._system.creator.create(actor_class, Creation(*wishes), self._cell)
 
@@ -121,12 +122,10 @@ class PlainActors:
 
     cell_class: Final = PlainCell
 
-    def __init__(self, capabilities: dict[str, Any]) -> None:
+    def __init__(self, capabilities: Keywords) -> None:
         self._capabilities = capabilities
 
-    def attach(
-        self, actor_class: type, cell: Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def attach(self, actor_class: type, cell: Cell, args: Arguments, kwargs: Keywords) -> Any:
         """Create the actor of a cell; `args` may be a `Creation`."""
         if not issubclass(actor_class, thespian.Actor):
             msg = (
@@ -224,7 +223,7 @@ class External(Reply):
     def mark_handled(self) -> None:
         """Do nothing, as answers arrive as ordinary messages."""
 
-    def reference(self, _: object) -> ActorRef[Any]:
+    def reference(self, _: object) -> ActorRef:
         """Return the address that is the sender for actors."""
         return self.cell.ref
 
@@ -263,7 +262,7 @@ class ExternalContext:
         except queue.Empty:
             return None
 
-    def newPrimaryActor(self, actor_class: type | str, *wishes: Any) -> ActorRef[Any]:
+    def newPrimaryActor(self, actor_class: type | str, *wishes: Any) -> ActorRef:
         """Create an actor without a parent; a failure is raised."""
         return self._system.creator.create(actor_class, Creation(*wishes), None)
 
@@ -292,7 +291,7 @@ class SystemConvention(ConventionWays, Protocol):
 
 #: Opens the convention of a system with an 'Admin Port': (its capabilities, the modules whose
 #: plain classes may travel, the classes that always may).
-Opener = Callable[[dict[str, Any], Collection[str], Collection[type]], SystemConvention]
+Opener = Callable[[Keywords, Collection[str], Collection[type]], SystemConvention]
 
 
 class SystemBase(ExternalContext):
@@ -300,7 +299,7 @@ class SystemBase(ExternalContext):
 
     def __init__(
         self,
-        capabilities: dict[str, Any] | None = None,
+        capabilities: Keywords | None = None,
         logDefs: Any = False,  # noqa: FBT002  # Thespian's type
         *,
         runtime: Runtime | None = None,
@@ -335,7 +334,7 @@ class SystemBase(ExternalContext):
         #: Finds administrators by `host:port`, like the transports of Thespian's bases.
         self.transport = self.neighbors
         self.sources = Sources(self.cell)
-        self.dead_letters: ActorRef[Any] | None = None
+        self.dead_letters: ActorRef | None = None
         self.creator = Creator(self.neighbors, self.sources, self.capabilities, messages)
         # The interface of Thespian, for actors and for code outside of them.
         self.loadActorSource, self.unloadActorSource = self.sources.load, self.sources.unload
@@ -352,7 +351,7 @@ class SystemBase(ExternalContext):
             self.neighbors.convention = convention
             convention.start(self)
 
-    def ref_of(self, address: thespian.ActorAddress) -> ActorRef[Any] | None:
+    def ref_of(self, address: thespian.ActorAddress) -> ActorRef | None:
         """Return the ref of an address; None if it is not an address of this system."""
         if isinstance(address, ActorRef):
             is_ours = address.home is self.runtime or isinstance(address, ReplyRef)
@@ -399,14 +398,14 @@ class SystemBase(ExternalContext):
 
     # --- dead letters ---
 
-    def handleDeadLetters(self, address: ActorRef[Any], enable: bool) -> None:  # noqa: FBT001
+    def handleDeadLetters(self, address: ActorRef, enable: bool) -> None:  # noqa: FBT001
         """Set or remove the handler of dead letters; the last one set is used."""
         if enable:
             self.dead_letters = address
         elif self.dead_letters == address:
             self.dead_letters = None
 
-    def _dead_letter(self, ref: ActorRef[Any], message: Any, sender: Sender | None) -> None:
+    def _dead_letter(self, ref: ActorRef, message: Any, sender: Sender | None) -> None:
         handler = self.dead_letters
         if handler is None or isinstance(
             message, thespian.DeadEnvelope | thespian.ChildActorExited
@@ -432,7 +431,7 @@ class SystemBase(ExternalContext):
         if self.neighbors.convention is not None:
             self.neighbors.convention.capabilities_changed()
 
-    def registerSourceAuthority(self, address: ActorRef[Any]) -> None:
+    def registerSourceAuthority(self, address: ActorRef) -> None:
         """Set the actor that decides which sources may be loaded; the last one set is used."""
         self.sources.authority = address
 
@@ -463,7 +462,7 @@ class SystemBase(ExternalContext):
 
 
 def open_convention(
-    capabilities: dict[str, Any], messages: Collection[str]
+    capabilities: Keywords, messages: Collection[str]
 ) -> SystemConvention | None:
     """Open the port of a system that has an 'Admin Port'.
 
@@ -480,7 +479,7 @@ def open_convention(
         raise thespian.ActorSystemStartupFailure(msg) from error
 
 
-def _usual_capabilities() -> dict[str, Any]:
+def _usual_capabilities() -> Keywords:
     return {
         "Python Version": tuple(sys.version_info),
         "Thespian Generation": thespian.ThespianGeneration,

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from callboard.actors.future import Future
+from callboard.support.calls import Action
 
 T = TypeVar("T")
 
@@ -77,15 +78,15 @@ class Feed(AsyncIterator[T]):
     `aclose`, or when the feed is garbage-collected.
     """
 
-    def __init__(self, begin: Callable[[Source[T]], Callable[[], object]]) -> None:
+    def __init__(self, begin: Callable[[Source[T]], Action]) -> None:
         """Create a feed.
 
         Args:
             begin: called once, with the source to fill; returns a function that stops the
                 filling. It must not refer to the feed, or the feed is never collected.
         """
-        self._begin: Callable[[Source[T]], Callable[[], object]] | None = begin
-        self._stop: Callable[[], object] = _nothing
+        self._begin: Callable[[Source[T]], Action] | None = begin
+        self._stop: Action = _nothing
         self._source: Source[T] = Source()
 
     def __aiter__(self) -> "Feed[T]":

@@ -35,11 +35,12 @@ from contextlib import suppress
 from enum import IntEnum
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from weakref import ref as weak
 
 from callboard.actors.errors import NodeClosed
 from callboard.actors.future import Future
+from callboard.support.calls import Action, Callback
 from callboard.support.dataclass import dataclass
 from callboard.support.text import logged
 
@@ -104,10 +105,10 @@ class Deadline:
 
 
 #: A pending future, and the phase in which it fails.
-_Wait = tuple[weak[Future[Any]], Phase]
+_Wait = tuple[weak[Future], Phase]
 
 #: A callback, and the phase with which it is called.
-_Listener = tuple[Callable[[], object], Phase]
+_Listener = tuple[Action, Phase]
 
 #: Work of a part while the node drains.
 DrainRun = Callable[[Deadline], Awaitable[object]]
@@ -123,7 +124,7 @@ class Shutdown:
         self,
         name: str,
         now: Callable[[], float],
-        call_later: Callable[..., object],
+        call_later: Callback,
     ) -> None:
         """Start in the running phase.
 
@@ -163,7 +164,7 @@ class Shutdown:
             future.set_exception(self._error(until))
         return future
 
-    def on(self, phase: Phase, callback: Callable[[], object]) -> Callable[[], None]:
+    def on(self, phase: Phase, callback: Action) -> Callable[[], None]:
         """Call back once when the node reaches a phase; immediately if it already has.
 
         Returns:
@@ -183,7 +184,7 @@ class Shutdown:
         """
         return Ending(self)
 
-    def retry_in(self, seconds: float, callback: Callable[[], object]) -> None:
+    def retry_in(self, seconds: float, callback: Action) -> None:
         """Call back once after some seconds, or when the node ends if that is sooner.
 
         A repetition that the end brings forward fails, because a closed node refuses it.
@@ -282,7 +283,7 @@ class Ending:
         """Use `Shutdown.ending` instead."""
         self._shutdown = shutdown
         self._is_over = self._has_cancelled = False
-        self._take_back: Callable[[], object] = _nothing
+        self._take_back: Action = _nothing
 
     def __enter__(self) -> None:
         self._loop = asyncio.get_running_loop()

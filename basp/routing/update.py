@@ -25,14 +25,9 @@ stamp.
 from collections.abc import Collection, Generator, Sequence
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
-from callboard.basp.cbor.plain import (
-    is_natural,
-    read_plain,
-    read_plain_in_pieces,
-    write_plain,
-)
 from callboard.basp.errors import MalformedPayload
 from callboard.basp.node_id import NO_NODE, NODE_ID_SIZE, NodeId, node_id_text
+from callboard.cbor.plain import is_natural, read_plain, read_plain_in_pieces, write_plain
 from callboard.support.dataclass import dataclass
 
 #: Nodes on a path, including the first and the last. Real clusters have shorter paths, and

@@ -3,11 +3,12 @@
 import logging
 from typing import Any, Final, TypeVar
 
+from callboard.arguments import require
 from callboard.broker.options import Configuration
 from callboard.broker.tls import BrokerTls
+from callboard.closing import Closing
 from callboard.kernel import errors
 from callboard.kernel.reply import Future
-from callboard.kernel.twins import Closing
 from callboard.model.errors import InvalidOption
 from callboard.support.slots import DOORS, WIRES
 from callboard.topics.hub import Hub
@@ -51,7 +52,7 @@ class Adapters:
             TlsError: a TLS file is unusable.
         """
         if wire not in self.peerings:
-            errors.require(isinstance(wire, str), "wire takes the name of a wire", wire)
+            require(isinstance(wire, str), "wire takes the name of a wire", wire)
             try:
                 peering = WIRES.load(wire)
             except LookupError:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from callboard.arguments import require, seconds, wrong_argument
 from callboard.bounded_queue import SubscriptionPolicy
 from callboard.broker.adapters import NATIVE, Adapters, web_socket
 from callboard.broker.constants import Backend
@@ -29,16 +30,15 @@ from callboard.broker.subscriber import (
     SubscriberPlace,
 )
 from callboard.broker.tls import BrokerTls
+from callboard.closing import Closing, refuse_loop, twin
 from callboard.commitlog import Archive, CommitLog, Retention
 from callboard.commitlog.log import Sync
 from callboard.kernel import errors
 from callboard.kernel.access import Rights, Secrets
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.checks import seconds
+from callboard.kernel.ports import refuse_unguarded
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import Tls, refuse_unguarded
 from callboard.kernel.topology import checked_endpoint
-from callboard.kernel.twins import Closing, refuse_loop, twin
 from callboard.kernel.wire import ForeignPeer
 from callboard.model.errors import InvalidData
 from callboard.node import Node
@@ -54,6 +54,7 @@ from callboard.store import (
 from callboard.support import after_fork
 from callboard.support.aliases import alias
 from callboard.support.redaction import redacted
+from callboard.tls.contexts import Tls
 from callboard.topics.actor_subscription import ActorSubscription, TopicMessage
 from callboard.topics.hub import Hub, HubOptions
 from callboard.topics.machine.core import Core
@@ -146,7 +147,7 @@ class Endpoint(Closing):
             msg = (
                 "Endpoint() takes a Configuration; its name is an option, metrics_endpoint_name"
             )
-            raise errors.wrong_argument(msg, argument)
+            raise wrong_argument(msg, argument)
         self.configuration = copy.copy(configuration or Configuration())
         options = effective_options(self.configuration.options, os.environ, Path.cwd())
         self.configuration.options = options
@@ -155,7 +156,7 @@ class Endpoint(Closing):
         self._owns_node = node is None
         self._has_secret = secret is not None or bool(secrets)
         self._own_tls = None
-        errors.require(isinstance(node, Node | None), "Endpoint(node=…) takes a Node", node)
+        require(isinstance(node, Node | None), "Endpoint(node=…) takes a Node", node)
         if node is None:
             self._own_tls = None if encrypt else BrokerTls.of(self.configuration)
             node = Node(
@@ -484,7 +485,7 @@ class Endpoint(Closing):
         argument: Any = subscriber_class
         is_subclass = isinstance(argument, type) and issubclass(argument, Subscriber)
         msg = "subscriber_class must be Subscriber, SafeSubscriber, or a subclass"
-        errors.require(is_subclass, msg, argument)
+        require(is_subclass, msg, argument)
         return self._member(subscriber_class(self._place(topics)))
 
     def make_safe_subscriber(self, topics: Topics, qsize: int = 20) -> SafeSubscriber:
@@ -511,7 +512,7 @@ class Endpoint(Closing):
 
     def subscribe(
         self,
-        ref: ActorRef[Any],
+        ref: ActorRef,
         topics: Topics,
         *,
         message: Callable[[str, Any], Any] = TopicMessage,

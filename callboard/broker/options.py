@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, get_origin
 from callboard.broker.conf import parse_conf
 from callboard.model.errors import InvalidData, InvalidOption
 from callboard.model.timespan import Timespan
-from callboard.support.user_file import read_user_file
+from callboard.support.files.user_file import read_user_file
 from callboard.topics.machine.peer_buffer import PEER_POLICIES
 
 log = logging.getLogger("callboard.broker")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from callboard import locks
-from callboard.kernel.twins import Closing, twin
+from callboard.closing import Closing, twin
 from callboard.support import after_fork
 from callboard.topics.hub import Hub
 from callboard.topics.input_queue import INPUT_LIMIT

@@ -20,15 +20,15 @@ from typing import Any, Final, NamedTuple
 
 import cbor2
 
+from callboard.arguments import limit
 from callboard.backoff import Backoff, retrying
 from callboard.bounded_queue import BoundedQueue
+from callboard.closing import Closing, refuse_loop, twin
 from callboard.commitlog import CommitLog, LogCorrupt, LogError
 from callboard.commitlog.batch import MAX_RECORD
 from callboard.commitlog.columns import Cbor
-from callboard.kernel.checks import limit
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.topology import node_id_text
-from callboard.kernel.twins import Closing, refuse_loop, twin
 from callboard.model.scalar import Count
 from callboard.topics.events import NotRecorded
 from callboard.topics.hub import Hub

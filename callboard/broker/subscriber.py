@@ -5,11 +5,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
-from callboard.kernel.checks import limit
+from callboard.arguments import limit
+from callboard.closing import Closing, refuse_loop
 from callboard.kernel.errors import WrongArgument
 from callboard.kernel.reply import waiting
 from callboard.kernel.shutdown import Phase
-from callboard.kernel.twins import Closing, refuse_loop
 from callboard.model.data import thawed
 from callboard.support.items import Items
 from callboard.topics.hub import Hub

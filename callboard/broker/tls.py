@@ -11,8 +11,8 @@ from typing import Final
 
 from callboard.broker.options import Configuration
 from callboard.kernel.errors import TlsError
-from callboard.kernel.tls import load_lists, never_resume
 from callboard.support.dataclass import dataclass
+from callboard.tls.contexts import load_lists, never_resume
 
 #: Elliptic-curve Diffie-Hellman without certificates, as in Broker; TLS 1.3 lacks such a suite.
 _ANONYMOUS: Final = "AECDH-AES256-SHA:@SECLEVEL=0"

@@ -11,8 +11,8 @@ from enum import IntEnum
 from typing import Final
 
 from callboard.kernel.actors import ExitReason
-from callboard.kernel.codec import RemoteProtocolError
 from callboard.kernel.errors import RemoteError
+from callboard.protocol_errors import RemoteProtocolError
 
 
 class SystemError17(IntEnum):

@@ -5,7 +5,7 @@ group gets a number of this node above all others; it is released when the actor
 """
 
 import itertools
-from typing import Any, Final
+from typing import Final
 
 from callboard.caf.stand_in import CafCell
 from callboard.caf.wire.reader import CafActor, CafNode
@@ -29,10 +29,10 @@ class Exports:
     def __init__(self, context: NodeContext, own: CafNode, limit: int) -> None:
         self._context, self._own, self.limit = context, own, limit
         self._numbers = itertools.count(FIRST_ALIAS)
-        self._aliases: dict[ActorRef[Any], int] = {}
-        self._refs: dict[int, ActorRef[Any]] = {}
+        self._aliases: dict[ActorRef, int] = {}
+        self._refs: dict[int, ActorRef] = {}
 
-    def actor_of(self, ref: ActorRef[Any]) -> CafActor:
+    def actor_of(self, ref: ActorRef) -> CafActor:
         """Return the address of an actor for CAF nodes. Can be called from any thread.
 
         Raises:
@@ -65,7 +65,7 @@ class Exports:
         if number is not None:
             self._refs.pop(number, None)
 
-    def find(self, number: int) -> ActorRef[Any] | None:
+    def find(self, number: int) -> ActorRef | None:
         """Return the actor with a number; None if there is none."""
         if number >= FIRST_ALIAS:
             return self._refs.get(number)
@@ -74,7 +74,7 @@ class Exports:
         cell = self._context.contexts.get(number)
         if cell is None:
             return self._context.succession.successor(number)
-        ref: ActorRef[Any] = cell.ref
+        ref: ActorRef = cell.ref
         return ref
 
     def __len__(self) -> int:

@@ -53,12 +53,6 @@ from callboard.caf.wire.frame import CafOperation
 from callboard.caf.wire.message import Atom, CafMessage, ExitMessage, MessageCodec, TypedMessage
 from callboard.caf.wire.reader import CafActor, CafNode, atom
 from callboard.kernel.actors import ActorRef, Down, Exit, ExitReason
-from callboard.kernel.codec import (
-    BaspError,
-    MalformedFrame,
-    MessageRefused,
-    UnknownMessageType,
-)
 from callboard.kernel.errors import (
     CallboardError,
     InvalidAddress,
@@ -67,8 +61,8 @@ from callboard.kernel.errors import (
     NotSpawnable,
 )
 from callboard.kernel.errors import UnknownMessageType as UnknownMessage
+from callboard.kernel.ports import Limits
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import Certificates, Limits
 from callboard.kernel.topology import Endpoint, endpoint_text, parse_node_address
 from callboard.kernel.wire import (
     ForeignDial,
@@ -77,6 +71,13 @@ from callboard.kernel.wire import (
     NodeWirePort,
     Opening,
 )
+from callboard.protocol_errors import (
+    BaspError,
+    MalformedFrame,
+    MessageRefused,
+    UnknownMessageType,
+)
+from callboard.tls.certificates import Certificates
 
 _log = logging.getLogger("callboard.caf")
 
@@ -188,7 +189,7 @@ class CafWire:
         handshake = await self._handshake(endpoint, timeout)
         return handshake.node.host + handshake.node.process.to_bytes(4)
 
-    async def remote_actor(self, address: str, timeout: float) -> ActorRef[Any]:
+    async def remote_actor(self, address: str, timeout: float) -> ActorRef:
         """Return the actor that is published at a port, or registered under a name.
 
         Raises:
@@ -203,7 +204,7 @@ class CafWire:
                 code = SystemError17.NO_ACTOR_PUBLISHED_AT_PORT.name.lower()
                 msg = f"no actor is published at {address} ({code})"
                 raise NotRegistered(msg)
-            ref: ActorRef[Any] = await self._on_node(
+            ref: ActorRef = await self._on_node(
                 lambda: self._peer(handshake).cell_of(handshake.actor).ref
             )
             return ref
@@ -215,7 +216,7 @@ class CafWire:
 
     async def spawn(
         self, address: str, name: str, args: tuple[Any, ...], timeout: float
-    ) -> ActorRef[Any]:
+    ) -> ActorRef:
         """Create an actor of a type that is registered at a CAF node; return its ref.
 
         Raises:
@@ -512,7 +513,7 @@ class CafWire:
 
     # --- messages of CAF actors ---
 
-    def _value_of(self, actor: CafActor | None) -> ActorRef[Any] | CafActor | None:
+    def _value_of(self, actor: CafActor | None) -> ActorRef | CafActor | None:
         """Return the value for an actor in a message: a ref, or None for no actor."""
         if actor is None or self._reading is None:
             return actor
@@ -554,7 +555,7 @@ class CafWire:
         self,
         peer: CafPeer,
         frame: MessageFrame,
-        ref: ActorRef[Any],
+        ref: ActorRef,
         message: CafMessage,
         source: CafCell | None,
     ) -> None:
@@ -568,9 +569,7 @@ class CafWire:
         else:
             ref.target.post_urgent(message.content, source)
 
-    def _request(
-        self, peer: CafPeer, frame: MessageFrame, ref: ActorRef[Any], content: Any
-    ) -> None:
+    def _request(self, peer: CafPeer, frame: MessageFrame, ref: ActorRef, content: Any) -> None:
         """Pass a request to its actor."""
         quota = self.quota(peer.link)
         respond = partial(self._respond, peer, frame)
@@ -643,7 +642,7 @@ class CafWire:
             peer.message(frame.message_id | RESPONSE, 0, frame.source, peer.encode(error))
 
     def _undecoded(
-        self, peer: CafPeer, frame: MessageFrame, ref: ActorRef[Any] | None, error: BaspError
+        self, peer: CafPeer, frame: MessageFrame, ref: ActorRef | None, error: BaspError
     ) -> None:
         """Refuse a message with a type that is not known here."""
         text = str(error)
@@ -660,7 +659,7 @@ class CafWire:
 
     # --- links, exits, monitors ---
 
-    def _link(self, ref: ActorRef[Any] | None, message: CafMessage) -> None:
+    def _link(self, ref: ActorRef | None, message: CafMessage) -> None:
         """Link an actor of this node with a CAF actor, or undo it."""
         match message.values:
             case (Atom("link"), ActorRef() as other) if ref is not None:
@@ -676,12 +675,12 @@ class CafWire:
                 ref.target.unlink(other)
                 ref.target.demonitor(("caf peer", other))
 
-    def _linked_ended(self, other: ActorRef[Any], down: Down) -> None:
+    def _linked_ended(self, other: ActorRef, down: Down) -> None:
         """Report the end of an actor of this node to a linked CAF actor."""
         if isinstance(other.target, CafCell):
             other.target.report_exit(down)
 
-    def _exit(self, ref: ActorRef[Any], message: ExitMessage) -> None:
+    def _exit(self, ref: ActorRef, message: ExitMessage) -> None:
         """End an actor of this node, or notify it, as a CAF actor asks."""
         reason, detail = reason_of(message.error)
         target: Any = ref.target

@@ -83,7 +83,7 @@ class CafPeer:
         #: The stand-ins of its actors, by number.
         self.cells: dict[int, CafCell] = {}
         #: Actors of this node that it monitors, by number, with the quota that counts them.
-        self.watched: dict[int, tuple[ActorRef[Any], Quota]] = {}
+        self.watched: dict[int, tuple[ActorRef, Quota]] = {}
         #: Actors of other CAF nodes that it monitors through this node.
         self.watched_behind: dict[CafActor, Quota] = {}
         #: Those of nodes that were lost, by node.
@@ -303,7 +303,7 @@ class CafPeer:
         """Return the key of the monitor of an actor."""
         return "caf monitor", self.node, number
 
-    def watch(self, number: int, ref: ActorRef[Any] | None, quota: Quota) -> None:
+    def watch(self, number: int, ref: ActorRef | None, quota: Quota) -> None:
         """Report the end of an actor of this node to the CAF node, once.
 
         Raises:

@@ -79,7 +79,7 @@ class Services:
             return
         directory = self._context.ref_of(self._context.node_id, DIRECTORY)
 
-        def answered(future: Future[ActorRef[Any] | None]) -> None:
+        def answered(future: Future[ActorRef | None]) -> None:
             try:
                 answer(_POINTER, (future.result(),))
             except CallboardError as error:

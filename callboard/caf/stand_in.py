@@ -179,7 +179,7 @@ class CafCell(Cell):
         if self.reason is None:
             self.outlet.command(self, ExitMessage(self.ref, CafError(code, "exit")))
 
-    def link(self, other: ActorRef[Any]) -> None:
+    def link(self, other: ActorRef) -> None:
         """Link the actor to `other`: CAF's node learns the link, and then the end."""
         if self.reason is None:
             self.outlet.command(self, _link_message("link", other), is_link=True)
@@ -191,14 +191,14 @@ class CafCell(Cell):
         error = exit_error(down.reason, down.detail)
         self.outlet.command(self, ExitMessage(down.ref, error))
 
-    def unlink(self, other: ActorRef[Any]) -> None:
+    def unlink(self, other: ActorRef) -> None:
         """Undo `link`."""
         other.target.demonitor(("caf link", self.number))
         if self.reason is None:
             self.outlet.command(self, _link_message("unlink", other), is_link=True)
 
 
-def _link_message(verb: str, other: ActorRef[Any]) -> TypedMessage:
+def _link_message(verb: str, other: ActorRef) -> TypedMessage:
     """Return the message that links an actor with another one, or undoes it."""
     return TypedMessage(("@atom", "@strong_actor_ptr"), (Atom(verb), other))
 

@@ -182,7 +182,7 @@ class TimedExchange:
     """
 
     node: "Node"
-    ref: "ActorRef[Any]"
+    ref: "ActorRef"
     deadline: float
     late: CliError
 

@@ -13,7 +13,7 @@ from callboard.cli.cli_error import FAILED, CliError, UsageError
 from callboard.cli.options import AccessOptions, JsonOptions, command, flag, noun, option
 from callboard.cli.output import from_text, to_json
 from callboard.cli.own_node import catch_signals, opening, parse_listen
-from callboard.support.private_file import make_folder
+from callboard.support.files.private_file import make_folder
 
 if TYPE_CHECKING:
     from callboard.flow import Flow

@@ -11,7 +11,7 @@ from callboard.cli.cli_error import FAILED, MISUSED, CliError, CliErrors, UsageE
 from callboard.cli.options import JsonOptions, command, flag, noun, option
 from callboard.cli.output import columns, say, to_json
 from callboard.cli.own_node import catch_signals
-from callboard.support.user_file import read_user_file
+from callboard.support.files.user_file import read_user_file
 
 if TYPE_CHECKING:
     from callboard.gateway import Gateway, Message, ModuleStatus

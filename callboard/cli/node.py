@@ -356,7 +356,7 @@ def drain(address: Address, options: DrainOptions) -> None:
 
 
 @contextlib.contextmanager
-def inspector(address: str, timeout: float, access: AccessOptions) -> "Iterator[ActorRef[Any]]":
+def inspector(address: str, timeout: float, access: AccessOptions) -> "Iterator[ActorRef]":
     """Yield the inspector actor of a running node."""
     from callboard.kernel.topology import INSPECTOR
 

@@ -22,12 +22,12 @@ from typer.core import TyperCommand
 from callboard.cli.cli_error import UsageError
 from callboard.cli.output import say, to_json
 from callboard.support.dataclass import dataclass
+from callboard.support.files.user_file import read_user_file
 from callboard.support.text import printable
-from callboard.support.user_file import read_user_file
 
 if TYPE_CHECKING:
-    from callboard.kernel.tls import Tls
     from callboard.node import Node
+    from callboard.tls.contexts import Tls
 
 SECRET_VARIABLE: Final = "CALLBOARD_SECRET"  # noqa: S105  # the variable's name
 
@@ -314,7 +314,7 @@ def read_tls(folder: Path | None) -> "Tls | None":
     """
     if folder is None:
         return None
-    from callboard.kernel.tls import Tls
+    from callboard.tls.contexts import Tls
 
     authority = folder / "authority.pem"
     if not authority.is_file():

@@ -52,7 +52,7 @@ from callboard.pipeline.progress import (
 )
 from callboard.pipeline.queries import QueryKind, Settings, seconds_of
 from callboard.pipeline.state import Detection
-from callboard.support.private_file import make_folder, open_private
+from callboard.support.files.private_file import make_folder, open_private
 from callboard.support.text import printable
 
 if TYPE_CHECKING:

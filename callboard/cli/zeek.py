@@ -119,7 +119,7 @@ def _receiving(options: PrintOptions) -> Iterator[tuple[Any, Any, Any]]:
 
 def _opened_web_socket(hub: Any, url: str, options: ConnectOptions) -> Any:
     """Connect to a WebSocket."""
-    from callboard.kernel.tls import Tls
+    from callboard.tls.contexts import Tls
 
     try:
         from callboard.zeek.doors.web_socket_peer import WebSocketPeer

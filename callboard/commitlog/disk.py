@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 from callboard.commitlog.errors import FolderInPlace, NotPlain
 from callboard.support import after_fork
-from callboard.support.file_place import identity_of, is_at
-from callboard.support.private_file import make_one_folder, mode_in
+from callboard.support.files.file_place import identity_of, is_at
+from callboard.support.files.private_file import make_one_folder, mode_in
 
 
 class DiskFile(Protocol):

@@ -19,8 +19,8 @@ from callboard.backoff import Backoff, retrying
 from callboard.commitlog.disk import Disk, DiskFile, open_plain, read_through
 from callboard.commitlog.errors import LogFailed, LogLocked
 from callboard.support import after_fork
-from callboard.support.file_place import identity_of, is_at
-from callboard.support.private_file import lock_mode_in
+from callboard.support.files.file_place import identity_of, is_at
+from callboard.support.files.private_file import lock_mode_in
 
 SEGMENT: Final = ".log"
 INDEX: Final = ".index"

@@ -44,8 +44,8 @@ from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
 from callboard.commitlog.writer import Claimed, Grouping, Writer
 from callboard.support import after_fork
+from callboard.support.files.private_file import check_mode
 from callboard.support.inspection_tables import PROCESS_TABLES, Row
-from callboard.support.private_file import check_mode
 from callboard.support.seconds import checked_seconds
 from callboard.support.text import safe_repr
 

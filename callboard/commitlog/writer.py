@@ -41,7 +41,7 @@ from callboard.commitlog.recovery import LogRecovery, recover
 from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.segment import LogSegment, LogSegmentTable
 from callboard.support import reentry
-from callboard.support.file_place import CHECK_SECONDS, replaced
+from callboard.support.files.file_place import CHECK_SECONDS, replaced
 
 _NO_LIMIT: Final = 1 << 62
 _CHECK_NS: Final = round(CHECK_SECONDS * 1e9)

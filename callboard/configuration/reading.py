@@ -25,10 +25,10 @@ from pydantic import (
 )
 
 from callboard.configuration.host_port import parse_host_port, parse_listen
+from callboard.support.files.user_file import read_user_file
 from callboard.support.redaction import HIDDEN, hidden, is_secret, redacted
 from callboard.support.seconds import LARGEST
 from callboard.support.text import TEXT_LIMIT, safe_repr
-from callboard.support.user_file import read_user_file
 
 #: Bytes of a configuration file. Parsers need several times its size in memory.
 FILE_LIMIT: Final = 16 * 1024 * 1024

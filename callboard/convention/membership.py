@@ -65,7 +65,7 @@ class Found:
 class Dismiss:
     """Leave a system, and stop to seek it."""
 
-    system: Endpoint | ActorRef[Any]
+    system: Endpoint | ActorRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Administrator(SystemActor):
 
     def __init__(self, membership: "Membership") -> None:
         self._membership = membership
-        self._watched: set[ActorRef[Any]] = set()
+        self._watched: set[ActorRef] = set()
         self._seekers: dict[Endpoint, ActorRef[Seeker]] = {}
 
     # --- joining ---
@@ -165,7 +165,7 @@ class Administrator(SystemActor):
         """Stop looking for a system, and leave it."""
         system, admins = order.system, self._membership.admins
         if isinstance(system, ActorRef):
-            admin: ActorRef[Any] | None = system
+            admin: ActorRef | None = system
             endpoints = [endpoint for endpoint, ref in admins.items() if ref == system]
         else:
             admin = admins.get(system)
@@ -278,8 +278,8 @@ class Membership:
         capabilities["Admin Port"] = port
         self._own: Endpoint = (LOCAL if host in _ANYWHERE else host, port)
         self._leaders = [endpoint for endpoint in leaders if endpoint != self._own]
-        self.known: dict[ActorRef[Any], Join] = {}
-        self.admins: dict[Endpoint, ActorRef[Any]] = {}
+        self.known: dict[ActorRef, Join] = {}
+        self.admins: dict[Endpoint, ActorRef] = {}
 
     @property
     def runtime(self) -> NodeContext:
@@ -310,18 +310,18 @@ class Membership:
         """The joined systems, as this system's actors see them."""
         return self._system.neighbors
 
-    def joined(self) -> dict[ActorRef[Any], Join]:
+    def joined(self) -> dict[ActorRef, Join]:
         """Return the joined systems by administrator."""
         return {admin: self.known[admin] for admin in self.neighbors.known}
 
-    def left(self, admin: ActorRef[Any]) -> None:
+    def left(self, admin: ActorRef) -> None:
         """Remove a system."""
         self.known.pop(admin, None)
         self.neighbors.left(admin)
         if self.neighbors.leader == admin:
             self.neighbors.leader = None
 
-    def record_place(self, endpoint: Endpoint, admin: ActorRef[Any]) -> None:
+    def record_place(self, endpoint: Endpoint, admin: ActorRef) -> None:
         """Record an administrator's address; one at a configured address is the leader."""
         self.admins[endpoint] = admin
         if endpoint in self._leaders:
@@ -330,8 +330,8 @@ class Membership:
     # --- creating ---
 
     def create(
-        self, actor_class: type, creation: Creation, parent: ActorRef[Any] | None
-    ) -> ActorRef[Any] | None:
+        self, actor_class: type, creation: Creation, parent: ActorRef | None
+    ) -> ActorRef | None:
         """Create an actor on a system that its class accepts; None if there is none.
 
         It blocks for the reply, even in a handler; other actors continue.
@@ -362,7 +362,7 @@ class Membership:
             raise refusal
         return None
 
-    def create_here(self, order: Create) -> ActorRef[Any] | None:
+    def create_here(self, order: Create) -> ActorRef | None:
         """Create an actor for another system.
 
         Raises:
@@ -388,7 +388,7 @@ class Membership:
             self._end_with(order.parent, ref)
         return ref
 
-    def _end_with(self, parent: ActorRef[Any], ref: ActorRef[Any]) -> None:
+    def _end_with(self, parent: ActorRef, ref: ActorRef) -> None:
         """Ask an actor to exit when its parent becomes unreachable."""
 
         def ended(down: Down) -> None:
@@ -399,11 +399,11 @@ class Membership:
         parent.target.monitor(key, ended)
         ref.target.monitor(("child of", parent), lambda _: parent.target.demonitor(key))
 
-    def ref_to(self, ref: ActorRef[Any]) -> ActorRef[Any]:
+    def ref_to(self, ref: ActorRef) -> ActorRef:
         """Return a ref for an actor of another system in the same process."""
         return self._node.ref(str(ref))
 
-    def admin_at(self, address: str) -> ActorRef[Any] | None:
+    def admin_at(self, address: str) -> ActorRef | None:
         """Return the administrator of the system at `host:port`, if known."""
         endpoint = endpoint_of(address)
         if endpoint == self._own:

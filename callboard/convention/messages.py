@@ -13,7 +13,7 @@ class Join:
     As an ask it is answered with the `Join` of the receiver.
     """
 
-    admin: ActorRef[Any]
+    admin: ActorRef
     capabilities: dict[Any, Any]
 
 
@@ -28,7 +28,7 @@ class Introduce:
 class Leave:
     """The sender leaves the receiver's convention."""
 
-    admin: ActorRef[Any]
+    admin: ActorRef
 
 
 @frozen_message("callboard.convention.Create")
@@ -47,4 +47,4 @@ class Create:
     requirements: Any = None
     source_hash: str | None = None
     global_name: str | None = None
-    parent: ActorRef[Any] | None = None
+    parent: ActorRef | None = None

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from callboard.closing import on_a_thread
 from callboard.kernel.codec import DEFAULT_REGISTRY
 from callboard.kernel.errors import CallboardError, NotPermitted
-from callboard.kernel.twins import on_a_thread
 from callboard.node import Node
 from callboard.store import attach_clone
 from callboard.support.dataclass import dataclass

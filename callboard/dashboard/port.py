@@ -16,8 +16,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from callboard import web
-from callboard.kernel.tls import Certificates, source_of
+from callboard.kernel.ports import source_of
 from callboard.support.after_fork import own_loop
+from callboard.tls.certificates import Certificates
 
 #: Seconds to finish requests when the port closes; then, as long again for cancelled ones.
 LAST_WORDS: Final = 0.25

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from callboard.closing import Closing
 from callboard.configuration.host_port import parse_host_port
 from callboard.dashboard.actions import NodeControls
 from callboard.dashboard.app import make_app
@@ -13,11 +14,11 @@ from callboard.dashboard.collector import ClusterWatch
 from callboard.dashboard.errors import DashboardError
 from callboard.dashboard.guard import Guard
 from callboard.kernel.errors import TlsError
-from callboard.kernel.tls import Certificates, Tls
-from callboard.kernel.twins import Closing
 from callboard.node import Node
 from callboard.support import after_fork
 from callboard.support.host_guard import HostGuard, is_loopback
+from callboard.tls.certificates import Certificates
+from callboard.tls.contexts import Tls
 
 _EXTRA: Final = "a dashboard needs starlette and uvicorn; pip install 'callboard[dashboard]'"
 

@@ -65,8 +65,8 @@ class SensorReading(Query[Receipt]):
 class UseAggregator:
     """Notifies a sensor of the current aggregator and overseer, both of which it monitors."""
 
-    aggregator: ActorRef[Any]
-    overseer: ActorRef[Any]
+    aggregator: ActorRef
+    overseer: ActorRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Tally:
 class SensorFeed:
     """A subscriber that passes messages to an actor."""
 
-    def __init__(self, ref: ActorRef[Any]) -> None:
+    def __init__(self, ref: ActorRef) -> None:
         self._ref = ref
 
     def take(self, items: list[Item]) -> None:
@@ -167,7 +167,7 @@ class Aggregator(Actor):
     aggregators exist only for a short time.
     """
 
-    def __init__(self, overseer: ActorRef[Any]) -> None:
+    def __init__(self, overseer: ActorRef) -> None:
         self._tally = Tally()
         self._hub = Hub.of(self.node)
         self._feed = SensorFeed(self.me)

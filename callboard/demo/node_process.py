@@ -85,16 +85,16 @@ class DemoNodeProcess:
         self._watch: PeakWatch | None = None
         self._node = node
         self._hub = Hub.of(node)
-        self._resting: list[ActorRef[Any]] = []
+        self._resting: list[ActorRef] = []
         self._round = 0
         self._is_closing = False
         self._notes: deque[dict[str, Any]] = deque(maxlen=NOTES_KEPT)
-        self._aggregator: ActorRef[Any] | None = None
+        self._aggregator: ActorRef | None = None
         self._snapshot: dict[str, Any] | None = None
         self._is_serving = False
         self._last_passage_ns = 0
         # Notified of reachable nodes, on the node that has it.
-        self._overseer: ActorRef[Any] | None = None
+        self._overseer: ActorRef | None = None
 
     def run(self, port: int) -> None:
         """Spawn the actors, then serve the parent until it sends `close` or has ended."""

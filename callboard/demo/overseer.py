@@ -12,7 +12,7 @@ At the start, the overseer waits a moment for the preferred node; later it does 
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from callboard.demo.aggregator import Aggregator, UseAggregator
 from callboard.demo.sensor import Note, Rest
@@ -63,14 +63,14 @@ class Overseer(Actor):
     def __init__(
         self,
         note: Note,
-        local_sensors: Mapping[str, ActorRef[Any]],
+        local_sensors: Mapping[str, ActorRef],
         remote_sensors: Mapping[str, Sequence[str]],
     ) -> None:
         """Create the overseer; `remote_sensors` has the registered names by node."""
         self._note = note
         self._remote_sensors = remote_sensors
-        self._sensors: dict[str, ActorRef[Any]] = {}
-        self._aggregator: ActorRef[Any] | None = None
+        self._sensors: dict[str, ActorRef] = {}
+        self._aggregator: ActorRef | None = None
         self._host = ""
         self._is_patient = True
         self._is_resting = False
@@ -136,7 +136,7 @@ class Overseer(Actor):
         """Return the reachable nodes by name."""
         return {route.name: route.node_id for route in self.node.nodes()}
 
-    def _adopt(self, name: str, ref: ActorRef[Any]) -> None:
+    def _adopt(self, name: str, ref: ActorRef) -> None:
         """Monitor a sensor."""
         self._sensors[name] = ref
         self.monitor(ref)
@@ -158,7 +158,7 @@ class Overseer(Actor):
             # Not a child of this actor, so that it ends by its own monitor as on other nodes.
             self._serve(self.node.name, self.node.spawn(Aggregator, self.me))
 
-    def _serve(self, host: str, ref: ActorRef[Any]) -> None:
+    def _serve(self, host: str, ref: ActorRef) -> None:
         """Monitor an aggregator, and point all sensors at it."""
         self._aggregator, self._host = ref, host
         self._is_patient = False

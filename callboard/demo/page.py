@@ -16,9 +16,9 @@ from typing import Final
 
 from callboard import locks
 from callboard.backoff import Backoff, retrying
+from callboard.closing import Closing
 from callboard.demo.line import LINKS, NAMES
 from callboard.demo.screen import KeyCommand, Verb
-from callboard.kernel.twins import Closing
 
 #: The levers of the page: actions on the demo's own cluster.
 LEVERS: Final[tuple[Verb, ...]] = ("kill", "freeze", "cut")

@@ -178,8 +178,8 @@ class Sensor(Actor):
         self._number = 0
         self._next_tick = time.monotonic()
         self._is_resting = False
-        self._aggregator: ActorRef[Any] | None = None
-        self._overseer: ActorRef[Any] | None = None
+        self._aggregator: ActorRef | None = None
+        self._overseer: ActorRef | None = None
         #: End the monitors of the aggregator and the overseer.
         self._demonitors: list[Callable[[], None]] = []
         self.on_tick(SampleDue())
@@ -233,7 +233,7 @@ class Sensor(Actor):
         if self._is_followed and self._number % FOLLOWED == 0:
             self._ask(aggregator, SensorReading(self.name, self._number))
 
-    def _ask(self, aggregator: ActorRef[Any], reading: SensorReading) -> None:
+    def _ask(self, aggregator: ActorRef, reading: SensorReading) -> None:
         """Ask the aggregator, and report the times of the ask and its answer."""
         sent_ns = time.monotonic_ns()
         future = aggregator.ask(reading, timeout=ANSWER_LIMIT)

@@ -9,20 +9,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
+from callboard.arguments import limit as checked_limit
+from callboard.arguments import period as checked_period
+from callboard.arguments import seconds as checked_seconds
 from callboard.entity.errors import NotPersistable
-from callboard.kernel.activation import (
-    KEY_LIMIT,
-    TYPE_NAME_LIMIT,
-    Cell,
-    hints_of,
-    is_key,
-    is_type_name,
-    types_of,
-)
+from callboard.kernel.activation import Cell, hints_of, types_of
 from callboard.kernel.actors import Actor
-from callboard.kernel.checks import limit as checked_limit
-from callboard.kernel.checks import period as checked_period
-from callboard.kernel.checks import seconds as checked_seconds
 from callboard.kernel.codec import NoteDropped
 from callboard.kernel.context import attached
 from callboard.kernel.errors import (
@@ -32,6 +24,7 @@ from callboard.kernel.errors import (
     WrongArgument,
     WrongValue,
 )
+from callboard.support.keyed_name import KEY_LIMIT, TYPE_NAME_LIMIT, is_key, is_type_name
 from callboard.support.text import safe_repr
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -16,19 +16,17 @@ from operator import attrgetter
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from callboard.kernel.codec import (
+from callboard.kernel.codec import MessageType, PayloadCodec, RecordType
+from callboard.kernel.errors import NotSerializable
+from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.protocol_errors import (
     BaspError,
     MessageRefused,
-    MessageType,
     MessageVersion,
-    PayloadCodec,
-    RecordType,
     RemoteProtocolError,
     UnknownMessageType,
 )
-from callboard.kernel.codec import NotSerializable as CannotTravel
-from callboard.kernel.errors import NotSerializable
-from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.protocol_errors import NotSerializable as CannotTravel
 from callboard.support.dataclass import dataclass
 from callboard.support.text import safe_repr
 

@@ -123,7 +123,7 @@ class HostNode:
     #: Serializer of events.
     form: EventSerializer
     #: Makes the ref of a type and key.
-    ref: Callable[[str, str], ActorRef[Any]]
+    ref: Callable[[str, str], ActorRef]
     #: Returns a message to the node that asked; returns False if no node asked.
     send_back: Callable[[str, Sender | None], bool]
     #: Whether to find handlers that change the state without persisting.
@@ -244,7 +244,7 @@ class EntityHost:
             return LeaseProofs(self.runtime, is_leased, self._unleased)
         return FenceProofs(self, self.type.name, self.state)
 
-    def ref(self, key: str) -> ActorRef[Any]:
+    def ref(self, key: str) -> ActorRef:
         """Return the ref of a key."""
         return self._make_ref(self.type.name, key)
 

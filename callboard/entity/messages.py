@@ -40,7 +40,7 @@ class EntityMessage:
     key: str
     message: Any
     is_asked: bool = True
-    sender: ActorRef[Any] | None = None
+    sender: ActorRef | None = None
     is_urgent: bool = False
     #: Number of earlier attempts of this sender that were refused for the slot.
     attempt: int = 0

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from callboard import locks
+from callboard.arguments import count as checked_count
+from callboard.arguments import require
 from callboard.entity.cell import EntityCell
 from callboard.entity.entity import (
     Entity,
@@ -46,13 +48,7 @@ from callboard.entity.state.databases import Databases
 from callboard.entity.state.interface import EntityState
 from callboard.entity.state.member_links import MemberLinks
 from callboard.entity.unpersisted import is_wanted
-from callboard.kernel.activation import (
-    CHAIN_LIMIT,
-    QUEUE_PREFIX,
-    Envelope,
-)
-from callboard.kernel.checks import count as checked_count
-from callboard.kernel.checks import require
+from callboard.kernel.activation import CHAIN_LIMIT, Envelope
 from callboard.kernel.codec import (
     PayloadCodec,
 )
@@ -68,6 +64,7 @@ from callboard.lease.errors import (
     StateVersion,
     StorageError,
 )
+from callboard.support.keyed_name import QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from callboard.entity.queue.work_queue import WorkQueue

@@ -84,7 +84,7 @@ class EntityTarget(NoActor):
         """Refuse: an entity never ends."""
         self._refuse("monitored")
 
-    def link(self, other: ActorRef[Any]) -> None:
+    def link(self, other: ActorRef) -> None:
         """Refuse: an entity never ends."""
         self._refuse("linked")
 
@@ -122,7 +122,7 @@ class EntityRef(ActorRef[E]):
 
     @property
     def wire_names(self) -> tuple[str, str]:
-        """Type and key, as the wire has them: see `callboard.basp.cbor.tags`."""
+        """Type and key, as the wire has them: see `callboard.cbor.tags`."""
         return self.target.type_name, self.target.key
 
     @property

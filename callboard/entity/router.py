@@ -171,7 +171,7 @@ class PendingMessage(Reply):
     def mark_handled(self) -> None:
         """Do nothing: the answer is sent later."""
 
-    def reference(self, runtime: Home) -> ActorRef[Any]:
+    def reference(self, runtime: Home) -> ActorRef:
         """Return a one-shot ref that answers this message."""
         return runtime.reply_ref(self)
 
@@ -574,8 +574,8 @@ class TypeRouter:
     def _send_alone(
         self,
         pending: PendingMessage,
-        ref: ActorRef[Any],
-        sender_ref: ActorRef[Any] | None,
+        ref: ActorRef,
+        sender_ref: ActorRef | None,
         asker: PendingMessage | Future[Any],
     ) -> None:
         """Send a message that cannot be batched, in a single frame."""

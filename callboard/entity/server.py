@@ -5,6 +5,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
+from callboard.cbor.reader import RunsUserCode
 from callboard.entity.host import Arrival, EntityHost
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.machine.table import SLOTS, slot_of
@@ -27,27 +28,21 @@ from callboard.kernel.access import NamedRight, Rights
 from callboard.kernel.activation import (
     CARRIED_ASKED,
     CARRIED_URGENT,
-    KEY_LIMIT,
     NO_DEADLINE,
     Carried,
     Cell,
     Encoded,
     Envelope,
     RemoteReply,
-    is_key,
-    is_type_name,
 )
 from callboard.kernel.actors import ActorRef, handler
-from callboard.kernel.codec import (
-    MalformedPayload,
-    RemoteProtocolError,
-    RunsUserCode,
-)
 from callboard.kernel.context import NodeContext, SystemActor
 from callboard.kernel.errors import NotPermitted, WrongValue, remote_error
 from callboard.kernel.reply import NoReply, Sender
 from callboard.kernel.topology import Topology
 from callboard.kernel.tracing import INSTRUMENTATION
+from callboard.protocol_errors import MalformedPayload, RemoteProtocolError
+from callboard.support.keyed_name import KEY_LIMIT, is_key, is_type_name
 from callboard.support.text import class_name, error_text, safe_repr
 
 #: For a node without refused messages.

@@ -97,7 +97,7 @@ class UnitCell(Protocol):
     host: Any
 
     @property
-    def ref(self) -> ActorRef[Any]:
+    def ref(self) -> ActorRef:
         """The ref of the entity."""
 
     def close_unit(self) -> None:
@@ -273,7 +273,7 @@ class DeferredReply(Reply):
         if self.inner is not None and self.inner.expects:
             self.inner.mark_handled()
 
-    def reference(self, runtime: Home) -> ActorRef[Any] | None:
+    def reference(self, runtime: Home) -> ActorRef | None:
         """Return the ref that a handler sees as `self.sender`."""
         inner = self.inner
         if inner is not None and inner.expects and self.wants_reply:

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Generic, Self, TypeVar
 
+from callboard.arguments import limit, require
+from callboard.closing import Closing
 from callboard.flow.factories import Bot, Factory, call_factory
 from callboard.flow.flow import is_zeromq, zeromq
 from callboard.flow.protocol.association import (
@@ -21,10 +23,8 @@ from callboard.flow.protocol.association import (
 )
 from callboard.flow.protocol.machine import CREDIT_LIMIT
 from callboard.kernel.actors import ActorRef, Down, ExitReason, handler
-from callboard.kernel.checks import limit, require
 from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.errors import CallboardError, InvalidAddress
-from callboard.kernel.twins import Closing
 from callboard.node import Node
 
 #: The default name under which a flow broker is registered.
@@ -47,7 +47,7 @@ class FlowSwitch(Generic[P]):
     """Executes the effects of the association table, for any kind of port."""
 
     #: The broker for handlers: its actor, or its address.
-    broker: ActorRef[Any] | None = None
+    broker: ActorRef | None = None
     address = ""
 
     def __init__(
@@ -120,7 +120,7 @@ class FlowSwitch(Generic[P]):
         raise NotImplementedError
 
 
-class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
+class FlowBrokerActor(FlowSwitch[ActorRef], SystemActor):
     """The actor that runs the association table on a node."""
 
     def __init__(self, factory: Factory, most_credit: int) -> None:
@@ -130,7 +130,7 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
         self._monitors: dict[int, Any] = {}
         self._is_ticking = False
         #: Output for each port while a run of messages is handled; None otherwise.
-        self._outputs: dict[ActorRef[Any], list[bytes]] | None = None
+        self._outputs: dict[ActorRef, list[bytes]] | None = None
 
     @handler
     def receive(self, data: bytes) -> None:
@@ -167,14 +167,14 @@ class FlowBrokerActor(FlowSwitch[ActorRef[Any]], SystemActor):
         else:
             self._outputs.setdefault(self._ports[rid], []).append(data)
 
-    def _post(self, ref: ActorRef[Any], output: bytes | tuple[bytes, ...]) -> None:
+    def _post(self, ref: ActorRef, output: bytes | tuple[bytes, ...]) -> None:
         """Send to a peer; if its link is full, its flow ends."""
         try:
             ref.target.post(output, self.context)
         except CallboardError as error:  # for example a full link: only this flow ends
             self._lose(ref, str(error))
 
-    def _lose(self, ref: ActorRef[Any], reason: str) -> None:
+    def _lose(self, ref: ActorRef, reason: str) -> None:
         """End the flow of a lost peer."""
         rid = self._rids.get(ref)
         if rid is not None:

@@ -48,7 +48,7 @@ class Serve:
     """
 
     bot: bytes
-    broker: ActorRef[Any] | None = None
+    broker: ActorRef | None = None
     address: str = ""
     then_stop: bool = False
 
@@ -61,7 +61,7 @@ class Bot:
     """
 
     message: Message
-    _broker: ActorRef[Any] | None = None
+    _broker: ActorRef | None = None
     _address: str = ""
     _refuse: Callable[[int, str], None] | None = None
 
@@ -183,7 +183,7 @@ class FlowSpawn:
 Spawn = FlowSpawn
 
 
-def _send_flow(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
+def _send_flow(bot: Bot, spawned: Future[ActorRef]) -> None:
     """Send a flow to a handler that was spawned on another node, or refuse it."""
     if (error := spawned.exception()) is None:
         bot.hand_to(spawned.result(), then_stop=True)
@@ -194,7 +194,7 @@ def _send_flow(bot: Bot, spawned: Future[ActorRef[Any]]) -> None:
 class Pool:
     """A factory that sends flows to existing handlers: a group, or a list in turn."""
 
-    def __init__(self, handlers: Group[Any] | Sequence[ActorRef[Any]]) -> None:
+    def __init__(self, handlers: Group[Any] | Sequence[ActorRef]) -> None:
         """Make a factory.
 
         Args:

@@ -25,7 +25,7 @@ from callboard.flow.protocol.rules import Rule, fill_pattern, invalid_rule
 from callboard.kernel.actors import Actor, ActorRef
 from callboard.kernel.errors import RemoteError
 from callboard.node import Node
-from callboard.support.user_file import read_user_file
+from callboard.support.files.user_file import read_user_file
 
 _DIRECTIONS: Final = {"w": "inject", "r": "extract"}
 _KEYS: Final = frozenset({"rule", "rw", "filepat", "attr"})
@@ -104,7 +104,7 @@ def load_rules(path: Path) -> list[FileRule]:
 class FileHandler(FlowHandler):
     """A handler of one file of a service; its EOT has the reason if the service refuses."""
 
-    def __init__(self, service: ActorRef[Any], name: str) -> None:
+    def __init__(self, service: ActorRef, name: str) -> None:
         self._service = service
         self._name = name
 
@@ -169,7 +169,7 @@ class FileFactory:
     """
 
     node: Node
-    service: ActorRef[Any]
+    service: ActorRef
     rules: Sequence[FileRule]
     root: Path
 

@@ -15,7 +15,7 @@ from callboard.flow.protocol.message import Message
 from callboard.flow.protocol.rules import path_inside
 from callboard.flow.record_file import Hdf5File, RecordFile
 from callboard.kernel.actors import Actor, frozen_message, handler
-from callboard.support.private_file import check_mode
+from callboard.support.files.private_file import check_mode
 
 #: Limit of open files; beyond it the least recently used file is closed.
 OPEN_LIMIT: Final = 64

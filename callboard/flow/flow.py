@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, Self
 
 from callboard import locks
+from callboard.arguments import limit
 from callboard.flow import errors
 from callboard.flow.factories import REASON_LIMIT, refuse_in_factory
 from callboard.flow.link import NAME, ActorLink, FlowLink, FlowTaker
@@ -20,7 +21,6 @@ from callboard.flow.protocol.machine import Dat, End, FlowMachine, FlowState, Op
 from callboard.flow.protocol.message import as_frames
 from callboard.kernel.access import Secrets
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.checks import limit
 from callboard.kernel.errors import AskTimeout, CallboardError
 from callboard.kernel.reply import Future
 from callboard.node import Node

@@ -48,7 +48,7 @@ class FlowLink(Protocol):
 class FlowPort(SystemActor):
     """The endpoint of one side of a flow, which receives the messages from its broker."""
 
-    def __init__(self, broker: ActorRef[Any], taker: FlowTaker) -> None:
+    def __init__(self, broker: ActorRef, taker: FlowTaker) -> None:
         self._broker = broker
         self._taker = taker
         self.monitor(broker)
@@ -89,12 +89,12 @@ class ActorLink:
     """
 
     node: Node
-    broker: InitVar[ActorRef[Any]]
+    broker: InitVar[ActorRef]
     taker: InitVar[FlowTaker]
     _: KW_ONLY
     owns_node: bool = False
 
-    def __post_init__(self, broker: ActorRef[Any], taker: FlowTaker) -> None:
+    def __post_init__(self, broker: ActorRef, taker: FlowTaker) -> None:
         node = self.node
         self._target = broker.target
         cell = current_cell.get()

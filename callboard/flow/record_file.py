@@ -28,8 +28,8 @@ from callboard.commitlog.folder import write_all
 from callboard.flow.errors import MalformedMessage, RecordError
 from callboard.flow.protocol.message import MESSAGE_LIMIT, Message
 from callboard.support import after_fork, reentry
-from callboard.support.file_place import FilePlaces, replaced
-from callboard.support.private_file import make_folder, mode_in
+from callboard.support.files.file_place import FilePlaces, replaced
+from callboard.support.files.private_file import make_folder, mode_in
 
 MAGIC: Final = b"ZIOREC1\n"
 _HEAD: Final = struct.Struct(">II")

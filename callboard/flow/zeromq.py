@@ -33,8 +33,8 @@ from callboard.flow.link import FlowTaker
 from callboard.flow.protocol.machine import CREDIT_LIMIT
 from callboard.flow.protocol.message import MESSAGE_LIMIT, decode_frames, encode_frames
 from callboard.kernel.errors import PublicAddress
+from callboard.kernel.ports import refuse_unguarded
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import refuse_unguarded
 from callboard.support import after_fork
 
 #: Unhandled messages of one peer in memory; beyond it, TCP slows the peer down.

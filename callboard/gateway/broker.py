@@ -22,6 +22,8 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from callboard import locks
+from callboard.arguments import limit, seconds
+from callboard.closing import refuse_loop, twin
 from callboard.gateway import errors
 from callboard.gateway.handle import (
     TOPIC_SIZE,
@@ -36,11 +38,9 @@ from callboard.gateway.module import Module
 from callboard.gateway.remote import MakeAgent, RemoteHost
 from callboard.gateway.wire.message import Message
 from callboard.kernel.actors import Child
-from callboard.kernel.checks import limit, seconds
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import MailboxFull, ResultTimeout, WouldBlock, WrongArgument
 from callboard.kernel.reply import Future
-from callboard.kernel.twins import refuse_loop, twin
 from callboard.node import Node
 from callboard.support import after_fork
 from callboard.support.text import describe, error_text

@@ -39,7 +39,7 @@ from callboard.gateway.modules import READY_MADE
 from callboard.gateway.outprocess import OutProcess, ProcessEntrypoint
 from callboard.gateway.remote import read_place
 from callboard.kernel.queue import Mailbox
-from callboard.support.private_file import check_mode
+from callboard.support.files.private_file import check_mode
 from callboard.support.text import describe, logged
 
 #: The default bounds of a queue on disk, for a module with a store.

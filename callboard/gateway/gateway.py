@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from callboard import locks
+from callboard.arguments import limit, require, seconds
+from callboard.closing import Closing, twin
 from callboard.gateway import configuration, errors
 from callboard.gateway.broker import ANY, REMOVE_TIMEOUT, ModuleBroker, refuse_on_loop
 from callboard.gateway.configuration import Configuration, FileWatch, Loaded, ModuleSpec
@@ -26,10 +28,8 @@ from callboard.gateway.handle import DeadLetter, ModuleHandle, ModuleOptions
 from callboard.gateway.host import Settle
 from callboard.gateway.wire.message import Message
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.checks import limit, require, seconds
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import CallboardError, WouldDeadlock
-from callboard.kernel.twins import Closing, twin
 from callboard.node import Node
 
 _log = logging.getLogger("callboard.gateway")
@@ -214,7 +214,7 @@ class Gateway(Closing):
         """Return all links, as pairs of source and sink."""
         return tuple((_name(source), sink.name) for source, sink in self.broker.links())
 
-    def ref(self, name: str) -> ActorRef[Any]:
+    def ref(self, name: str) -> ActorRef:
         """Return the actor of a module, for monitoring; a restart replaces it.
 
         Raises:

@@ -17,7 +17,7 @@ from callboard.kernel.actors import ActorRef, Restart
 from callboard.kernel.queue import Mailbox
 from callboard.kernel.reply import Future
 from callboard.support import reentry
-from callboard.support.private_file import check_mode
+from callboard.support.files.private_file import check_mode
 from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")
@@ -177,8 +177,8 @@ class ModuleHandle:
     #: The queues of all modules that receive messages of this one.
     sinks: tuple[Inbox, ...] = ()
     module: Module | None = None
-    ref: ActorRef[Any] | None = None
-    supervisor: ActorRef[Any] | None = None
+    ref: ActorRef | None = None
+    supervisor: ActorRef | None = None
     is_started: bool = False
     #: The reason of the last end of its actor.
     last_end: str = ""

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from callboard.backoff import Backoff
 from callboard.gateway.errors import MalformedMessage
 from callboard.gateway.handle import CORRUPT, TOPIC_SIZE, ModuleHandle, message_in
 from callboard.gateway.inbox import FAILED
@@ -20,7 +21,6 @@ from callboard.gateway.module import Module, ModuleActor
 from callboard.gateway.spool import SpooledInbox
 from callboard.gateway.wire.message import Message
 from callboard.kernel.actors import ExitReason, Reminder, handler
-from callboard.kernel.backoff import Backoff
 from callboard.kernel.context import CallBack
 from callboard.support.text import describe
 

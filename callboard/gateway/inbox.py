@@ -31,9 +31,9 @@ from functools import partial
 from typing import Any, Final
 
 from callboard import locks
+from callboard.arguments import limit
 from callboard.backoff import Backoff, retrying
 from callboard.gateway.errors import PublishTimeout
-from callboard.kernel.checks import limit
 from callboard.kernel.context import ActorContext, current_cell
 from callboard.kernel.errors import MailboxFull, ResultTimeout
 from callboard.kernel.queue import BackPressure, Mailbox, may_wait

@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Self, cast, overload
 
 from pydantic import ValidationError
 
+from callboard.arguments import require
 from callboard.configuration.reading import StrictTable
 from callboard.gateway.errors import InvalidArguments
 from callboard.gateway.wire.message import Message
 from callboard.kernel.actors import ActorRef, Reminder, handler
-from callboard.kernel.checks import require
 from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.errors import WrongArgument
 from callboard.support.text import describe, logged
@@ -75,7 +75,7 @@ class Module:
         return self._actor.name
 
     @property
-    def me(self) -> ActorRef[Any]:
+    def me(self) -> ActorRef:
         """The module's actor, for monitoring or for other actors."""
         return self._actor.me
 

@@ -67,7 +67,7 @@ class ReceiveRun:
 class PublishRun:
     """Agent to gateway: the module published these; answered after all were published."""
 
-    agent: ActorRef[Any]
+    agent: ActorRef
     messages: tuple[bytes, ...]
 
 
@@ -89,7 +89,7 @@ class RemoteHost(ModuleHost):
     """The actor of a remote module in the gateway; its local module is a placeholder."""
 
     def __init__(self, handle: ModuleHandle) -> None:
-        self._agent: ActorRef[Any] | None = None
+        self._agent: ActorRef | None = None
         assert isinstance(handle.where, RemotePlace)
         self._place = handle.where
         super().__init__(handle)
@@ -142,7 +142,7 @@ class RemoteHost(ModuleHost):
         if not inbox.is_open and inbox.is_drained():
             self.post_self(Quit())
 
-    async def _send(self, agent: ActorRef[Any], frames: list[bytes]) -> None:
+    async def _send(self, agent: ActorRef, frames: list[bytes]) -> None:
         """Send a run to the agent, and count the outcome of its messages."""
         handle = self._handle
         run = ReceiveRun(tuple(frame[TOPIC_SIZE:] for frame in frames))
@@ -179,7 +179,7 @@ class ModuleAgent(ModuleActor):
 
     module_class: ClassVar[type[Module]]
 
-    def __init__(self, host: ActorRef[Any], name: str, args: dict[str, Any]) -> None:
+    def __init__(self, host: ActorRef, name: str, args: dict[str, Any]) -> None:
         self._host = host
         self._outgoing = Inbox(name, DEFAULT_QUEUE, self._lost)
         self._outgoing.attach(self.context, FramesAwaited())
@@ -229,7 +229,7 @@ class ModuleAgent(ModuleActor):
 
 
 async def _hand_on(
-    receiver: ActorRef[Any], run: Any, frames: list[bytes], lose: Callable[..., None]
+    receiver: ActorRef, run: Any, frames: list[bytes], lose: Callable[..., None]
 ) -> Any:
     """Send a run and return the answer; without an answer its messages are unconfirmed."""
     try:

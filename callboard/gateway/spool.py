@@ -23,7 +23,7 @@ from callboard.commitlog import CommitLog, LogError
 from callboard.gateway.errors import ModuleFailed
 from callboard.gateway.inbox import FAILED, Inbox
 from callboard.support import after_fork
-from callboard.support.private_file import mode_in
+from callboard.support.files.private_file import mode_in
 from callboard.support.text import describe
 
 _log = logging.getLogger("callboard.gateway")

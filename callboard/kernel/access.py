@@ -1,7 +1,6 @@
 """Secrets, permissions and rights of peers."""
 
 from callboard.proxies.rights.permissions import LinkAccess as LinkAccess
-from callboard.proxies.rights.permissions import Permissions as Permissions
 from callboard.proxies.rights.permissions import Secrets as Secrets
 from callboard.proxies.rights.rights import CORE_NAME as CORE_NAME
 from callboard.proxies.rights.rights import MASTER_NAME as MASTER_NAME

@@ -14,11 +14,6 @@ from callboard.actors.runner.slow_handlers import handler_frame as handler_frame
 from callboard.actors.signals import Resume as Resume
 from callboard.actors.signals import Stop as Stop
 from callboard.actors.task import HandlerTask as HandlerTask
-from callboard.basp.keyed_name import KEY_LIMIT as KEY_LIMIT
-from callboard.basp.keyed_name import QUEUE_PREFIX as QUEUE_PREFIX
-from callboard.basp.keyed_name import TYPE_NAME_LIMIT as TYPE_NAME_LIMIT
-from callboard.basp.keyed_name import is_key as is_key
-from callboard.basp.keyed_name import is_type_name as is_type_name
 from callboard.basp.options import CHAIN_LIMIT as CHAIN_LIMIT
 from callboard.proxies.lifetime.proxy import Proxy as Proxy
 from callboard.proxies.messages import NodeDraining as NodeDraining

@@ -13,12 +13,12 @@ from callboard.basp.node_id import make_node_id as make_node_id
 from callboard.basp.node_id import node_id_text as node_id_text
 from callboard.proxies.address import UNIX as UNIX
 from callboard.proxies.address import Endpoint as Endpoint
+from callboard.proxies.address import check_name as check_name
 from callboard.proxies.address import checked_endpoint as checked_endpoint
 from callboard.proxies.address import endpoint_text as endpoint_text
 from callboard.proxies.address import parse_node_address as parse_node_address
 from callboard.proxies.address import parse_seed as parse_seed
 from callboard.proxies.link.dialer import LAST_RETRY as LAST_RETRY
-from callboard.proxies.link.dialer import Dial as Dial
 from callboard.proxies.messages import Lookup as Lookup
 from callboard.proxies.messages import Spawn as Spawn
 from callboard.proxies.topology import Topology as Topology

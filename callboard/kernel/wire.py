@@ -21,7 +21,6 @@ from callboard.basp.foreign import Arrived as Arrived
 from callboard.basp.foreign import wire_of as wire_of
 from callboard.basp.link import Closed as Closed
 from callboard.basp.link import Transmit as Transmit
-from callboard.proxies.link.certificates import TlsSource
 from callboard.proxies.link.foreign import ForeignDial as ForeignDial
 from callboard.proxies.link.foreign import ForeignDoor as ForeignDoor
 from callboard.proxies.link.foreign import ForeignLink as ForeignLink
@@ -30,12 +29,13 @@ from callboard.proxies.link.foreign import ForeignPort as ForeignPort
 from callboard.proxies.link.foreign import ForeignWires as ForeignWires
 from callboard.proxies.link.foreign import Opening as Opening
 from callboard.proxies.link.stream import Parting as Parting
+from callboard.tls.certificates import TlsSource
 
 
 class NodeWirePort(TypedDict):
     """Options of `node.listen` for a port of another protocol between nodes."""
 
-    publish: ActorRef[Any] | None
+    publish: ActorRef | None
     interface: tuple[str, ...]
     tls: TlsSource | ssl.SSLContext | None
     insecure: bool
@@ -50,12 +50,12 @@ class NodeWire(Protocol):
     async def connect(self, address: str, timeout: float) -> bytes:
         """Link with the node at an address; return its id."""
 
-    async def remote_actor(self, address: str, timeout: float) -> ActorRef[Any]:
+    async def remote_actor(self, address: str, timeout: float) -> ActorRef:
         """Return the actor at an address."""
 
     async def spawn(
         self, address: str, name: str, args: tuple[Any, ...], timeout: float
-    ) -> ActorRef[Any]:
+    ) -> ActorRef:
         """Create an actor at a node."""
 
     def disconnect(self, node: bytes) -> None:

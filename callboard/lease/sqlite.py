@@ -36,8 +36,8 @@ from callboard.support.database.sqlite_file import (
     open_read_only,
     problem_of,
 )
-from callboard.support.file_place import FilePlaces, replaced
-from callboard.support.private_file import folder_mode, make_folder
+from callboard.support.files.file_place import FilePlaces, replaced
+from callboard.support.files.private_file import folder_mode, make_folder
 
 T = TypeVar("T")
 

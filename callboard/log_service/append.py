@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from cbor2 import CBORDecodeError, CBOREncodeError, dumps
 
+from callboard.cbor.reader import CborReader
+from callboard.cbor.writer import head
 from callboard.commitlog.batch import MAX_BATCH_RECORDS, MAX_RECORD
 from callboard.commitlog.columns import Cbor, Columns, Headers, Key, many_records
 from callboard.commitlog.errors import (
@@ -28,7 +30,7 @@ from callboard.commitlog.folder import LAST_OFFSET
 from callboard.commitlog.producing.producer import check_producer, record_of
 from callboard.commitlog.record import decode_value
 from callboard.kernel.actors import Query, frozen_message
-from callboard.kernel.codec import CborReader, RemoteProtocolError, head
+from callboard.protocol_errors import RemoteProtocolError
 
 #: Limit of a group, in bytes. A larger append is a message for itself, fragmented if needed.
 GROUP_BYTES: Final = 256 << 10

@@ -109,7 +109,7 @@ class AppendBatcher:
     """Sends appends to one log of another node, in order; may be used from any thread."""
 
     def __init__(
-        self, node: Node, ref: ActorRef[Any], log: str, timeout: float, largest: int
+        self, node: Node, ref: ActorRef, log: str, timeout: float, largest: int
     ) -> None:
         """Send appends to an intake.
 
@@ -267,7 +267,7 @@ _CARRIERS: Final[
 
 
 def carrier_of(
-    node: Node, peer: bytes, log: str, timeout: float, largest: int, ref: ActorRef[Any]
+    node: Node, peer: bytes, log: str, timeout: float, largest: int, ref: ActorRef
 ) -> AppendBatcher:
     """Return the carrier from a node to a log of another node, shared by its writers."""
     key = peer, log, timeout, largest

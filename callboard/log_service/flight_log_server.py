@@ -15,7 +15,8 @@ from callboard.backoff import Backoff, retrying
 from callboard.commitlog.arrow import load_pyarrow
 from callboard.commitlog.remote.server import LogServer, Readers
 from callboard.kernel.events import CertificatesReplaced
-from callboard.kernel.tls import Certificates, Tls, read_file
+from callboard.tls.certificates import Certificates
+from callboard.tls.contexts import Tls, read_file
 
 #: Seconds between two attempts to listen again.
 _PAUSE: Final = 0.1

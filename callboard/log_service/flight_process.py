@@ -25,8 +25,9 @@ from callboard.commitlog.remote.disk import load_flight
 from callboard.configuration.host_port import parse_host_port
 from callboard.kernel.access import LinkAccess
 from callboard.kernel.errors import PortUnavailable, PublicAddress, WrongValue
-from callboard.kernel.tls import Tls, is_loopback
+from callboard.kernel.ports import is_loopback
 from callboard.support import after_fork
+from callboard.tls.contexts import Tls
 
 #: Seconds for a child to start listening, and to exit.
 _STARTED_WITHIN: Final = 60.0
@@ -150,13 +151,13 @@ class FlightProcess:
 def _keys_of(access: LinkAccess) -> list[tuple[str, Sequence[str]]] | None:
     """Return each token with its log patterns; None if all clients may read all logs."""
     if not access.keys:
-        return None if access.permissions is None else []
+        return [] if access.limits_rights else None
     keys: list[tuple[str, Sequence[str]]] = []
     for name, key in access.keys:
         patterns: Sequence[str] = ("*",)
-        if access.permissions is not None:
-            standing = access.permissions.admit(name, ())
-            patterns = () if standing is None else tuple(standing.rights.logs)
+        if access.limits_rights:
+            rights = access.rights_of(name)
+            patterns = () if rights is None else tuple(rights.logs)
         keys.append((key.hex(), patterns))
     return keys
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
+from callboard.arguments import require
 from callboard.commitlog import CommitLog, LogReader
 from callboard.commitlog.disk import RealDisk
 from callboard.commitlog.folder import SEGMENT, SERVED_NAME, Folder
@@ -14,7 +15,6 @@ from callboard.commitlog.following.follower import Growth, growth_of
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.remote.served import ServedFolders
 from callboard.kernel.actors import handler
-from callboard.kernel.checks import require
 from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.errors import (
     CallboardError,

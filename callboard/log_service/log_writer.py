@@ -106,7 +106,7 @@ class _Intake(LogCaller):
         assert self._peer is not None
         return self._peer
 
-    def intake(self, peer: bytes) -> ActorRef[Any]:
+    def intake(self, peer: bytes) -> ActorRef:
         """Return the intake of a node."""
         return self._node.context.ref_of(peer, LOG_INTAKE)
 

@@ -37,7 +37,6 @@ from callboard.kernel.errors import (
     WouldDeadlock,
 )
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import Tls
 from callboard.kernel.topology import LOG_SERVICE, parse_node_address
 from callboard.log_service.messages import (
     PIECE,
@@ -49,6 +48,7 @@ from callboard.log_service.messages import (
     unpack_file_bytes,
 )
 from callboard.log_service.read_scheduler import WAIT_SECONDS
+from callboard.tls.contexts import Tls
 
 #: Environment variable with the folder of certificates, as for the command line.
 TLS_VARIABLE: Final = "CALLBOARD_TLS"

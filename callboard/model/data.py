@@ -37,11 +37,12 @@ from functools import total_ordering
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Protocol, TypeVar, overload, runtime_checkable
 
-from callboard.kernel.codec import CollidingKeys, check_hashes
+from callboard.cbor.collisions import check_hashes
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.errors import DataOverflow, InvalidData, UnsupportedData
 from callboard.model.scalar import Count, Enum
 from callboard.model.timespan import Timespan, Timestamp
+from callboard.protocol_errors import CollidingKeys
 
 T = TypeVar("T")
 

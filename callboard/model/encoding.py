@@ -32,15 +32,8 @@ from typing import Any, Final, TypeVar
 
 import cbor2
 
-from callboard.kernel.codec import (
-    CONTAINER,
-    CborReader,
-    PayloadTooHeavy,
-    RemoteProtocolError,
-    bad_content,
-    check_weight,
-    read_as,
-)
+from callboard.cbor.pieces import CONTAINER, check_weight
+from callboard.cbor.reader import CborReader, bad_content, read_as
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import (
     DEPTH_LIMIT,
@@ -55,6 +48,7 @@ from callboard.model.data import (
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Count, Enum, Octets
 from callboard.model.timespan import Timespan, Timestamp
+from callboard.protocol_errors import PayloadTooHeavy, RemoteProtocolError
 
 T = TypeVar("T")
 

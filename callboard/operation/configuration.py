@@ -15,10 +15,9 @@ from pydantic import AfterValidator, Field, ValidationInfo, create_model
 
 from callboard.commitlog.folder import SERVED_NAME
 from callboard.configuration import reading
-from callboard.kernel.checks import check_name
+from callboard.kernel.ports import Limits
 from callboard.kernel.shutdown import DRAIN_TIMEOUT
-from callboard.kernel.tls import Limits
-from callboard.kernel.topology import parse_node_address, parse_seed
+from callboard.kernel.topology import check_name, parse_node_address, parse_seed
 
 #: Environment variables and the keys that they set. CALLBOARD_JOIN is a comma-separated list.
 VARIABLES: Final = {

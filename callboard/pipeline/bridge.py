@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from callboard.backoff import Backoff, retrying
+from callboard.closing import Closing
 from callboard.commitlog import (
     Cursor,
     Follower,
@@ -32,7 +33,6 @@ from callboard.commitlog.disk import read_plain, replace_plain
 from callboard.commitlog.objects.store import FileSystemObjects, object_address
 from callboard.commitlog.reader import is_archive
 from callboard.kernel.errors import CallboardError
-from callboard.kernel.twins import Closing
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.result_publisher import (
     MessagePublisher,

@@ -15,7 +15,7 @@ from callboard.commitlog import LogReader
 from callboard.commitlog.disk import read_plain, replace_plain
 from callboard.figures import Figure, Metric, Samples, by_label, figures_of, metrics_of
 from callboard.pipeline.errors import InvalidSetting
-from callboard.support.private_file import make_folder
+from callboard.support.files.private_file import make_folder
 
 #: Folder for files of the queries, inside a log of results.
 QUERIES: Final = "queries"

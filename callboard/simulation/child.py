@@ -32,7 +32,7 @@ class Host(SystemActor):
         return await result if hasattr(result, "__await__") else result
 
     @handler
-    def spawn_from_file(self, where: tuple) -> ActorRef[Any]:  # type: ignore[type-arg]
+    def spawn_from_file(self, where: tuple) -> ActorRef:  # type: ignore[type-arg]
         """Spawn an actor whose class is loaded from its file."""
         source, args, kwargs = where
         actor_class = load_class(ClassSource(*source))

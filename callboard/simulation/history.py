@@ -199,7 +199,7 @@ class History:
 
     def ask(
         self,
-        ref: ActorRef[Any],
+        ref: ActorRef,
         message: Any,
         *,
         key: Any = None,

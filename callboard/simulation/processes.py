@@ -55,7 +55,7 @@ class NodeProcess:
             raise RuntimeError(msg)
         self.address, self.node_id = line[0], bytes.fromhex(line[1])
         self._client.connect(self.address, START_TIMEOUT)
-        self._host: ActorRef[Any] = self._client.remote_actor(f"{self.address}/{HOST_NAME}")
+        self._host: ActorRef = self._client.remote_actor(f"{self.address}/{HOST_NAME}")
 
     @property
     def pid(self) -> int:
@@ -69,17 +69,17 @@ class NodeProcess:
         call = NodeCall(method, args, kwargs or None)
         return self._host.ask(call, CALL_TIMEOUT).result(CALL_TIMEOUT)
 
-    def spawn(self, actor_class: type[Actor], *args: Any, **kwargs: Any) -> ActorRef[Any]:
+    def spawn(self, actor_class: type[Actor], *args: Any, **kwargs: Any) -> ActorRef:
         """Spawn an actor in the process; its class is loaded from its file."""
         order = (tuple(source_of(actor_class)), args, kwargs)
-        ref: ActorRef[Any] = self._host.ask(order, CALL_TIMEOUT).result(CALL_TIMEOUT)
+        ref: ActorRef = self._host.ask(order, CALL_TIMEOUT).result(CALL_TIMEOUT)
         return ref
 
-    def remote_spawn(self, on: str, name: str, *args: Any, **kwargs: Any) -> ActorRef[Any]:
+    def remote_spawn(self, on: str, name: str, *args: Any, **kwargs: Any) -> ActorRef:
         """Spawn an actor on another node, through this node."""
         return self._call("remote_spawn", on, name, *args, **kwargs)  # type: ignore[no-any-return]
 
-    def remote_actor(self, address: str) -> ActorRef[Any]:
+    def remote_actor(self, address: str) -> ActorRef:
         """Look an actor up, through this node."""
         return self._call("remote_actor", address)  # type: ignore[no-any-return]
 
@@ -87,19 +87,19 @@ class NodeProcess:
         """Link this node with another one."""
         return self._call("connect", address)  # type: ignore[no-any-return]
 
-    def register(self, name: str, ref: ActorRef[Any]) -> None:
+    def register(self, name: str, ref: ActorRef) -> None:
         """Register an actor with this node."""
         self._call("register", name, ref)
 
-    def find(self, name: str) -> Future[ActorRef[Any]]:
+    def find(self, name: str) -> Future[ActorRef]:
         """Look a name up, through this node."""
         return self._host.ask(NodeCall("find", (name,)), CALL_TIMEOUT)
 
-    def ref(self, text: str) -> ActorRef[Any]:
+    def ref(self, text: str) -> ActorRef:
         """Parse the text of a ref."""
         return self._client.ref(text)
 
-    def monitor(self, ref: ActorRef[Any]) -> Future[Down]:
+    def monitor(self, ref: ActorRef) -> Future[Down]:
         """Return a future for the end or the loss of an actor, as seen from this node."""
         return self._client.monitor(ref)
 

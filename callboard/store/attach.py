@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
-from callboard.kernel.checks import wrong_argument
+from callboard.arguments import wrong_argument
 from callboard.kernel.errors import NotPermitted, NotRegistered, WrongValue
 from callboard.kernel.reply import Future
 from callboard.store.backend.interface import Backend, StoreBackend

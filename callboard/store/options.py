@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Final
 
-from callboard.kernel.checks import seconds
+from callboard.arguments import seconds
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers
 

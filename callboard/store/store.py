@@ -13,10 +13,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
+from callboard.closing import Closing
 from callboard.kernel.context import current_cell
 from callboard.kernel.errors import NodeClosed, ResultTimeout, WouldBlock
 from callboard.kernel.reply import Future
-from callboard.kernel.twins import Closing
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.model.timespan import Timespan

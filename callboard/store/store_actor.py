@@ -21,9 +21,9 @@ from typing import Any, Final, TypeVar
 from weakref import ref as weak
 
 from callboard import locks
+from callboard.arguments import seconds
 from callboard.kernel.access import MASTER_NAME
 from callboard.kernel.actors import ExitReason, handler
-from callboard.kernel.checks import seconds
 from callboard.kernel.context import CallBack, SystemActor
 from callboard.kernel.errors import NotPermitted, ResultTimeout
 from callboard.kernel.reply import Future

@@ -52,6 +52,10 @@ LONGEST: Final = 60.0
 CALLS_LIMIT: Final = 10_000
 
 
+class WouldBlock(CallboardError, RuntimeError):
+    """A blocking call on the thread of a running event loop; use its awaitable twin."""
+
+
 class WouldDeadlock(CallboardError, RuntimeError):
     """A call would wait forever: in a handler, or inside another call of callboard.
 

@@ -20,13 +20,12 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from callboard.bounded_queue import BoundedQueue, SubscriptionPolicy
+from callboard.closing import Closing
 from callboard.kernel import errors
 from callboard.kernel.activation import Cell, HandlerDoor, HandlerEntry, hints_of, types_of
-from callboard.kernel.actors import ActorRef, frozen_message
-from callboard.kernel.checks import checked_ref
+from callboard.kernel.actors import ActorRef, checked_ref, frozen_message
 from callboard.kernel.context import CallBack
 from callboard.kernel.events import Unexpected
-from callboard.kernel.twins import Closing
 from callboard.model.data import thawed
 from callboard.support.text import describe
 from callboard.topics.events import SubscriptionOverflow
@@ -78,7 +77,7 @@ class ActorSubscription(Closing, RunReceiver):
     def __init__(
         self,
         hub: Hub,
-        ref: ActorRef[Any],
+        ref: ActorRef,
         topics: tuple[str, ...],
         *,
         make: Callable[[str, Any], Any] = TopicMessage,
@@ -232,7 +231,7 @@ class ActorSubscription(Closing, RunReceiver):
         self._is_full = False
         self._drain()
 
-    def _confirmed(self, ref: ActorRef[Any], error: BaseException | None) -> None:
+    def _confirmed(self, ref: ActorRef, error: BaseException | None) -> None:
         """Handle the answer of an actor on another node: it processed a message, or failed."""
         if ref == self.ref:
             self._unconfirmed -= 1
@@ -268,7 +267,7 @@ class ActorSubscription(Closing, RunReceiver):
 
     # --- the actor and its successors ---
 
-    def _watch(self, ref: ActorRef[Any]) -> None:
+    def _watch(self, ref: ActorRef) -> None:
         """Monitor an actor and its succession; may be called from any thread."""
         self._succession.follow(ref, self._succeeded)
         ref.target.monitor(self, lambda _: self._hub.call_soon(self._ended, ref))
@@ -280,14 +279,14 @@ class ActorSubscription(Closing, RunReceiver):
         if self._door is not None:
             self._hub.by_door.pop((self.ref, self._door), None)
 
-    def _ended(self, ref: ActorRef[Any]) -> None:
+    def _ended(self, ref: ActorRef) -> None:
         """Handle the end of the actor: wait for a successor, or close if none is expected."""
         if ref == self.ref:
             self._is_orphan = True
             if not (self._succession.expects(ref) or self._successors):
                 self.close()
 
-    def _succeeded(self, successor: ActorRef[Any] | None) -> None:
+    def _succeeded(self, successor: ActorRef | None) -> None:
         """Handle the next incarnation; called on the thread that started it.
 
         The successor is monitored here already: if it ended before the hub's turn, a monitor
@@ -298,7 +297,7 @@ class ActorSubscription(Closing, RunReceiver):
             self._watch(successor)
         self._hub.call_soon(self._change_over, successor)
 
-    def _change_over(self, successor: ActorRef[Any] | None) -> None:
+    def _change_over(self, successor: ActorRef | None) -> None:
         """Continue with the next incarnation; close if there is none."""
         self._successors -= 1
         if successor is None:

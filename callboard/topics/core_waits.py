@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from callboard.arguments import seconds
 from callboard.kernel.actors import Down
-from callboard.kernel.checks import seconds
 from callboard.kernel.context import SystemActor
 from callboard.kernel.errors import ActorDown
 from callboard.kernel.reply import Future

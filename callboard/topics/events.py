@@ -1,7 +1,5 @@
 """Events of endpoints in `node.events()`: lost messages."""
 
-from typing import Any
-
 from callboard.kernel.actors import ActorRef
 from callboard.support.dataclass import dataclass
 
@@ -44,6 +42,6 @@ class SubscriptionOverflow:
         count: number of messages since the last such event of this subscription.
     """
 
-    ref: ActorRef[Any]
+    ref: ActorRef
     topics: tuple[str, ...]
     count: int

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 from callboard import locks
-from callboard.kernel.checks import limit
+from callboard.arguments import limit
 from callboard.kernel.errors import NodeClosed, ResultTimeout
 from callboard.kernel.reply import Future, refuse_endless_wait, waiting
 from callboard.support import after_fork

@@ -30,11 +30,11 @@ class RemoteHubs:
         """
         self._actor, self._on_found = actor, on_found
         self._overlay: Topology = actor.node.overlay
-        self.refs: dict[bytes, ActorRef[Any]] = {}
+        self.refs: dict[bytes, ActorRef] = {}
         #: Nodes whose directory did not answer.
         self._unanswered: list[bytes] = []
 
-    def add(self, node: bytes) -> ActorRef[Any] | None:
+    def add(self, node: bytes) -> ActorRef | None:
         """Add a hub and return its ref; None if it is known."""
         if node in self.refs:
             return None

@@ -1,7 +1,7 @@
 """Sending of runs to hubs of other nodes, and buffers for peers that read slowly."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from callboard.bounded_queue import Overflow
 from callboard.kernel.activation import Proxy
@@ -31,7 +31,7 @@ class RunTransmitter:
     def __init__(
         self,
         actor: SystemActor,
-        hubs: Mapping[bytes, ActorRef[Any]],
+        hubs: Mapping[bytes, ActorRef],
         counters: CoreCounters,
         make_buffer: Callable[[], PeerBuffer],
         set_congested: Callable[[bool], None],

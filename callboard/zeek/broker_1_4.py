@@ -49,7 +49,9 @@ from callboard.caf.wire.reader import (
     sized,
     texts_bytes,
 )
-from callboard.kernel.codec import (
+from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
+from callboard.model.errors import InvalidData
+from callboard.protocol_errors import (
     AlreadyLinked,
     BaspError,
     ConnectedToItself,
@@ -60,8 +62,6 @@ from callboard.kernel.codec import (
     PeerSilent,
     RemoteProtocolError,
 )
-from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
-from callboard.model.errors import InvalidData
 from callboard.topics.machine.topic import TOPIC_LIMIT
 from callboard.zeek.caf_stream import (
     NORMAL,

@@ -25,7 +25,7 @@ from callboard.caf.wire.reader import (
     texts_bytes,
     varbyte,
 )
-from callboard.kernel.codec import MalformedPayload
+from callboard.protocol_errors import MalformedPayload
 
 
 class MessageTypes(StrEnum):

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import cbor2
 
-from callboard.kernel.codec import encode_int, encode_text, head
+from callboard.cbor.writer import encode_int, encode_text, head
 from callboard.model.address import Address, Port, Subnet
 from callboard.model.data import Data, FrozenTable, refuse_depth
 from callboard.model.encoding import (

@@ -18,9 +18,9 @@ from typing import Final, NamedTuple
 
 from callboard.caf.wire.reader import CafReader, sized
 from callboard.caf.wire.varbyte import read_varbyte
-from callboard.kernel.codec import MalformedPayload
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
+from callboard.protocol_errors import MalformedPayload
 from callboard.topics.machine.topic import TOPIC_LIMIT
 from callboard.zeek.transcoder import cbor_at
 from callboard.zeek.value import read_value

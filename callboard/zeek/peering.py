@@ -42,7 +42,9 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from callboard.caf.wire.varbyte import read_varbyte, write_varbyte
-from callboard.kernel.codec import (
+from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit, wire_of
+from callboard.model.errors import EndpointError, InvalidData
+from callboard.protocol_errors import (
     AlreadyLinked,
     BaspError,
     IncompatibleVersion,
@@ -52,8 +54,6 @@ from callboard.kernel.codec import (
     PayloadTooLarge,
     PeerSilent,
 )
-from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit, wire_of
-from callboard.model.errors import EndpointError, InvalidData
 from callboard.topics.machine.status import EC
 from callboard.topics.machine.topic import checked_topic
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from callboard.kernel.codec import head
+from callboard.cbor.writer import head
 from callboard.model.encoding import MAX_ITEMS
 from callboard.model.errors import EndpointError
 from callboard.zeek.json_message import reader_of

@@ -36,14 +36,14 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.uri import WebSocketURI, parse_uri
 
-from callboard.kernel.codec import (
+from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
+from callboard.model.errors import EndpointError, InvalidOption, InvalidTopic, MalformedMessage
+from callboard.protocol_errors import (
     AuthenticationFailed,
     BaspError,
     LinkLost,
     MalformedHandshake,
 )
-from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
-from callboard.model.errors import EndpointError, InvalidOption, InvalidTopic, MalformedMessage
 from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import ANY_HOST, Asking, HostGuard, is_loopback
 from callboard.support.nesting import parse_json

@@ -11,7 +11,7 @@ everything up to the old sightings is released. This ends the effect of any lost
 announce or release.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from callboard.actors.exit_reason import ExitReason
@@ -43,7 +43,7 @@ class RefCount:
         """Whether a monitor on this node waits for the actor's end."""
         return bool(self.watchers)
 
-    def watch(self, key: object, watcher: Watcher) -> tuple[ExitReason, str] | None:
+    def watch(self, key: Hashable, watcher: Watcher) -> tuple[ExitReason, str] | None:
         """Add a watcher; return the notification for it if the actor is known to be dead."""
         if self.down is not None:
             return ExitReason.NOT_FOUND, f"it had ended ({self.down[0]})"

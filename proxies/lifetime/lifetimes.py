@@ -35,7 +35,7 @@ from callboard.proxies.route_table import OLD_PATH_LIMIT, RouteTable
 AT_ONCE: Final = 256
 
 
-class _WeakRef(weakref.ref[ActorRef[Any]]):
+class _WeakRef(weakref.ref[ActorRef]):
     """A weak reference to an actor's ref that knows the actor."""
 
     __slots__ = ("key",)
@@ -125,13 +125,13 @@ class Lifetimes:
 
     # --- proxies here ---
 
-    def remote_ref(self, node: bytes, number: int) -> ActorRef[Any]:
+    def remote_ref(self, node: bytes, number: int) -> ActorRef:
         """Return the ref of a remote actor; create and announce its proxy if it is new."""
         weak = self._refs.get((node, number))
         ref = None if weak is None else weak()
         return self._find_or_learn(node, number) if ref is None else ref
 
-    def _find_or_learn(self, node: bytes, number: int) -> ActorRef[Any]:
+    def _find_or_learn(self, node: bytes, number: int) -> ActorRef:
         """Return the ref of a remote actor; create its proxy if there is none."""
         key = (node, number)
         with self._lock:

@@ -5,6 +5,7 @@ outbound side of the node. It remembers the end of its actor, so that later asks
 """
 
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -15,6 +16,7 @@ from callboard.actors.exit_reason import ExitReason
 from callboard.actors.mailbox import BackPressure, Mailbox, SendTurn
 from callboard.actors.reference import ActorRef, AnySender, Asker, Down, Sender, Watcher
 from callboard.actors.runtime import Runtime
+from callboard.actors.values import Message
 from callboard.basp.header import NODE_ACTOR
 from callboard.proxies.address import Endpoint
 from callboard.proxies.ledger.credit import Credit
@@ -48,7 +50,7 @@ class Queue(deque[Waiting]):
         #: Whether a timer requests credit.
         self.is_tended = False
 
-    def put(self, message: Any, sender: Sender | None, payload: bytes) -> None:
+    def put(self, message: Message, sender: Sender | None, payload: bytes) -> None:
         """Append a message; insert one with high priority before those without."""
         self.pressure.held += len(payload)
         place = len(self)
@@ -73,7 +75,7 @@ class Queue(deque[Waiting]):
         return sum(bool(payload) for _, _, payload in self)
 
 
-def _is_urgent(message: Any) -> bool:
+def _is_urgent(message: Message) -> bool:
     """Return whether a message has high priority."""
     return message.__class__ is Envelope and bool(message.is_urgent)
 
@@ -88,7 +90,7 @@ class Outbound(Protocol):
     def dispatch(
         self,
         proxy: "Proxy",
-        message: Any,
+        message: Message,
         sender: Sender | None,
         payload: bytes | None = None,
         *,
@@ -97,13 +99,13 @@ class Outbound(Protocol):
     ) -> None:
         """Send a message to a proxy's actor, or queue it for a path or for credit."""
 
-    def encode(self, message: Any) -> bytes:
+    def encode(self, message: Message) -> bytes:
         """Serialize a message."""
 
     def offer(
         self,
         proxy: "Proxy",
-        message: Any,
+        message: Message,
         sender: Sender | None,
         payload: bytes,
         turn: SendTurn,
@@ -154,21 +156,21 @@ class Proxy(RefCount):
 
     # --- messages ---
 
-    def post(self, message: Any, sender: Sender | None) -> None:
+    def post(self, message: Message, sender: Sender | None) -> None:
         """Send a message to the actor; an ask to an actor known to be dead fails at once."""
         if self.down is None:
             self.outbound.dispatch(self, message, sender)
         else:
             self.refuse(message, sender, self.ended_error())
 
-    def post_at_once(self, message: Any, sender: Sender | None) -> None:
+    def post_at_once(self, message: Message, sender: Sender | None) -> None:
         """Send a message before the end of the turn, for an outside thread."""
         if self.down is None:
             self.outbound.dispatch(self, message, sender, at_once=True)
         else:
             self.refuse(message, sender, self.ended_error())
 
-    def post_urgent(self, message: Any, sender: Sender | None) -> None:
+    def post_urgent(self, message: Message, sender: Sender | None) -> None:
         """Send a message that the actor handles before those without priority."""
         if isinstance(message, Envelope):
             self.post(replace(message, is_urgent=True), sender)
@@ -196,14 +198,14 @@ class Proxy(RefCount):
 
         await SendTurn(self.ref).send(offer)
 
-    def post_waited(self, message: Any, sender: Sender | None, payload: bytes) -> None:
+    def post_waited(self, message: Message, sender: Sender | None, payload: bytes) -> None:
         """Send a message that waited, before the messages that still wait."""
         if payload:
             self.outbound.dispatch(self, message, sender, payload, has_waited=True)
         else:
             self.command(message)
 
-    def refuse(self, message: Any, sender: Sender | None, error: Exception) -> None:
+    def refuse(self, message: Message, sender: Sender | None, error: Exception) -> None:
         """Fail an ask, or count an undeliverable message."""
         if sender is not None and sender.expects:
             sender.set_exception(error)
@@ -247,7 +249,7 @@ class Proxy(RefCount):
 
     # --- monitors and links ---
 
-    def monitor(self, key: object, watcher: Watcher) -> None:
+    def monitor(self, key: Hashable, watcher: Watcher) -> None:
         """Call `watcher` once when the actor ends or its node is lost; now, if it has ended."""
         with _MONITORS_LOCK:
             ending = self.watch(key, watcher)
@@ -256,16 +258,16 @@ class Proxy(RefCount):
         else:
             self.outbound.ensure_watched(self)
 
-    def demonitor(self, key: object) -> None:
+    def demonitor(self, key: Hashable) -> None:
         """Remove a watcher."""
         with _MONITORS_LOCK:
             self.watchers.pop(key, None)
 
-    def link(self, other: ActorRef[Any]) -> None:
+    def link(self, other: ActorRef) -> None:
         """Link the remote actor to `other`, so that it is notified of its end."""
         self.command(LinkActors(self.number, other))
 
-    def unlink(self, other: ActorRef[Any]) -> None:
+    def unlink(self, other: ActorRef) -> None:
         """Undo `link`."""
         self.command(LinkActors(self.number, other, undo=True))
 
@@ -310,6 +312,6 @@ class Proxy(RefCount):
         )
 
     @property
-    def ref(self) -> ActorRef[Any]:
+    def ref(self) -> ActorRef:
         """The ref of the actor."""
         return self._runtime.ref_of(self.node, self.number)

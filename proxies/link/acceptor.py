@@ -13,6 +13,7 @@ from dataclasses import field
 from typing import Any, Final, Generic, TypeVar
 
 from callboard.actors.runner.runner import Runner
+from callboard.actors.values import Event
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import ConnectionsRefused, LinkRefused
 from callboard.proxies.link.limits import AcceptLimiter
@@ -46,7 +47,7 @@ class Acceptor(Generic[C]):
     #: Decides which connections are accepted.
     gate: AcceptLimiter
     #: Receives the events.
-    _emit: Callable[[object], None]
+    _emit: Callable[[Event], None]
     #: Starts a link on a connection.
     _opened: Callable[[socket.socket | TlsSocket, C, Endpoint], Stream[Any, Any]]
     #: Closes a connection after its last bytes are sent, and informs the gate.

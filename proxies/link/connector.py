@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from callboard.actors.runner.contention import CONTENTION
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
+from callboard.actors.values import Event
 from callboard.basp import errors
 from callboard.basp.frame import RawFrame
 from callboard.basp.handshake import NONCE_SIZE, LinkConfig, LinkGuard, PeerIdentity
@@ -35,7 +36,6 @@ from callboard.basp.node_id import NodeId, node_id_text
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.events import LinkRefused
 from callboard.proxies.link.acceptor import REFUSAL_INTERVAL, Acceptor
-from callboard.proxies.link.certificates import LOOK_INTERVAL, Certificates
 from callboard.proxies.link.dialer import Dial, Dialer
 from callboard.proxies.link.limits import AcceptLimiter, Limits
 from callboard.proxies.link.network import Network
@@ -45,6 +45,7 @@ from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import CLOSING, Wire, Wiring
 from callboard.proxies.rights.permissions import OPEN, LinkAccess, Permissions, Principal
 from callboard.support.dataclass import dataclass
+from callboard.tls.certificates import LOOK_INTERVAL, Certificates
 
 _log = logging.getLogger("callboard.links")
 
@@ -147,7 +148,7 @@ class Connector:
     #: Options of all links.
     options: LinkOptions
     #: Receives the events.
-    _emit: Callable[[object], None]
+    _emit: Callable[[Event], None]
 
     def __post_init__(self) -> None:
         """Start without connections; call `start` before the first one."""

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
@@ -25,12 +25,12 @@ from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.errors import LinkError, TlsError
 from callboard.proxies.link.attempt import Attempt, Obstacle
-from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.secret_tls import DialingEncryption, Encryption, SecretTls
 from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import Wire
 from callboard.support.dataclass import dataclass
+from callboard.tls.certificates import Certificates
 
 LAST_RETRY: Final = 2.0
 
@@ -218,7 +218,7 @@ class Dialer:
         """Return whether a link with the peer of a dial is established."""
         return dial.peer is not None and self._pairs.is_linked(dial.peer)
 
-    def forget_waiter(self, endpoint: Endpoint, waiter: Future[Any]) -> None:
+    def forget_waiter(self, endpoint: Endpoint, waiter: Future) -> None:
         """Remove a waiter that timed out."""
         dial = self._dials.get(endpoint)
         if dial is not None and waiter in dial.waiters:

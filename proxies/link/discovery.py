@@ -22,6 +22,7 @@ from callboard.actors.errors import CallboardError, InvalidAddress, NodeUnreacha
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
+from callboard.actors.values import Event
 from callboard.proxies.address import Endpoint, NodeSource, endpoint_text, parse_node_address
 from callboard.proxies.events import AddressesChanged, LookUpFailed
 from callboard.proxies.link.dialer import LAST_RETRY, Dial, Dialer
@@ -68,7 +69,7 @@ class Discovery:
     _dialer: Dialer
     #: Whether this node listens at an address.
     _is_own: Callable[[Endpoint], bool]
-    _report: Callable[[object], object]
+    _report: Callable[[Event], object]
     _sources: list[KnownSource] = field(default_factory=list)
     #: Number of sources that each address is dialed for.
     _use_counts: Counter[Endpoint] = field(default_factory=Counter)

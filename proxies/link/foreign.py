@@ -20,6 +20,7 @@ from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runner.runner import Runner
 from callboard.actors.runner.timers import Timer
+from callboard.actors.values import Event, Message
 from callboard.backoff import Backoff
 from callboard.basp.errors import AlreadyLinked, BaspError, LinkLost
 from callboard.basp.foreign import Admitted, Arrived
@@ -29,7 +30,6 @@ from callboard.proxies.errors import LinkError, TlsError
 from callboard.proxies.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
 from callboard.proxies.link.acceptor import Acceptor
 from callboard.proxies.link.attempt import Attempt, Obstacle
-from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.limits import AcceptLimiter, Limits, Throttle
 from callboard.proxies.link.network import Network
@@ -38,6 +38,7 @@ from callboard.proxies.link.stream import READ_SIZE, WAITING_LIMIT, Machine, Str
 from callboard.proxies.link.tls_socket import HANDSHAKE_LIMIT, TlsSocket
 from callboard.support.aliases import former_method
 from callboard.support.dataclass import dataclass
+from callboard.tls.certificates import Certificates
 
 _log = logging.getLogger("callboard.links")
 
@@ -116,7 +117,7 @@ class ForeignDoor(Protocol):
     def link_down(self, link: "ForeignLink", reason: str) -> None:
         """Handle the end of a link whose peer was admitted."""
 
-    def deliver(self, link: "ForeignLink", messages: list[Any]) -> None:
+    def deliver(self, link: "ForeignLink", messages: list[Message]) -> None:
         """Handle messages from a peer, in order, even before its admission."""
 
     def not_linked(self, remote: Endpoint, reason: str) -> None:
@@ -186,7 +187,7 @@ class ForeignLink(Stream[Any, Any]):
 
     put_off = former_method("put_off", "pause_reading")
 
-    def _arrived(self, messages: list[Any]) -> None:
+    def _arrived(self, messages: list[Message]) -> None:
         """Pass messages that arrived without other effects to the adapter."""
         self.adapter.deliver(self, messages)
 
@@ -253,7 +254,7 @@ class ForeignWires:
 
     _connector: Connector
     _network: Network
-    _emit: Callable[[object], None]
+    _emit: Callable[[Event], None]
     ports: list[ForeignPort] = field(default_factory=list)
     dials: list[ForeignDial] = field(default_factory=list)
     #: All connections, in order of creation.

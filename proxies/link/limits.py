@@ -6,11 +6,11 @@ from dataclasses import fields
 from functools import lru_cache
 from typing import Final
 
-from callboard.actors.token_bucket import TrafficLimit
 from callboard.basp.frame import DEFAULT_PAYLOAD_LIMIT
 from callboard.basp.header import HEADER
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers
+from callboard.support.token_bucket import TrafficLimit
 
 #: A link needs at least these for heartbeats and routes.
 LEAST_BYTES_PER_SECOND: Final = 1_024

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Final
 
-from callboard.actors.errors import InvalidAddress, WrongArgument, require
+from callboard.actors.errors import InvalidAddress, WrongArgument
 from callboard.actors.reference import ActorRef
 from callboard.actors.runner.runner import Runner
+from callboard.arguments import require
 from callboard.proxies.address import (
     UNIX,
     Endpoint,
@@ -17,13 +18,13 @@ from callboard.proxies.address import (
     parse_node_address,
 )
 from callboard.proxies.errors import PortUnavailable, PublicAddress
-from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.connector import Connector
 from callboard.proxies.link.discovery import is_of_this_machine
 from callboard.proxies.link.network import Network
 from callboard.proxies.link.secret_tls import Encryption
 from callboard.proxies.rights.permissions import LinkAccess
 from callboard.support.dataclass import dataclass
+from callboard.tls.certificates import Certificates
 
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared with, not bound to
 _LOCALHOST: Final = frozenset({"127.0.0.1", "::1"})
@@ -46,14 +47,14 @@ class Ports:
     #: Called with the address of each new port.
     _opened: Callable[[Endpoint], object]
     #: The actor published at each port of this node.
-    published: dict[Endpoint, ActorRef[Any] | None] = field(default_factory=dict)
+    published: dict[Endpoint, ActorRef | None] = field(default_factory=dict)
 
     def open(
         self,
         address: str,
         port: int,
         *,
-        published: ActorRef[Any] | None,
+        published: ActorRef | None,
         access: LinkAccess,
         tls: Encryption | None,
         insecure: bool,

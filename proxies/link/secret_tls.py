@@ -17,8 +17,8 @@ from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from callboard.proxies.errors import TlsError
-from callboard.proxies.link.certificates import Certificates, Secured
-from callboard.proxies.link.tls import SecretContext, never_resume
+from callboard.tls.certificates import Certificates, Secured
+from callboard.tls.contexts import SecretContext, never_resume
 
 #: The secrets of a node or a port, with their names.
 Keys = Sequence[tuple[str, bytes]]

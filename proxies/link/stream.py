@@ -24,6 +24,7 @@ from callboard.basp.seal import CONTENT_LIMIT, OVERHEAD, Opener, Sealer
 from callboard.proxies.errors import LinkFull
 from callboard.proxies.link.limits import Throttle
 from callboard.proxies.link.tls_socket import TlsSocket
+from callboard.support.calls import Action
 from callboard.support.dataclass import dataclass
 from callboard.support.text import describe
 
@@ -145,7 +146,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self.machine = machine
         self.is_open = True
         #: Called after each read, while it is set.
-        self.after_read: Callable[[], object] | None = None
+        self.after_read: Action | None = None
         #: Number of pauses in reading because of the throttle.
         self.pauses = 0
         self.waiting = 0

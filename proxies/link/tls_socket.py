@@ -18,10 +18,10 @@ from callboard import locks
 from callboard.actors.runner import contention
 from callboard.actors.runner.runner import ConnectionOwner, Runner
 from callboard.basp.foreign import FIRST_BYTES, OURS, wire_of
-from callboard.proxies.link.certificates import Secured
 from callboard.proxies.link.secret_tls import Encryption
-from callboard.proxies.link.tls import SecretContext, explain
 from callboard.support.text import describe
+from callboard.tls.certificates import Secured
+from callboard.tls.contexts import SecretContext, explain
 
 #: Bytes encrypted at once: four records, which limits the data that is in memory twice.
 CHUNK: Final = 65536

@@ -1,7 +1,7 @@
 """The directory of a node: answers look-ups of names, and notifies watchers of changes."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from callboard import locks
 from callboard.actors.dispatch import handler
@@ -22,8 +22,8 @@ class NamesChanged:
     table: "Names"
     version: int
     name: str
-    added: tuple[ActorRef[Any], ...] = ()
-    removed: tuple[ActorRef[Any], ...] = ()
+    added: tuple[ActorRef, ...] = ()
+    removed: tuple[ActorRef, ...] = ()
     reason: str = ""
 
 
@@ -38,9 +38,9 @@ class Names:
         #: change.
         self.on_change: Callable[[NamesChanged], object] | None = None
         self._lock = locks.lock("names of a node", 641)
-        self._holders: dict[str, dict[ActorRef[Any], None]] = {}
+        self._holders: dict[str, dict[ActorRef, None]] = {}
         #: The names of each actor, readable without the lock.
-        self._names_of: dict[ActorRef[Any], tuple[str, ...]] = {}
+        self._names_of: dict[ActorRef, tuple[str, ...]] = {}
         #: Whether the node drains: its own actors still find each other, other nodes do not.
         self.are_withdrawn = False
 
@@ -51,20 +51,20 @@ class Names:
             for name, holders in self._holders.items():
                 self._report(name, (), tuple(holders), DRAINING)
 
-    def get(self, name: str) -> ActorRef[Any] | None:
+    def get(self, name: str) -> ActorRef | None:
         """Return the actor registered under a name, or None."""
         return next(iter(self.state(name)[1]), None)
 
-    def names_of(self, ref: ActorRef[Any]) -> tuple[str, ...]:
+    def names_of(self, ref: ActorRef) -> tuple[str, ...]:
         """Return the names that an actor has. Can be called from any thread; never blocks."""
         return self._names_of.get(ref, ())
 
-    def state(self, name: str) -> tuple[int, tuple[ActorRef[Any], ...]]:
+    def state(self, name: str) -> tuple[int, tuple[ActorRef, ...]]:
         """Return the version of the table, and the holders of a name, the oldest first."""
         with self._lock:
             return self.version, tuple(self._holders.get(name, ()))
 
-    def register(self, name: str, ref: ActorRef[Any]) -> None:
+    def register(self, name: str, ref: ActorRef) -> None:
         """Register an actor; the previous holder of the name loses it.
 
         Raises:
@@ -82,7 +82,7 @@ class Names:
             holder.target.demonitor((self, name))
         self._watch(name, ref)
 
-    def join(self, name: str, ref: ActorRef[Any]) -> None:
+    def join(self, name: str, ref: ActorRef) -> None:
         """Add an actor to the holders of a name.
 
         Raises:
@@ -99,7 +99,7 @@ class Names:
         self._watch(name, ref)
 
     def withdraw(
-        self, name: str, ref: ActorRef[Any] | None = None, reason: str = "unregistered"
+        self, name: str, ref: ActorRef | None = None, reason: str = "unregistered"
     ) -> bool:
         """Remove a name (only from `ref`, if given); return whether an actor had it."""
         with self._lock:
@@ -118,7 +118,7 @@ class Names:
             holder.target.demonitor((self, name))
         return True
 
-    def items(self) -> list[tuple[str, ActorRef[Any]]]:
+    def items(self) -> list[tuple[str, ActorRef]]:
         """Return all names with their actors."""
         with self._lock:
             entries = list(self._holders.items())
@@ -131,8 +131,8 @@ class Names:
     def _report(
         self,
         name: str,
-        added: tuple[ActorRef[Any], ...],
-        removed: tuple[ActorRef[Any], ...],
+        added: tuple[ActorRef, ...],
+        removed: tuple[ActorRef, ...],
         reason: str,
     ) -> None:
         """Count a change and report it; the caller must hold the lock."""
@@ -146,7 +146,7 @@ class Names:
         if self.on_change is not None:
             self.on_change(NamesChanged(self, self.version, name, added, removed, reason))
 
-    def _watch(self, name: str, ref: ActorRef[Any]) -> None:
+    def _watch(self, name: str, ref: ActorRef) -> None:
         """Withdraw an actor's name when the actor ends."""
         ref.target.monitor(
             (self, name), lambda down: self.withdraw(name, ref, str(down.reason))
@@ -161,7 +161,7 @@ class Directory(SystemActor):
         self._groups = groups
         self._node_name = node_name
         #: The watchers of each name, with the table version that each one has received.
-        self._watchers: dict[tuple[Names, str], dict[ActorRef[Any], int]] = {}
+        self._watchers: dict[tuple[Names, str], dict[ActorRef, int]] = {}
         for table in (names, groups):
             table.on_change = self._notify_watchers
 
@@ -171,7 +171,7 @@ class Directory(SystemActor):
             self.post_self(change)
 
     @handler
-    def lookup(self, question: Lookup) -> ActorRef[Any] | None:
+    def lookup(self, question: Lookup) -> ActorRef | None:
         """Return the actor of that name, or None."""
         return None if self._names.are_withdrawn else self._names.get(str(question.name))
 
@@ -220,7 +220,7 @@ class Directory(SystemActor):
                 del self._watchers[key]
 
     @staticmethod
-    def _is_hidden(table: Names, watcher: ActorRef[Any]) -> bool:
+    def _is_hidden(table: Names, watcher: ActorRef) -> bool:
         """Return whether a draining node hides its names from a watcher of another node."""
         return table.are_withdrawn and not watcher.is_local
 

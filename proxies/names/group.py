@@ -20,7 +20,8 @@ from callboard.actors.reference import (
     checked_ref,
 )
 from callboard.actors.runtime import Runtime
-from callboard.actors.seconds import count as checked_count
+from callboard.actors.values import Message
+from callboard.arguments import count as checked_count
 from callboard.proxies.errors import NoMembers
 from callboard.proxies.names.directory import Names
 from callboard.proxies.names.hash_ring import HashRing, key_bytes
@@ -35,7 +36,7 @@ Routing = Literal["round_robin", "random", "least_busy", "hash"]
 ROUTINGS: Final[tuple[str, ...]] = get_args(Routing)
 
 #: A wait for members that is over, with the members.
-_Ready = tuple[Future[list[ActorRef[Any]]], list[ActorRef[Any]]]
+_Ready = tuple[Future[list[ActorRef]], list[ActorRef]]
 
 
 def _complete(ready: Iterable[_Ready]) -> None:
@@ -50,19 +51,19 @@ class Members:
     def __init__(self, runtime: Runtime, name: str) -> None:
         """Start watching the group on all nodes in reach."""
         self._shutdown = runtime.shutdown
-        self.refs: tuple[ActorRef[Any], ...] = ()
+        self.refs: tuple[ActorRef, ...] = ()
         #: Outstanding asks of this node, by member.
-        self.asks: dict[ActorRef[Any], int] = {}
-        self._ring: HashRing[ActorRef[Any]] | None = None
+        self.asks: dict[ActorRef, int] = {}
+        self._ring: HashRing[ActorRef] | None = None
         self._lock = locks.lock("members of a group", 640)
-        self._waiting: list[tuple[int, Future[list[ActorRef[Any]]]]] = []
+        self._waiting: list[tuple[int, Future[list[ActorRef]]]] = []
         self._watcher = watch_name(runtime, name, is_group=True, on_change=self._changed)
 
     def close(self) -> None:
         """Stop watching."""
         self._watcher.kill()
 
-    def add(self, ref: ActorRef[Any]) -> None:
+    def add(self, ref: ActorRef) -> None:
         """Add a member."""
         ready: list[_Ready] = []
         with self._lock:
@@ -70,19 +71,19 @@ class Members:
                 ready = self._set((*self.refs, ref))
         _complete(ready)
 
-    def joined(self, ref: ActorRef[Any]) -> None:
+    def joined(self, ref: ActorRef) -> None:
         """Add a member that joins on this node, before the directory reports it."""
         self.add(ref)
         # Calls back at once if the member is dead.
         ref.target.monitor(self, lambda _: self.remove(ref))
 
-    def remove(self, ref: ActorRef[Any]) -> None:
+    def remove(self, ref: ActorRef) -> None:
         """Remove a member."""
         with self._lock:
             ready = self._set(tuple(member for member in self.refs if member != ref))
         _complete(ready)
 
-    def find(self, key: bytes) -> ActorRef[Any] | None:
+    def find(self, key: bytes) -> ActorRef | None:
         """Return the member that a key belongs to."""
         ring = self._ring
         if ring is None:
@@ -90,19 +91,19 @@ class Members:
                 ring = self._ring = HashRing(_by_id(self.refs))
         return ring.find(key)
 
-    def least_busy(self) -> ActorRef[Any]:
+    def least_busy(self) -> ActorRef:
         """Return the member with the fewest asks of this node outstanding."""
         return min(self.refs, key=lambda ref: self.asks.get(ref, 0))
 
-    def count(self, ref: ActorRef[Any], future: Future[Any]) -> None:
+    def count(self, ref: ActorRef, future: Future) -> None:
         """Count an ask until it is answered."""
         with self._lock:
             self.asks[ref] = self.asks.get(ref, 0) + 1
         future.add_done_callback(lambda _: self._answered(ref))
 
-    def when(self, count: int) -> Future[list[ActorRef[Any]]]:
+    def when(self, count: int) -> Future[list[ActorRef]]:
         """Return a future that is done once the group has a number of members."""
-        future: Future[list[ActorRef[Any]]] = Future(f"a group of {count}")
+        future: Future[list[ActorRef]] = Future(f"a group of {count}")
         with self._lock:
             refs = list(self.refs)
             if len(refs) < count:
@@ -113,7 +114,7 @@ class Members:
         future.set_result(refs)
         return future
 
-    def _answered(self, ref: ActorRef[Any]) -> None:
+    def _answered(self, ref: ActorRef) -> None:
         """Count an ask as answered."""
         with self._lock:
             left = self.asks.pop(ref, 1) - 1
@@ -127,7 +128,7 @@ class Members:
         else:
             self.remove(change.ref)
 
-    def _set(self, refs: tuple[ActorRef[Any], ...]) -> list[_Ready]:
+    def _set(self, refs: tuple[ActorRef, ...]) -> list[_Ready]:
         """Replace the members; the caller must hold the lock.
 
         Returns:
@@ -235,7 +236,7 @@ class Group(Callee[A]):
             raise self._empty()
         return member
 
-    def pick(self, message: object = None) -> ActorRef[A]:
+    def pick(self, message: Message = None) -> ActorRef[A]:
         """Return the next member by the routing, for a message.
 
         Raises:
@@ -263,7 +264,7 @@ class Group(Callee[A]):
             return self._members.least_busy()
         return refs[next(self._turns) % len(refs)]
 
-    def tell(self, message: object, *, priority: Priority = "normal") -> None:
+    def tell(self, message: Message, *, priority: Priority = "normal") -> None:
         """Send a message to one member; without members it is a dead letter.
 
         Args:
@@ -280,7 +281,7 @@ class Group(Callee[A]):
         else:
             ref.tell(message, priority=priority)
 
-    async def atell(self, message: object, *, priority: Priority = "normal") -> None:
+    async def atell(self, message: Message, *, priority: Priority = "normal") -> None:
         """Send a message to one member as soon as it has room: `tell` for coroutines.
 
         The member is chosen first, and only its mailbox is waited for.
@@ -305,22 +306,22 @@ class Group(Callee[A]):
     @overload
     def ask(
         self,
-        message: object,
+        message: Message,
         timeout: float | None = ...,
         retries: int = ...,
         backoff: float = ...,
         *,
         priority: Priority = ...,
-    ) -> Future[Any]: ...
+    ) -> Future: ...
     def ask(
         self,
-        message: object,
+        message: Message,
         timeout: float | None = DEFAULT_TIMEOUT,
         retries: int = 0,
         backoff: float = FIRST_PAUSE,
         *,
         priority: Priority = "normal",
-    ) -> Future[Any]:
+    ) -> Future:
         """Send a message to one member and return the future of its answer.
 
         The future fails like a future of `ActorRef.ask`, or with `NoMembers`. Repeats go to the
@@ -329,7 +330,7 @@ class Group(Callee[A]):
         try:
             ref = self.pick(message)
         except NoMembers as error:
-            failed: Future[Any] = Future(self)
+            failed: Future = Future(self)
             failed.set_exception(error)
             return failed
         future = ref.ask(message, timeout, retries, backoff, priority=priority)
@@ -364,7 +365,7 @@ class Group(Callee[A]):
 
     # --- all members ---
 
-    def broadcast(self, message: object) -> int:
+    def broadcast(self, message: Message) -> int:
         """Send a message to all members; return their number."""
         refs = self._members.refs
         for ref in refs:
@@ -372,8 +373,8 @@ class Group(Callee[A]):
         return len(refs)
 
     def ask_all(
-        self, message: object, timeout: float | None = DEFAULT_TIMEOUT
-    ) -> list[Future[Any]]:
+        self, message: Message, timeout: float | None = DEFAULT_TIMEOUT
+    ) -> list[Future]:
         """Send a message to all members; return the futures of their answers."""
         return [ref.ask(message, timeout) for ref in self._members.refs]
 
@@ -385,5 +386,5 @@ class Group(Callee[A]):
         )
 
 
-def _by_id(refs: tuple[ActorRef[Any], ...]) -> dict[bytes, ActorRef[Any]]:
+def _by_id(refs: tuple[ActorRef, ...]) -> dict[bytes, ActorRef]:
     return {ref.node_id + ref.actor_id.to_bytes(4): ref for ref in refs}

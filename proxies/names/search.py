@@ -1,7 +1,6 @@
 """Finds actors by name, on this node and all in reach, or by address."""
 
 import asyncio
-from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -31,6 +30,7 @@ from callboard.proxies.messages import Lookup, Spawn
 from callboard.proxies.names.directory import Names
 from callboard.proxies.rights.rights import OWN
 from callboard.proxies.route_table import RouteTable
+from callboard.support.calls import AnyCoroutine
 from callboard.support.dataclass import dataclass
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Reach:
     _dialer: Dialer
     _ports: Ports
 
-    async def first(self, name: str, timeout: float) -> ActorRef[Any]:
+    async def first(self, name: str, timeout: float) -> ActorRef:
         """Return this node's actor of that name, or else the first one that a node returns.
 
         Raises:
@@ -84,7 +84,7 @@ class Reach:
         msg = f"no actor in reach of {self._runtime.name} is registered as {name!r}"
         raise NotRegistered(msg)
 
-    async def all(self, name: str, timeout: float) -> list[ActorRef[Any]]:
+    async def all(self, name: str, timeout: float) -> list[ActorRef]:
         """Return all actors of that name, this node's first."""
         own = self._names.get(name)
         actors = [] if own is None else [own]
@@ -94,9 +94,7 @@ class Reach:
                 actors.append(answer)
         return actors
 
-    def _ask(
-        self, name: str, timeout: float, *, leaves: bool
-    ) -> list[Coroutine[Any, Any, Any]]:
+    def _ask(self, name: str, timeout: float, *, leaves: bool) -> list[AnyCoroutine]:
         """Ask the directories of all full members in reach, or of all leaves.
 
         Names internal to callboard are not requested from leaves.
@@ -143,7 +141,7 @@ class Reach:
             return self._runtime.node_id
         return (await self.linked(endpoint, CONNECT_TIMEOUT))[0]
 
-    async def actor_at(self, address: str, timeout: float) -> ActorRef[Any]:
+    async def actor_at(self, address: str, timeout: float) -> ActorRef:
         """Return the actor with a name at an address, or the one published there.
 
         Raises:
@@ -171,7 +169,7 @@ class Reach:
 
     async def _registered(
         self, node: bytes, name: str, address: str, timeout: float
-    ) -> ActorRef[Any]:
+    ) -> ActorRef:
         """Return the actor registered under a name in a node's directory."""
         directory = self._runtime.ref_of(node, DIRECTORY)
         ref = await directory.ask(Lookup(name), timeout)
@@ -180,7 +178,7 @@ class Reach:
             raise NotRegistered(msg)
         return ref  # type: ignore[no-any-return]
 
-    async def spawn(self, on: str | bytes, request: Spawn) -> ActorRef[Any]:
+    async def spawn(self, on: str | bytes, request: Spawn) -> ActorRef:
         """Ask the spawn server of a node for an actor."""
         server = self._runtime.ref_of(await self.node_at(on), SPAWN_SERVER)
         return await server.ask(request)  # type: ignore[no-any-return]

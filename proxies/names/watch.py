@@ -8,12 +8,13 @@ watcher did not notice a loss.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from callboard.actors.dispatch import handler
 from callboard.actors.reference import ActorRef
 from callboard.actors.runtime import Runtime
 from callboard.actors.system_actor import SystemActor
+from callboard.actors.values import Event
 from callboard.basp.header import DIRECTORY
 from callboard.proxies.events import NodeDown, NodeUp
 from callboard.proxies.messages import HoldersChanged, WatchName
@@ -28,7 +29,7 @@ class NameAdded:
     """An actor in reach has the name, or is in the group."""
 
     name: str
-    ref: ActorRef[Any]
+    ref: ActorRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class NameRemoved:
     """
 
     name: str
-    ref: ActorRef[Any]
+    ref: ActorRef
     reason: str
 
 
@@ -63,7 +64,7 @@ class NameWatcher(SystemActor):
         self._is_group = is_group
         self._on_change = on_change
         #: The holders that each directory reports, and the version of its table.
-        self._holders: dict[bytes, dict[ActorRef[Any], None]] = {}
+        self._holders: dict[bytes, dict[ActorRef, None]] = {}
         self._versions: dict[bytes, int] = {}
         self.post_self(_Refresh())
 
@@ -116,14 +117,14 @@ class NameWatcher(SystemActor):
         directory = self.runtime.ref_of(node, DIRECTORY)
         directory.tell(WatchName(self._name, self._is_group, self._versions.get(node, -1)))
 
-    def _add(self, node: bytes, ref: ActorRef[Any]) -> None:
+    def _add(self, node: bytes, ref: ActorRef) -> None:
         """Record a holder, and report one that no directory named before."""
         is_known = self._is_held(ref)
         self._holders.setdefault(node, {})[ref] = None
         if not is_known:
             self._on_change(NameAdded(self._name, ref))
 
-    def _remove(self, node: bytes, ref: ActorRef[Any], reason: str) -> None:
+    def _remove(self, node: bytes, ref: ActorRef, reason: str) -> None:
         """Remove a holder, and report it if no other directory names it."""
         holders = self._holders.get(node, {})
         if ref in holders:
@@ -131,7 +132,7 @@ class NameWatcher(SystemActor):
             if not self._is_held(ref):
                 self._on_change(NameRemoved(self._name, ref, reason))
 
-    def _is_held(self, ref: ActorRef[Any]) -> bool:
+    def _is_held(self, ref: ActorRef) -> bool:
         """Return whether some directory names a holder."""
         return any(ref in holders for holders in self._holders.values())
 
@@ -144,7 +145,7 @@ def watch_name(
     The watcher receives events about nodes until it ends.
     """
 
-    def pass_on(event: object) -> None:
+    def pass_on(event: Event) -> None:
         if isinstance(event, NodeUp | NodeDown):
             watcher.target.post(event, None)
 

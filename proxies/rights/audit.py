@@ -4,10 +4,11 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from callboard.actors.token_bucket import TokenBucket
+from callboard.actors.values import Event
 from callboard.proxies.events import PermissionRefused
 from callboard.support.dataclass import dataclass
 from callboard.support.text import printable
+from callboard.support.token_bucket import TokenBucket
 
 #: Seconds between two events, so that a peer that asks endlessly does not fill a log.
 INTERVAL: Final = 1.0
@@ -31,7 +32,7 @@ class Audit:
     #: Calls a function after some seconds.
     _call_later: Callable[..., Any]
     #: Receives the events.
-    _emit: Callable[[object], object]
+    _emit: Callable[[Event], object]
     #: Number of refusals.
     count: int = 0
     _unwritten: int = 0

@@ -18,9 +18,8 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 from callboard import locks
 from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
+from callboard.actors.values import Message
 from callboard.basp.accounting import Accounts
-from callboard.basp.cbor.pieces import find_references
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.control import pack_down
 from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.frame import RawFrame, pack_frame
@@ -48,6 +47,8 @@ from callboard.basp.header import (
     count_of,
 )
 from callboard.basp.payload import LargePayload
+from callboard.cbor.pieces import find_references
+from callboard.cbor.plain import write_plain
 from callboard.proxies import messages
 from callboard.proxies.rights.permissions import Principal
 from callboard.proxies.rights.rights import OWN, NamedRight, may_look_up
@@ -222,7 +223,7 @@ class LeafGate:
         if number == CORE_ACTOR:
             return Refusal("publish", "topics", "topics")
         try:
-            message: Any = self._host.read(payload)
+            message: Message = self._host.read(payload)
         except RemoteProtocolError:
             return None  # the receiver refuses it, and reports that to the sender
         except LargePayload:
@@ -306,7 +307,7 @@ class LeafGate:
         return None
 
     def _refusal_of_log(
-        self, message: Any, node: bytes, right: Literal["logs", "append"]
+        self, message: Message, node: bytes, right: Literal["logs", "append"]
     ) -> Refusal | None:
         """Return the right that a question about a log lacks; only this node lists its logs."""
         rights, log = self.standing.rights, getattr(message, "log", None)
@@ -381,7 +382,7 @@ class LeafGate:
     def _may_be_asked(self, payload: bytes) -> bool:
         """Return whether another node may send a question to the leaf's directory."""
         try:
-            message: Any = self._host.read(payload)
+            message: Message = self._host.read(payload)
         except (RemoteProtocolError, LargePayload):
             return False
         message = message.message if message.__class__ is Envelope else message

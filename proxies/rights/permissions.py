@@ -5,7 +5,7 @@ from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from callboard.actors.errors import require
+from callboard.arguments import require
 from callboard.basp.handshake import SECRET_LIMIT
 from callboard.proxies.rights.rights import Rights
 from callboard.support.dataclass import dataclass
@@ -102,6 +102,16 @@ class LinkAccess:
             names[key] = name
         table = None if permissions is None else _permissions(permissions)
         return cls(tuple(keys), table, allow_unsealed)
+
+    @property
+    def limits_rights(self) -> bool:
+        """Whether peers have the rights of a table; without one they have all rights."""
+        return self.permissions is not None
+
+    def rights_of(self, name: str) -> Rights | None:
+        """Return the rights in the table for a name; None without an entry, or a table."""
+        principal = None if self.permissions is None else self.permissions.admit(name, ())
+        return None if principal is None else principal.rights
 
 
 #: No authentication, and all rights.

@@ -4,10 +4,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
-from callboard.basp.keyed_name import QUEUE_PREFIX
+from callboard.support.calls import Keywords
 from callboard.support.dataclass import dataclass
+from callboard.support.keyed_name import QUEUE_PREFIX
 
 #: The name of the actor of topics and stores, which checks each value of a leaf itself.
 CORE_NAME: Final = "callboard.core"
@@ -128,7 +129,7 @@ class Rights:
     @classmethod
     def member(cls) -> Self:
         """Return the rights of a full member: everything."""
-        everything: dict[str, Any] = dict.fromkeys(NAMED, ("*",)) | dict.fromkeys(TOPICS, ("",))
+        everything: Keywords = dict.fromkeys(NAMED, ("*",)) | dict.fromkeys(TOPICS, ("",))
         rights = cls(stores={"*": "write"}, inspect=True, drain=True, **everything)
         object.__setattr__(rights, "is_member", True)
         return rights

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from callboard.actors.reference import ActorRef
 from callboard.actors.runtime import Runtime
@@ -35,7 +35,7 @@ class PeerAuthorizer:
     #: Grants a leaf credit for an actor that it may send to but not monitor.
     lend: Callable[[bytes, int], object]
     #: Returns the names under which an actor of this node is registered.
-    registered: Callable[[ActorRef[Any]], Collection[str]]
+    registered: Callable[[ActorRef], Collection[str]]
     #: Classes that other nodes may spawn here, by name.
     offered: Mapping[str, type]
     #: Read-only questions to the inspector.

@@ -30,6 +30,7 @@ from callboard import locks
 from callboard.actors.envelope import Envelope
 from callboard.actors.reference import ActorRef
 from callboard.actors.runtime import Runtime
+from callboard.actors.values import Message
 from callboard.basp.errors import LocalProtocolError, MalformedPayload
 from callboard.basp.header import (
     CARRIED,
@@ -132,7 +133,7 @@ class AnswerBatch(TurnBatch):
 class KeyedMessage(SentAsk, Protocol):
     """A message to a keyed actor. While it is an ask, it is its own asker."""
 
-    message: Any
+    message: Message
     key: str
     is_urgent: bool
     #: The number of the attempt in which it is sent.
@@ -145,7 +146,7 @@ class AskBatch(TurnBatch):
     __slots__ = ("_large", "_make", "_proxy", "ref")
 
     def __init__(
-        self, make: Callable[[bytes, bytes, bytes], object], node: bytes, ref: ActorRef[Any]
+        self, make: Callable[[bytes, bytes, bytes], object], node: bytes, ref: ActorRef
     ) -> None:
         """Create an empty batch.
 
@@ -166,7 +167,7 @@ class AskBatch(TurnBatch):
 
     # Every ask to an entity takes this path, so the work is inline.
     def take(  # noqa: C901
-        self, parcel: KeyedMessage, told_by: ActorRef[Any] | None, asker: SentAsk
+        self, parcel: KeyedMessage, told_by: ActorRef | None, asker: SentAsk
     ) -> bool:
         """Add a message to the batch; return False if it has to be sent alone.
 
@@ -402,7 +403,7 @@ class TurnBatches:
         """Send an answer without a batch; the caller must hold the lock."""
         self._respond_locked(node, 0, message_id, payload)
 
-    def send_asks(self, proxy: Proxy, message: object, ids: Sequence[int]) -> None:
+    def send_asks(self, proxy: Proxy, message: Message, ids: Sequence[int]) -> None:
         """Send a batch of asks, at most as many as fit; the caller must hold the lock.
 
         If no path is left, the asks fail as messages that never left this node.
@@ -418,7 +419,7 @@ class TurnBatches:
         wire.write(self.frame_of(node, payload, len(ids), message_id, CARRIED))
 
 
-def _number_of(teller: ActorRef[Any]) -> int:
+def _number_of(teller: ActorRef) -> int:
     """Return the number of an actor of this node; -1 for a sender without one, as an entity."""
     return teller.actor_id if teller.__class__ is ActorRef and teller.is_local else -1
 

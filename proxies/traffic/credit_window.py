@@ -16,12 +16,13 @@ Kill commands, monitors, downs and answers need no credit. `stop` waits in the q
 from collections.abc import Iterable
 from dataclasses import field
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from callboard.actors.errors import MailboxFull, NodeClosed, NodeUnreachable
 from callboard.actors.mailbox import PARKED_MESSAGES, PARKED_OCTETS, SendTurn, may_wait
 from callboard.actors.reference import AnySender, Sender, current_cell
 from callboard.actors.runtime import Runtime
+from callboard.actors.values import Message
 from callboard.backoff import Backoff
 from callboard.basp.accounting import CreditLine
 from callboard.basp.control import pack_announce
@@ -109,7 +110,7 @@ class CreditSender:
     def dispatch(
         self,
         proxy: Proxy,
-        message: Any,
+        message: Message,
         sender: Sender | None,
         payload: bytes | None = None,
         *,
@@ -150,12 +151,17 @@ class CreditSender:
         """Queue a command after the waiting messages of a proxy; False if there are none."""
         return self._outgoing.enqueue_after_pending(proxy, command)
 
-    def encode(self, message: Any) -> bytes:
+    def encode(self, message: Message) -> bytes:
         """Serialize a message."""
         return self._outgoing.encode(message)
 
     def offer(
-        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
+        self,
+        proxy: Proxy,
+        message: Message,
+        sender: Sender | None,
+        payload: bytes,
+        turn: SendTurn,
     ) -> bool:
         """Send a message, or queue it for credit; return False without room."""
         if not self._outgoing.has_room(proxy, payload, turn):
@@ -186,7 +192,7 @@ class CreditSender:
         self._outgoing.give_up(proxy, asker)
 
     def _may_go(
-        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
+        self, proxy: Proxy, message: Message, sender: Sender | None, payload: bytes
     ) -> bool:
         """Return whether a message may be sent now; if not, it was queued or refused."""
         while True:

@@ -21,8 +21,8 @@ from callboard.actors.reference import ActorRef
 from callboard.actors.refusal import Refusal
 from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runtime import Runtime
+from callboard.actors.values import Answer, Message
 from callboard.basp.accounting import read_report
-from callboard.basp.cbor.reader import RunsUserCode
 from callboard.basp.errors import (
     BaspError,
     MalformedPayload,
@@ -49,6 +49,7 @@ from callboard.basp.header import (
 from callboard.basp.node_id import NodeId
 from callboard.basp.payload import LargePayload
 from callboard.basp.routing.path_order import PathOrder
+from callboard.cbor.reader import RunsUserCode
 from callboard.proxies.errors import NotPermitted, UnknownMessageType
 from callboard.proxies.events import MessagesLost
 from callboard.proxies.lifetime.lifetimes import Lifetimes
@@ -108,7 +109,7 @@ def _unreadable(error: BaseException) -> RemoteProtocolError:
 class Read(NamedTuple):
     """A decoded message, or why it is malformed."""
 
-    value: object
+    value: Answer
     error: RemoteProtocolError | None = None
 
 
@@ -669,7 +670,7 @@ class Incoming:
             " the tools of its release"
         )
 
-    def _refuse(self, number: int, message: Any, sender: RemoteReply) -> None:
+    def _refuse(self, number: int, message: Message, sender: RemoteReply) -> None:
         """Execute a command for the node, or refuse a message without a target."""
         if number == NODE_ACTOR:
             message = message.message if message.__class__ is Envelope else message

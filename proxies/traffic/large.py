@@ -14,11 +14,12 @@ from typing import Final
 
 from callboard.actors.runner.collector import Collector
 from callboard.actors.runtime import Runtime
-from callboard.basp.cbor.reader import RunsUserCode
+from callboard.actors.values import Answer
 from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.frame import RawFrame
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.routing.path_order import PathOrder
+from callboard.cbor.reader import RunsUserCode
 from callboard.proxies.link.wire import Wire
 from callboard.support.dataclass import dataclass
 
@@ -60,7 +61,7 @@ class Reading:
     source: bytes
     frame: RawFrame | None = None
     pieces: Generator[None, None, object] = field(default_factory=_nothing)
-    value: object = None
+    value: Answer = None
     error: RemoteProtocolError | None = None
     runs_code: bool = False
     waiting: list[RawFrame] = field(default_factory=list)

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from callboard.actors.token_bucket import TokenBucket
 from callboard.proxies.address import endpoint_text
 from callboard.proxies.link.wire import CLOSING, Wire
 from callboard.support.text import printable
+from callboard.support.token_bucket import TokenBucket
 
 #: Lines per second on average, and in a burst.
 LINES_PER_SECOND: Final = 10.0

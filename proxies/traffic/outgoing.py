@@ -25,6 +25,7 @@ from callboard.actors.mailbox import SendTurn
 from callboard.actors.reference import ActorRef, AnySender, Sender, current_cell
 from callboard.actors.refusal import Refusal
 from callboard.actors.runtime import Runtime
+from callboard.actors.values import Message
 from callboard.basp.errors import LocalProtocolError, RemoteProtocolError
 from callboard.basp.header import (
     DIRECTORY,
@@ -53,6 +54,7 @@ from callboard.proxies.traffic.batches import TurnBatches
 from callboard.proxies.traffic.pending_asks import PendingAsks
 from callboard.proxies.traffic.unrouted import Unrouted
 from callboard.support import reentry
+from callboard.support.calls import Action
 from callboard.support.dataclass import dataclass
 from callboard.support.reentry import HandOver
 
@@ -132,7 +134,7 @@ class Outgoing:
     def dispatch(  # noqa: C901
         self,
         proxy: Proxy,
-        message: Any,
+        message: Message,
         sender: Sender | None,
         payload: bytes | None = None,
         *,
@@ -205,7 +207,7 @@ class Outgoing:
     def _send_later(
         self,
         proxy: Proxy,
-        message: Any,
+        message: Message,
         sender: Sender | None,
         payload: bytes,
         at_once: bool,  # noqa: FBT001
@@ -227,14 +229,14 @@ class Outgoing:
         return bool(self._handed) or self._is_inside()
 
     def hand_over(
-        self, send: Callable[[], object], proxy: Proxy, message: Any, sender: Sender | None
+        self, send: Action, proxy: Proxy, message: Message, sender: Sender | None
     ) -> None:
         """Call `send` when the routes are free, after earlier deferred sends."""
         self._hand_over.add(send, partial(self._refuse_late, proxy, message, sender))
 
     @staticmethod
     def _refuse_late(
-        proxy: Proxy, message: Any, sender: Sender | None, error: BaseException
+        proxy: Proxy, message: Message, sender: Sender | None, error: BaseException
     ) -> None:
         """Fail a deferred ask that cannot be sent, or count a deferred message as refused."""
         if not isinstance(error, Exception):  # an exit concerns only the original caller
@@ -250,7 +252,12 @@ class Outgoing:
         return self._unrouted.enqueue_after_pending(proxy, command)
 
     def offer(
-        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes, turn: SendTurn
+        self,
+        proxy: Proxy,
+        message: Message,
+        sender: Sender | None,
+        payload: bytes,
+        turn: SendTurn,
     ) -> bool:
         """Send a message; return False if the link or the queue of a search is full."""
         if not self.has_room(proxy, payload, turn):
@@ -291,7 +298,7 @@ class Outgoing:
             self.check_size(message, payload)
         return payload
 
-    def check_size(self, message: Any, payload: bytes) -> None:
+    def check_size(self, message: Message, payload: bytes) -> None:
         """Refuse a message that its receiver would refuse."""
         limit, kind = self._payload_limit, type(message).__qualname__
         if len(payload) > limit:
@@ -316,7 +323,7 @@ class Outgoing:
         parent, state = envelope.trace or ("", "")
         return DispatchOptions(left, parent, state, key, chain=envelope.chain).to_map()
 
-    def _open_options(self, message: object, options: Mapping[int, object]) -> object:
+    def _open_options(self, message: Message, options: Mapping[int, object]) -> object:
         """Return a message in an envelope with its options; an invalid trace is dropped."""
         if (
             len(options) == 1 and DEADLINE_MS in options
@@ -341,7 +348,7 @@ class Outgoing:
 
     # --- answers ---
 
-    def announce(self, node: bytes, ref: ActorRef[Any]) -> None:
+    def announce(self, node: bytes, ref: ActorRef) -> None:
         """Report an answer that is the ref of an actor of this node."""
         self._runtime.post(self.on_answered, node, ref.actor_id)
 
@@ -414,7 +421,7 @@ class Outgoing:
         elif learning is not None and len(learning) < LEARNERS:
             learning.append(callback)
 
-    def _learned(self, node: bytes, answer: Future[Any]) -> None:
+    def _learned(self, node: bytes, answer: Future) -> None:
         """Record what a node states; an earlier release states its name only."""
         error = answer.exception()
         if error is None:

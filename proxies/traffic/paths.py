@@ -6,13 +6,11 @@ Must be used on the runner, with its role.
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any, Final
+from typing import Final
 
 from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.runtime import Runtime
-from callboard.actors.token_bucket import TokenBucket
-from callboard.basp.cbor.plain import read_plain, write_plain
 from callboard.basp.errors import BaspError
 from callboard.basp.frame import Frame, pack_frame
 from callboard.basp.handshake import PeerIdentity
@@ -21,6 +19,7 @@ from callboard.basp.node_id import NodeId
 from callboard.basp.routing.path_order import pack_path_end
 from callboard.basp.routing.router import PORTION, Changes
 from callboard.basp.routing.update import LARGE_UPDATE, Update, read_parts
+from callboard.cbor.plain import read_plain, write_plain
 from callboard.proxies.events import LinkDown, LinkUp, MessagesLost, NodeDown, NodeUp, PathMoved
 from callboard.proxies.lifetime.lifetimes import Lifetimes
 from callboard.proxies.link.wire import CLOSING, Wire
@@ -33,6 +32,7 @@ from callboard.proxies.traffic.outgoing import Outgoing
 from callboard.proxies.traffic.unrouted import DIAL_TIMEOUT, Unrouted
 from callboard.proxies.traffic.unverified import UnverifiedFrames
 from callboard.support.dataclass import dataclass
+from callboard.support.token_bucket import TokenBucket
 
 #: Ends of old paths that are repeated with each change, as one may be lost with the next path.
 PATH_ENDS: Final = 8
@@ -298,7 +298,7 @@ class Paths:
         described = self._runtime.ref_of(node, DIRECTORY).ask(Describe(), timeout=DIAL_TIMEOUT)
         described.add_done_callback(lambda future: self._described(node, future))
 
-    def _described(self, node: NodeId, future: Future[Any]) -> None:
+    def _described(self, node: NodeId, future: Future) -> None:
         """Record the name of a node that was found."""
         name = future.result() if future.exception() is None else None
         if isinstance(name, str) and name.isprintable():

@@ -7,8 +7,9 @@ each ask in it.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+from callboard.actors.values import Answer
 from callboard.basp.header import MESSAGE_ID_MASK
 
 
@@ -26,7 +27,7 @@ class SentAsk(Protocol):
     def is_done(self) -> bool:
         """Whether the ask has an outcome."""
 
-    def set_result(self, value: Any, /) -> bool:
+    def set_result(self, value: Answer, /) -> bool:
         """Accept the answer; return False if there was an outcome."""
 
     def set_exception(self, error: BaseException, /) -> bool:

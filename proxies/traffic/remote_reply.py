@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 from callboard.actors.asking.reply import Reply
 from callboard.actors.errors import ActorDown, AskTimeout, MailboxFull
 from callboard.actors.reference import ActorRef, Home
+from callboard.actors.values import Answer
 from callboard.basp.accounting import Arrivals
 from callboard.basp.errors import LocalProtocolError
 from callboard.proxies.errors import MessageTooLarge, NotPermitted, NotSerializable
@@ -91,7 +92,7 @@ class RemoteReply(Reply):
         """Identity of the ask: its node, and its message id there."""
         return self.node, self.message_id
 
-    def reference(self, runtime: Home) -> ActorRef[Any] | None:
+    def reference(self, runtime: Home) -> ActorRef | None:
         """Return a one-shot address that answers the ask, or the sender's ref."""
         if self.message_id:
             return runtime.reply_ref(self)
@@ -99,7 +100,7 @@ class RemoteReply(Reply):
 
     # --- the outcome ---
 
-    def set_result(self, value: Any) -> bool:
+    def set_result(self, value: Answer) -> bool:
         """Send the answer, or count the message as delivered if it wants none."""
         if self.is_done:
             if self.message_id:
@@ -123,7 +124,7 @@ class RemoteReply(Reply):
         outgoing.batches.answer(self.node, self.number, self.message_id, payload)
         return True
 
-    def encoded(self, value: Any) -> Callable[[], bool]:
+    def encoded(self, value: Answer) -> Callable[[], bool]:
         """Serialize an answer in its current state, and return a function that sends it.
 
         Raises:

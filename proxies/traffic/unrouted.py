@@ -6,12 +6,13 @@ dial ends wait in the proxy, in order. Messages that wait for credit
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from callboard.actors.errors import NodeClosed, NodeUnreachable
 from callboard.actors.future import Future
 from callboard.actors.reference import Sender
 from callboard.actors.runtime import Runtime
+from callboard.actors.values import Message
 from callboard.basp.node_id import NodeId
 from callboard.proxies.address import Endpoint, endpoint_text
 from callboard.proxies.errors import LinkFull
@@ -86,7 +87,7 @@ class Unrouted:
         return True
 
     def wait_or_refuse(
-        self, proxy: Proxy, message: Any, sender: Sender | None, payload: bytes
+        self, proxy: Proxy, message: Message, sender: Sender | None, payload: bytes
     ) -> None:
         """Queue a message while a path is sought or its node is dialed, or refuse it.
 

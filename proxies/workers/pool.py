@@ -10,25 +10,27 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import IO, Any, Final, ParamSpec, TypeVar, cast
 
 from callboard import locks
 from callboard.actors.actor import Actor
-from callboard.actors.closing import on_a_thread, refuse_loop
 from callboard.actors.errors import NodeClosed, NotSpawnable, WrongValue
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef
+from callboard.actors.values import Event
 from callboard.backoff import Backoff
 from callboard.basp.header import INSPECTOR, SPAWN_SERVER
+from callboard.closing import on_a_thread, refuse_loop
 from callboard.proxies.broker import Broker
 from callboard.proxies.errors import WorkerFailed
 from callboard.proxies.events import LinkUp, NodeDown, WorkerEnded, WorkerStarted
 from callboard.proxies.messages import Drained, DrainNode, Spawn
 from callboard.proxies.workers.class_source import ClassSource, source_of
 from callboard.support.after_fork import own_socket
+from callboard.support.calls import AnyCoroutine
 from callboard.support.dataclass import dataclass
 from callboard.support.text import error_text
 
@@ -275,7 +277,7 @@ class WorkerPool:
     _count: int
     _offers: dict[str, ClassSource]
     #: Runs a coroutine and waits for it.
-    _wait: Callable[[Coroutine[Any, Any, Any]], Any]
+    _wait: Callable[[AnyCoroutine], Any]
 
     def __post_init__(self) -> None:
         """Start the processes; only nodes create pools.
@@ -445,7 +447,7 @@ class WorkerPool:
             for waiter in waiting_for_one:
                 waiter.set_result(worker)
 
-    def _check_event(self, event: object) -> None:
+    def _check_event(self, event: Event) -> None:
         """Check new links for ready workers, and lost nodes for frozen ones."""
         if isinstance(event, LinkUp):
             for worker in self._workers:

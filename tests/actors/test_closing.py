@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from callboard.actors.actor import Actor
-from callboard.actors.closing import blocking_twin, on_a_thread, twin
 from callboard.actors.dispatch import handler
 from callboard.actors.reference import current_cell
+from callboard.closing import blocking_twin, on_a_thread, twin
 
 
 class Caller(Actor):

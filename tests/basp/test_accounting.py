@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from callboard.basp.accounting import OPEN_EPOCH_LIMIT, Account, Accounts
-from callboard.basp.cbor.plain import read_plain, write_plain
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.header import POSITION_MASK, SEQUENCE_BITS, SEQUENCE_COUNT
+from callboard.cbor.plain import read_plain, write_plain
 
 A, B = b"a" * 18, b"b" * 18
 

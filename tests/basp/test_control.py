@@ -2,7 +2,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.control import (
     DETAIL_LIMIT,
     pack_announce,
@@ -13,6 +12,7 @@ from callboard.basp.control import (
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
 from callboard.basp.frame import Frame, FrameReader
 from callboard.basp.header import Operation, check_header
+from callboard.cbor.plain import write_plain
 
 A, B = b"a" * 18, b"b" * 18
 

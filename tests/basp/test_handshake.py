@@ -5,7 +5,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.errors import (
     AuthenticationFailed,
     BaspError,
@@ -25,6 +24,7 @@ from callboard.basp.handshake import (
     prove,
     read_tail,
 )
+from callboard.cbor.plain import write_plain
 from tests.basp.wire import A, B
 
 NONCE_A, NONCE_B = b"m" * 16, b"n" * 16

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from callboard.basp.cbor import tags
 from callboard.basp.errors import (
     MalformedPayload,
     MessageVersion,
@@ -24,6 +23,7 @@ from callboard.basp.errors import (
 from callboard.basp.options import NO_OPTIONS
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import MessageRegistry
+from callboard.cbor import tags
 from tests.basp.message_types import Box, Color, Derived, Empty, Old, Point, Ref, make_registry
 from tests.basp.strategies import is_same, messages, scalars
 

@@ -5,7 +5,6 @@ import resource
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -42,7 +41,7 @@ class Worker(Actor):
     def __init__(self) -> None:
         self.flooding = threading.Event()
 
-    async def load(self, sink: ActorRef[Any], count: int, each: int) -> int:
+    async def load(self, sink: ActorRef, count: int, each: int) -> int:
         """Tell numbers, `each` of them at once."""
         for number in range(count):
             sink.tell(number)
@@ -50,7 +49,7 @@ class Worker(Actor):
                 await asyncio.sleep(0.001)
         return count
 
-    async def rate(self, echo: ActorRef[Any], seconds: float) -> float:
+    async def rate(self, echo: ActorRef, seconds: float) -> float:
         """Return the asks in a second that are answered, 32 of them under way."""
         began, answered = time.monotonic(), 0
         while (now := time.monotonic()) - began < seconds:
@@ -58,7 +57,7 @@ class Worker(Actor):
             answered += 32
         return answered / (now - began)
 
-    def flood(self, ref: ActorRef[Any], size: int) -> None:
+    def flood(self, ref: ActorRef, size: int) -> None:
         """Tell as much as the link takes, on a thread of its own."""
 
         def run() -> None:

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import Any
 
 from callboard import ActorRef, Node
 from callboard.errors import AskTimeout, EntityUnavailable, JobLost, OutcomeUnknown
@@ -22,7 +21,7 @@ SENDERS, TICKET_KEYS, AT_ONCE = 4, 20, 3
 BACKLOG = 500
 
 
-def until_all_answer(refs: list[ActorRef[Any]], question: str) -> float:
+def until_all_answer(refs: list[ActorRef], question: str) -> float:
     """Return the seconds until every key has answered a question asked from here on.
 
     All are asked at once, and those that fail or take long are asked again.

@@ -3,13 +3,13 @@
 import random
 
 from callboard.basp.accounting import Accounts
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.control import DETAIL_LIMIT, pack_down, read_down
 from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.frame import Frame
 from callboard.basp.header import HEADER_SIZE, Operation
 from callboard.basp.node_id import NodeId
 from callboard.basp.routing.router import Router
+from callboard.cbor.plain import write_plain
 from tests.fuzz.case import Case, require
 from tests.fuzz.mutation import mutate_bytes
 

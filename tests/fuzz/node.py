@@ -10,7 +10,6 @@ from callboard.actors.actor import Actor
 from callboard.actors.dispatch import handler
 from callboard.actors.reference import ActorRef, Call, Down
 from callboard.actors.signals import Exit
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.errors import RemoteProtocolError
 from callboard.basp.frame import FrameReader, pack_frame, repack_frame
 from callboard.basp.handshake import HANDSHAKE_LIMIT, LinkConfig
@@ -20,6 +19,7 @@ from callboard.basp.node_id import NodeId, make_node_id
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
 from callboard.basp.routing.path_order import PathOrder
+from callboard.cbor.plain import write_plain
 from callboard.node import Node
 from callboard.proxies.messages import (
     AskCredit,

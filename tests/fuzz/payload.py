@@ -7,8 +7,8 @@ from typing import Any
 
 import cbor2
 
-from callboard.basp.cbor import tags
 from callboard.basp.errors import RemoteProtocolError
+from callboard.cbor import tags
 from tests.basp.strategies import is_same
 from tests.fuzz.case import Case, require
 from tests.fuzz.mutation import mutate_bytes

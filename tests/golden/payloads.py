@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from callboard.basp.cbor import tags
 from callboard.basp.options import DispatchOptions, read_options
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.plain_types import PlainRegistry
 from callboard.basp.registry import MessageRegistry
+from callboard.cbor import tags
 from tests.golden.sample import Sample
 
 

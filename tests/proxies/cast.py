@@ -38,20 +38,20 @@ class Big(Query[bytes]):
 @message("tests.proxies.Forward")
 @dataclass(frozen=True)
 class Forward:
-    to: ActorRef[Any]
+    to: ActorRef
     content: Any
 
 
 @message("tests.proxies.Watch")
 @dataclass(frozen=True)
 class Watch:
-    ref: ActorRef[Any]
+    ref: ActorRef
 
 
 @message("tests.proxies.LinkTo")
 @dataclass(frozen=True)
 class LinkTo:
-    ref: ActorRef[Any]
+    ref: ActorRef
     undo: bool = False
 
 
@@ -253,7 +253,7 @@ def cut(node: Node, other: Node) -> None:
     node.disconnect(other.node_id, 60.0)
 
 
-def bare(node: Node, ref: ActorRef[Any]) -> ActorRef[Any]:
+def bare(node: Node, ref: ActorRef) -> ActorRef:
     """Return the ref without an address, so that nobody dials it directly."""
     return node.ref(f"basp:///{ref.actor_id}@{ref.node_id.hex()}")
 

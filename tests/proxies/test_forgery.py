@@ -4,7 +4,6 @@ import pytest
 
 from callboard import Actor, handler
 from callboard.basp.accounting import Account
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.control import pack_announce, pack_down, pack_release
 from callboard.basp.frame import pack_frame
 from callboard.basp.header import FIRST_ACTOR, POSITION_SHIFT, SEQUENCE_BITS, Operation
@@ -16,6 +15,7 @@ from callboard.basp.routing.path_order import (
     pack_path_end,
 )
 from callboard.basp.routing.update import Cut, Statement
+from callboard.cbor.plain import write_plain
 from callboard.proxies.events import FramesRefused, MessagesLost, NodeDown
 from callboard.proxies.route_table import OLD_PATH_LIMIT
 from tests.basp.routing.test_path_order import at, end, positions

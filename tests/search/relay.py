@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.frame import Frame, FrameReader, pack_frame, repack_frame
 from callboard.basp.handshake import VERSION, LinkConfig, LinkGuard
 from callboard.basp.header import Operation
@@ -27,6 +26,7 @@ from callboard.basp.link import (
 )
 from callboard.basp.node_id import NO_NODE, NodeId
 from callboard.basp.seal import BATCH_HEADER_SIZE, Sealer
+from callboard.cbor.plain import write_plain
 from tests.basp.wire import A, B, receive
 from tests.search.explorer import Model
 

@@ -8,7 +8,6 @@ import random
 from typing import Any, Final
 
 from callboard import Node
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.control import pack_announce, pack_down, pack_release
 from callboard.basp.frame import RawFrame, pack_frame, repack_frame
 from callboard.basp.header import (
@@ -31,6 +30,7 @@ from callboard.basp.routing.update import (
     write_rest,
     write_vector,
 )
+from callboard.cbor.plain import write_plain
 from callboard.proxies.messages import Lookup, Spawn, WatchName
 from callboard.simulation import Cluster
 from callboard.simulation.cluster import PORT

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from callboard import Node
 from callboard.actors.future import Future
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.control import pack_announce, pack_release
 from callboard.basp.frame import RawFrame, pack_frame, repack_frame
 from callboard.basp.header import (
@@ -17,6 +16,7 @@ from callboard.basp.header import (
     SPAWN_SERVER,
     Operation,
 )
+from callboard.cbor.plain import write_plain
 from callboard.proxies.inspection import Inspect
 from callboard.proxies.messages import (
     DrainNode,

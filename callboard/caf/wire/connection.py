@@ -30,7 +30,8 @@ from callboard.caf.wire.frame import (
 )
 from callboard.caf.wire.message import NO_ERROR, Atom, MessageCodec, ValueReader
 from callboard.caf.wire.reader import CafActor, CafNode, atom, texts_bytes, varbyte
-from callboard.kernel.codec import (
+from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
+from callboard.protocol_errors import (
     AlreadyLinked,
     BaspError,
     ConnectedToItself,
@@ -41,7 +42,6 @@ from callboard.kernel.codec import (
     PeerSilent,
     UnknownMessageType,
 )
-from callboard.kernel.wire import Admitted, Arrived, Closed, Transmit
 
 #: The application id of nodes that configure none.
 GENERIC: Final = "generic-caf-app"

@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from enum import IntEnum, IntFlag
 from typing import Final, NamedTuple
 
-from callboard.kernel.codec import (
+from callboard.kernel.wire import OURS, wire_of
+from callboard.protocol_errors import (
     MalformedFrame,
     PayloadTooLarge,
     SpeaksTls,
     UnknownOperation,
 )
-from callboard.kernel.wire import OURS, wire_of
 
 _HEADER: Final = struct.Struct(">B2xBIQQQ")
 

@@ -42,15 +42,14 @@ from callboard.caf.wire.reader import (
     varbyte,
 )
 from callboard.kernel.actors import ActorRef, frozen_message
-from callboard.kernel.codec import (
-    DEFAULT_REGISTRY,
+from callboard.kernel.codec import DEFAULT_REGISTRY, MessageRegistry
+from callboard.kernel.errors import NotSerializable
+from callboard.protocol_errors import (
     MalformedPayload,
     MessageRefused,
-    MessageRegistry,
     PayloadTooHeavy,
     UnknownMessageType,
 )
-from callboard.kernel.errors import NotSerializable
 
 #: Messages inside messages.
 DEPTH_LIMIT: Final = 32

@@ -10,8 +10,8 @@ import struct
 from typing import Final, NamedTuple
 
 from callboard.caf.wire.varbyte import read_varbyte, write_varbyte
-from callboard.kernel.codec import MalformedPayload, UnknownMessageType
 from callboard.model.errors import InvalidData
+from callboard.protocol_errors import MalformedPayload, UnknownMessageType
 
 #: Layout of a node; `_NOBODY` stands for no node.
 _NODE: Final = struct.Struct(">QI20s")

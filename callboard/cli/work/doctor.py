@@ -23,9 +23,10 @@ from callboard.kernel.access import LinkAccess
 from callboard.kernel.actors import Actor, handler
 from callboard.kernel.errors import CallboardError, TlsError
 from callboard.kernel.tables import Describe, Inspect
-from callboard.kernel.tls import Tls, expiry_of
 from callboard.kernel.topology import DIRECTORY, INSPECTOR, endpoint_text, parse_node_address
 from callboard.node import Node
+from callboard.tls.contexts import Tls
+from callboard.tls.revocation import expiry_of
 
 #: Our package; another distribution may install a package of the same name over it.
 OURS: Final = "callboard"
@@ -317,9 +318,8 @@ def check_readers(file: Path) -> Iterator[Finding]:
     texts, idle = [], []
     access = LinkAccess.of(None, permissions.secrets, permissions.permissions)
     for name, _ in access.keys:
-        standing = None if access.permissions is None else access.permissions.admit(name, ())
-        logs = () if standing is None else standing.rights.logs
-        appends = () if standing is None else standing.rights.append
+        rights = access.rights_of(name)
+        logs, appends = ((), ()) if rights is None else (rights.logs, rights.append)
         texts += [f"{name} may read {', '.join(logs)}"] if logs else []
         texts += [f"{name} may append to {', '.join(appends)}"] if appends else []
         idle += [] if logs or appends else [name]

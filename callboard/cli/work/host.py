@@ -18,8 +18,8 @@ from callboard.configuration.host_port import parse_host_port
 from callboard.kernel.actors import Actor, Child
 from callboard.kernel.errors import CallboardError
 from callboard.kernel.events import RestartsExhausted
+from callboard.kernel.ports import Limits
 from callboard.kernel.tables import Drained
-from callboard.kernel.tls import Limits, Tls
 from callboard.node import Node
 from callboard.operation.configuration import (
     InvalidConfiguration,
@@ -30,6 +30,7 @@ from callboard.operation.health import HealthServer, given_up
 from callboard.operation.logs import set_up_logging
 from callboard.operation.notify import ServiceManager
 from callboard.operation.permissions import PeerPermissions, load_permissions
+from callboard.tls.contexts import Tls
 
 _log = logging.getLogger("callboard.links")
 

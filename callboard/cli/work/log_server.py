@@ -21,7 +21,9 @@ from callboard.commitlog.remote.disk import load_flight
 from callboard.configuration.host_port import parse_host_port
 from callboard.kernel.access import LinkAccess
 from callboard.kernel.errors import TlsError
-from callboard.kernel.tls import LOOK_INTERVAL, Tls, is_loopback
+from callboard.kernel.ports import is_loopback
+from callboard.tls.certificates import LOOK_INTERVAL
+from callboard.tls.contexts import Tls
 
 #: Seconds between checks of the file of rights.
 _LOOK_INTERVAL: Final = 1.0
@@ -113,10 +115,8 @@ class _Readers:
         names = [
             name for name, key in self._access.keys if hmac.compare_digest(key, token_bytes)
         ]
-        if not names or self._access.permissions is None:
-            return None
-        standing = self._access.permissions.admit(names[0], ())
-        return None if standing is None else tuple(standing.rights.logs)
+        rights = self._access.rights_of(names[0]) if names else None
+        return None if rights is None else tuple(rights.logs)
 
     def _reload(self, file: Path) -> None:
         """Read the file and its secrets; an invalid file leaves the old rights in force."""

@@ -20,7 +20,7 @@ from callboard.mqtt.service.topic_bridge import MqttDoor
 from callboard.mqtt.wire.errors import ListenError, MqttError
 from callboard.node import Node
 from callboard.operation.logs import set_up_logging
-from callboard.support.private_file import open_private
+from callboard.support.files.private_file import open_private
 
 if TYPE_CHECKING:  # it loads pydantic, which a router without a file does not need
     from callboard.mqtt.service import config_file

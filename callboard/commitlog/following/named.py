@@ -30,7 +30,7 @@ from callboard.commitlog.reading import OnDamage
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.figures import Figure, Labels, ProcessFigures, figures_of
 from callboard.support import after_fork
-from callboard.support.file_place import replaced
+from callboard.support.files.file_place import replaced
 
 _FOLDER: Final = "readers"
 _PLACE: Final = ".place"

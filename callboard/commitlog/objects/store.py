@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from callboard.commitlog.disk import sync_path
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogError, LogFailed
-from callboard.support.private_file import make_folder, make_private_file, open_private
+from callboard.support.files.private_file import make_folder, make_private_file, open_private
 from callboard.support.redaction import redacted
 
 #: Bytes of a part of an object that is uploaded in several parts.

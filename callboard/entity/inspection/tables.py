@@ -11,10 +11,10 @@ from callboard.entity.machine.table import slot_of
 from callboard.entity.ownership import called
 from callboard.entity.state.interface import EntityState, StoredEvent
 from callboard.kernel.access import Rights
-from callboard.kernel.activation import is_key
 from callboard.kernel.context import NodeContext
 from callboard.kernel.topology import Topology
 from callboard.support.inspection_tables import Row
+from callboard.support.keyed_name import is_key
 
 #: Latest events of one entity in the table of events.
 EVENT_ROWS_LIMIT: Final = 1_000

@@ -11,17 +11,17 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
+from callboard.arguments import require
 from callboard.backoff import Backoff
+from callboard.closing import Closing, refuse_loop, twin
 from callboard.entity.journal.entry import Entry, EntryDecoder
 from callboard.entity.journal.growth import JournalGrowth
 from callboard.entity.ownership import called
 from callboard.entity.state.client import StateClient
 from callboard.entity.state.interface import EntityState, StoredEvent
-from callboard.kernel.checks import require
 from callboard.kernel.context import NodeContext
 from callboard.kernel.errors import WouldDeadlock, WrongValue
 from callboard.kernel.reply import Future
-from callboard.kernel.twins import Closing, refuse_loop, twin
 from callboard.lease.errors import (
     DatabaseReplaced,
     Fenced,

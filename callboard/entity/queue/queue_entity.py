@@ -41,11 +41,11 @@ from callboard.entity.queue.messages import (
     WithdrawTake,
 )
 from callboard.entity.state.interface import EntityState, JobState, JobStatus, RowChanges
-from callboard.kernel.activation import QUEUE_PREFIX, TYPE_NAME_LIMIT, is_type_name
 from callboard.kernel.actors import handler
 from callboard.kernel.errors import WrongValue
 from callboard.kernel.reply import Future
 from callboard.support.dataclass import dataclass
+from callboard.support.keyed_name import QUEUE_PREFIX, TYPE_NAME_LIMIT, is_type_name
 from callboard.support.seconds import MAX_SECONDS
 from callboard.support.text import printable, safe_repr
 

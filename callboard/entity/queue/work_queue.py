@@ -16,6 +16,10 @@ from typing import Any, Final, Protocol
 from weakref import ref as weak
 
 from callboard import locks
+from callboard.arguments import count as checked_count
+from callboard.arguments import limit as checked_limit
+from callboard.arguments import period as checked_period
+from callboard.arguments import seconds as checked_seconds
 from callboard.backoff import Backoff
 from callboard.entity.cell import EntityCell
 from callboard.entity.errors import EntityUnavailable, JobLost, QueueFull
@@ -39,10 +43,6 @@ from callboard.entity.queue.messages import (
     WithdrawTake,
 )
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.checks import count as checked_count
-from callboard.kernel.checks import limit as checked_limit
-from callboard.kernel.checks import period as checked_period
-from callboard.kernel.checks import seconds as checked_seconds
 from callboard.kernel.context import NodeContext, current_cell
 from callboard.kernel.errors import (
     ActorDown,
@@ -181,7 +181,7 @@ class WorkQueue:
     taker acknowledges it: at least once. A job is never lost after `put` has succeeded.
     """
 
-    def __init__(self, home: QueueHome, owner: ActorRef[Any], name: str) -> None:
+    def __init__(self, home: QueueHome, owner: ActorRef, name: str) -> None:
         """Only nodes make queues."""
         self.name = name
         self._home, self._owner = home, owner
@@ -493,9 +493,7 @@ class _ChangeRequest(_Request):
 class _Taking:
     """A taker that waits for a job."""
 
-    def __init__(
-        self, queue: WorkQueue, token: str, visible: float, owner: ActorRef[Any]
-    ) -> None:
+    def __init__(self, queue: WorkQueue, token: str, visible: float, owner: ActorRef) -> None:
         self._queue, self._token, self._visible = queue, token, visible
         self._runtime = queue.home.runtime
         self._owner = owner

@@ -14,7 +14,7 @@ from callboard.kernel.errors import WrongValue
 from callboard.lease.errors import StateUnavailable
 from callboard.lease.leases import Leases
 from callboard.lease.sqlite import SqliteLeases
-from callboard.support.private_file import check_file_mode
+from callboard.support.files.private_file import check_file_mode
 from callboard.support.redaction import redacted
 from callboard.support.slots import BACKENDS
 

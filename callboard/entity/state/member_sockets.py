@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from callboard.support import after_fork
-from callboard.support.private_file import folder_mode, make_folder
+from callboard.support.files.private_file import folder_mode, make_folder
 
 #: Bytes of a path that a node can listen at: a temporary name of the file is longer.
 PATH_LIMIT: Final = 96

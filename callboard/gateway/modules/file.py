@@ -13,7 +13,7 @@ from callboard.gateway.errors import MalformedMessage, ModuleFailed
 from callboard.gateway.module import Module, ModuleArguments
 from callboard.gateway.wire.message import Message, message_of, read_line, to_line
 from callboard.support import after_fork
-from callboard.support.file_place import FilePlaces, replaced
+from callboard.support.files.file_place import FilePlaces, replaced
 
 _log = logging.getLogger("callboard.gateway")
 

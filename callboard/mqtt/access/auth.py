@@ -20,7 +20,6 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final
 
-from callboard.kernel.queue import TokenBucket
 from callboard.mqtt.access import admission
 from callboard.mqtt.access.acl import (
     AclEntry,
@@ -39,6 +38,7 @@ from callboard.mqtt.wire.packet import Connect
 from callboard.mqtt.wire.reason_code import ReasonCode
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers
+from callboard.support.token_bucket import TokenBucket
 
 #: Clients whose password waits to be checked; more are refused as *server busy*.
 MOST_WAITING: Final = 1_000

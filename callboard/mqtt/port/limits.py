@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import field
 
-from callboard.kernel.checks import seconds
+from callboard.arguments import seconds
 from callboard.mqtt.router.limits import limit
 from callboard.mqtt.wire.framing import PACKET_SIZE, PACKETS_PER_READ
 from callboard.mqtt.wire.reason_code import ReasonCode, reason_text

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from callboard.kernel.tls import HANDSHAKE_LIMIT, Certificates, Tls
+from callboard.kernel.ports import HANDSHAKE_LIMIT
 from callboard.kernel.wire import Runner
 from callboard.mqtt.port.remote_link import ClientConnections
 from callboard.mqtt.port.socket_stream import SocketServer
@@ -27,6 +27,8 @@ from callboard.support.after_fork import own_listener
 from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import ANY_HOST, HostGuard
 from callboard.support.redaction import redacted
+from callboard.tls.certificates import Certificates
+from callboard.tls.contexts import Tls
 
 _log = logging.getLogger("callboard.mqtt")
 

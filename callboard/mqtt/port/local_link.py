@@ -30,8 +30,8 @@ from typing import Any, Final, Literal, get_args
 
 import callboard.mqtt.wire.packet as packets
 from callboard import locks
-from callboard.kernel.checks import limit, require
-from callboard.kernel.twins import Closing
+from callboard.arguments import limit, require
+from callboard.closing import Closing
 from callboard.mqtt.router.link import (
     UNSCHEDULE,
     Access,

@@ -7,7 +7,7 @@ from dataclasses import InitVar
 from functools import partial
 from typing import Final
 
-from callboard.kernel.tls import is_loopback
+from callboard.kernel.ports import is_loopback
 from callboard.kernel.wire import Runner
 from callboard.mqtt.access.acl import Ruled
 from callboard.mqtt.access.auth import AuthGate, Security

@@ -15,8 +15,7 @@ from operator import attrgetter
 from typing import Final, Protocol
 
 from callboard.kernel.events import CertificatesRefused
-from callboard.kernel.queue import TokenBucket, TrafficLimit
-from callboard.kernel.tls import source_of
+from callboard.kernel.ports import source_of
 from callboard.mqtt.access.admission import (
     NO_SUCH_METHOD,
     Admission,
@@ -46,6 +45,7 @@ from callboard.mqtt.wire.framing import (
 from callboard.mqtt.wire.packet import V4, V5, Connect, PacketType
 from callboard.mqtt.wire.reason_code import DISCONNECT_CODES, ReasonCode, reason_text
 from callboard.support.dataclass import dataclass
+from callboard.support.token_bucket import TokenBucket, TrafficLimit
 
 
 class ClientState(enum.Enum):

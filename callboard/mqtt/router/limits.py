@@ -4,7 +4,7 @@ from dataclasses import field
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from callboard.kernel.checks import seconds
+from callboard.arguments import seconds
 from callboard.mqtt.router.datalog import SEGMENT_BYTES, SEGMENT_COUNT
 from callboard.support.dataclass import dataclass
 from callboard.support.seconds import check_numbers

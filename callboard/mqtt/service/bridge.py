@@ -22,10 +22,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 import callboard.mqtt.wire.packet as packets
-from callboard.kernel.backoff import Backoff
+from callboard.backoff import Backoff
 from callboard.kernel.errors import TlsError
-from callboard.kernel.queue import TokenBucket
-from callboard.kernel.tls import LOOK_INTERVAL, Certificates, Tls
 from callboard.mqtt.router.link import UNSCHEDULE, Disconnected, RouterLink, RouterMailbox
 from callboard.mqtt.service.bridge_relay import (
     WINDOW,
@@ -44,6 +42,9 @@ from callboard.mqtt.wire.topic import overlap
 from callboard.support import after_fork
 from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
+from callboard.support.token_bucket import TokenBucket
+from callboard.tls.certificates import LOOK_INTERVAL, Certificates
+from callboard.tls.contexts import Tls
 
 _log: Final = logging.getLogger(__name__)
 #: Seconds that messages wait in the router for an unreachable broker.

@@ -110,7 +110,7 @@ class RetainedPiece:
 class RetainedDigests:
     """Digests of a router's retained messages; the receiver answers once with its own."""
 
-    router: ActorRef[Any] | None
+    router: ActorRef | None
     digests: tuple[int, ...]
     is_answer: bool = False
 
@@ -148,7 +148,7 @@ class RetainedExchange:
         horizon = self.stamps.now() - GRAVE
         self._heads.forget(horizon, retries=not self._comparisons % RETRY_COMPARISONS)
 
-    def digests(self, router: ActorRef[Any] | None, *, is_answer: bool) -> RetainedDigests:
+    def digests(self, router: ActorRef | None, *, is_answer: bool) -> RetainedDigests:
         """Return the digests for another router to compare."""
         return RetainedDigests(router, tuple(self._heads.digests), is_answer)
 
@@ -287,13 +287,13 @@ class ClusterGate:
     gate: Admitter
     claims: Claims
     group: Group[Any]
-    me: ActorRef[Any]
+    me: ActorRef
     loop: asyncio.AbstractEventLoop
     settle: Callable[[], None]
     exchange: RetainedExchange
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
-    _compared: dict[ActorRef[Any], float] = field(default_factory=dict)
-    _pulled: dict[ActorRef[Any], dict[int, None]] = field(default_factory=dict)
+    _compared: dict[ActorRef, float] = field(default_factory=dict)
+    _pulled: dict[ActorRef, dict[int, None]] = field(default_factory=dict)
 
     def admit(self, connect: Connect, peer: Peer, answer: OnAdmission) -> Admission | None:
         """Decide about a client."""
@@ -344,7 +344,7 @@ class ClusterGate:
             for ref in routers:
                 self._send(ref, piece)
 
-    def _send(self, ref: ActorRef[Any], message: object) -> None:
+    def _send(self, ref: ActorRef, message: object) -> None:
         """Send a message to a router; the next comparison repairs a loss."""
         try:
             ref.tell(message)
@@ -376,7 +376,7 @@ class ClusterGate:
             self._pulled[ref] = dict.fromkeys(differing)
             self._later(self._pull(ref))
 
-    async def _pull(self, ref: ActorRef[Any]) -> None:
+    async def _pull(self, ref: ActorRef) -> None:
         """Ask another router for its newer writes, part by part, piece by piece."""
         parts = self._pulled[ref]
         try:
@@ -403,7 +403,7 @@ class ClusterGate:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _other_routers(self) -> list[ActorRef[Any]]:
+    def _other_routers(self) -> list[ActorRef]:
         """Return the other routers of the group."""
         return [ref for ref in self.group if ref != self.me]
 

@@ -6,7 +6,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Final
 
-from callboard.kernel.checks import require, seconds
+from callboard.arguments import require, seconds
 from callboard.mqtt.access.auth import AuthenticationMethod, Authenticator, Security
 from callboard.mqtt.port.hooks import Hooks
 from callboard.mqtt.port.limits import NetworkLimits
@@ -16,7 +16,7 @@ from callboard.mqtt.service.bridge import BridgeSettings
 from callboard.mqtt.service.claims import SessionPolicy
 from callboard.mqtt.service.rules import Rule
 from callboard.support.dataclass import dataclass
-from callboard.support.private_file import check_mode
+from callboard.support.files.private_file import check_mode
 
 #: Connections above the limit of clients: new ones without a CONNECT, and closing ones.
 WAITING: Final = 1_000

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, StrictBool, create_model, model_validator
 
 from callboard.configuration import reading
-from callboard.kernel.tls import Tls
 from callboard.model.conditions import check_conditions
 from callboard.mqtt.access.acl import EVERYBODY, AclEntry, is_covered, parse_rule
 from callboard.mqtt.access.auth import Security
@@ -45,7 +44,8 @@ from callboard.mqtt.wire.topic import (
     matches,
     split_share,
 )
-from callboard.support.private_file import check_mode
+from callboard.support.files.private_file import check_mode
+from callboard.tls.contexts import Tls
 
 FunctionFinder = Callable[[str], Callable[..., Any]]
 

@@ -10,10 +10,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+from callboard.arguments import count as checked_count
+from callboard.arguments import seconds
 from callboard.commitlog import CommitLog, LogError
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.checks import count as checked_count
-from callboard.kernel.checks import seconds
 from callboard.kernel.errors import CallboardError
 from callboard.mqtt.wire.topic import is_valid_topic
 from callboard.node import Node
@@ -147,7 +147,7 @@ class ActorSender:
     def __init__(self, node: Node, destination: Destination) -> None:
         """Find the actor with the first message."""
         self._node, self._name, self._timeout = node, destination.actor, destination.timeout
-        self._ref: ActorRef[Any] | None = None
+        self._ref: ActorRef | None = None
 
     async def send(self, topic: str, value: Any) -> None:
         """Send a message, and wait for the end of its handler."""

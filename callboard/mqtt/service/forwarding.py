@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from callboard.kernel.backoff import Backoff
-from callboard.kernel.twins import Closing
+from callboard.backoff import Backoff
+from callboard.closing import Closing
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.service.destination import Destination, Sender
 from callboard.mqtt.wire.client import Message

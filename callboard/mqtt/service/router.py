@@ -17,14 +17,14 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 from weakref import WeakMethod
 
+from callboard.arguments import require
+from callboard.closing import Closing, on_a_thread
 from callboard.configuration.host_port import parse_host_port
 from callboard.kernel.access import Rights
 from callboard.kernel.actors import ActorRef
-from callboard.kernel.checks import require
 from callboard.kernel.context import CallBack
 from callboard.kernel.errors import ActorDown, CallboardError
 from callboard.kernel.shutdown import Phase
-from callboard.kernel.twins import Closing, on_a_thread
 from callboard.mqtt.access.auth import Security
 from callboard.mqtt.port.limits import NetworkLimits
 from callboard.mqtt.port.local_link import LocalLink
@@ -112,7 +112,7 @@ class Router(Closing):
         self._owns_node = node is None
         self._node = node
         self._mailbox = RouterMailbox()
-        self._ref: ActorRef[Any] | None = None
+        self._ref: ActorRef | None = None
         self._actor: RouterActor | None = None
         #: The bridges to other brokers; the runner of rules, None without any.
         self.bridges: list[BridgeConnection] = []
@@ -297,7 +297,7 @@ class Router(Closing):
     # --- properties ---
 
     @property
-    def ref(self) -> ActorRef[Any]:
+    def ref(self) -> ActorRef:
         """The router's actor."""
         self._running()
         assert self._ref is not None

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final, Literal, get_args
 
-from callboard.kernel.twins import Closing
+from callboard.closing import Closing
 from callboard.model.data import thawed
 from callboard.model.errors import EndpointError
 from callboard.model.scalar import Octets

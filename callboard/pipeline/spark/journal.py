@@ -45,7 +45,7 @@ from callboard.pipeline.spark.segments import (
     merge_small,
     segment_file,
 )
-from callboard.support.private_file import make_folder, open_private
+from callboard.support.files.private_file import make_folder, open_private
 
 PUBLISHING: Final = ".publishing"
 

@@ -19,7 +19,7 @@ from callboard.commitlog.disk import open_plain
 from callboard.commitlog.folder import SEGMENT, Folder
 from callboard.commitlog.retention import SegmentLimits
 from callboard.commitlog.segment import SegmentInfo
-from callboard.support.private_file import open_private
+from callboard.support.files.private_file import open_private
 
 
 def segment_file(folder: Folder, base: int, kind: str = SEGMENT) -> Path:

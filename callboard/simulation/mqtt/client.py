@@ -11,7 +11,7 @@ from dataclasses import field, replace
 from typing import Any, Final
 
 import callboard.mqtt.wire.packet as packets
-from callboard.kernel.backoff import Backoff
+from callboard.backoff import Backoff
 from callboard.kernel.reply import Future
 from callboard.mqtt.wire.client import ClientProtocol, Message, Settled
 from callboard.mqtt.wire.codec import decode_all, encode

@@ -13,7 +13,7 @@ import unittest
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard.kernel.checks import require, wrong_argument
+from callboard.arguments import require, wrong_argument
 from callboard.kernel.errors import WrongArgument, WrongValue
 from callboard.simulation.faults import DOER, Fault, FaultKind
 from callboard.simulation.runs.swarm import swarm

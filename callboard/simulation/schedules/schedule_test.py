@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from callboard.kernel.checks import require
+from callboard.arguments import require
 from callboard.kernel.errors import WrongValue
 from callboard.simulation.current_run import warn_of_missed
 from callboard.simulation.faults import Fault

@@ -57,7 +57,7 @@ from callboard.support.database.sqlite_file import (
     problem_of,
 )
 from callboard.support.dataclass import dataclass
-from callboard.support.private_file import check_file_mode, make_private_file
+from callboard.support.files.private_file import check_file_mode, make_private_file
 from callboard.support.text import error_text, safe_repr
 
 Done = Callable[[BackendFailure | None], object]

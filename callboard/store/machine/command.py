@@ -54,6 +54,7 @@ from uuid import UUID
 
 import cbor2
 
+from callboard.cbor.plain import is_natural
 from callboard.channel.message import (
     CumulativeAck,
     Handshake,
@@ -61,7 +62,6 @@ from callboard.channel.message import (
     Nack,
     RetransmitFailed,
 )
-from callboard.kernel.codec import is_natural
 from callboard.model.data import DataType
 from callboard.model.errors import InvalidData
 from callboard.store.machine.snapshot import SnapshotChunk

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from callboard.support import after_fork
-from callboard.support.file_place import FilePlaces, replaced
-from callboard.support.private_file import make_private_file
+from callboard.support.files.file_place import FilePlaces, replaced
+from callboard.support.files.private_file import make_private_file
 
 T = TypeVar("T")
 

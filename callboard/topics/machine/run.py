@@ -27,7 +27,8 @@ from typing import Any, Final
 
 import cbor2
 
-from callboard.kernel.codec import CborReader, RemoteProtocolError, head
+from callboard.cbor.reader import CborReader
+from callboard.cbor.writer import head
 from callboard.model.data import DEPTH_LIMIT
 from callboard.model.encoding import (
     MAX_ITEMS,
@@ -39,6 +40,7 @@ from callboard.model.encoding import (
 )
 from callboard.model.errors import EndpointError, MalformedMessage
 from callboard.model.scalar import Count, Enum
+from callboard.protocol_errors import RemoteProtocolError
 from callboard.topics.machine.topic import checked_topic
 
 

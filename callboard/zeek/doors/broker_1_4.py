@@ -24,11 +24,11 @@ from callboard.caf.wire.reader import CafNode
 from callboard.kernel.context import CallBack
 from callboard.kernel.errors import ResultTimeout
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import TlsSource
 from callboard.kernel.topology import Endpoint, endpoint_text
 from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import DoorTaken
+from callboard.tls.certificates import TlsSource
 from callboard.topics.door_claim import DoorClaim
 from callboard.topics.hub import Hub
 from callboard.topics.machine.status import foreign_id

@@ -4,13 +4,14 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from callboard.closing import Closing
+from callboard.kernel.ports import HANDSHAKE_LIMIT, refuse_unguarded
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import HANDSHAKE_LIMIT, Certificates, TlsSource, refuse_unguarded
 from callboard.kernel.topology import Endpoint
-from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignDial, ForeignLink, ForeignPort
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import EndpointError
+from callboard.tls.certificates import Certificates, TlsSource
 from callboard.topics.hub import Hub
 from callboard.topics.machine.effect import DoorReceiver, Item, Pair
 from callboard.topics.machine.run import content_of

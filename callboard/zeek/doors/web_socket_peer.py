@@ -22,15 +22,16 @@ from typing import Any, Final, NamedTuple
 import cbor2
 
 from callboard.bounded_queue import BoundedQueue
+from callboard.closing import Closing
 from callboard.kernel.errors import NodeUnreachable, ResultTimeout
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import Certificates, Tls
 from callboard.kernel.topology import Endpoint
-from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.errors import EndpointError
 from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
+from callboard.tls.certificates import Certificates
+from callboard.tls.contexts import Tls
 from callboard.topics.door_claim import DoorClaim, DoorState
 from callboard.topics.hub import Hub
 from callboard.topics.machine.effect import Item, Pair, RunReceiver

@@ -12,16 +12,18 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from callboard.kernel.access import LinkAccess, Permissions, Rights
-from callboard.kernel.checks import require
-from callboard.kernel.tls import Certificates, Limits, Tls, refuse_unguarded
+from callboard.arguments import require
+from callboard.closing import Closing
+from callboard.kernel.access import LinkAccess, Rights
+from callboard.kernel.ports import Limits, refuse_unguarded
 from callboard.kernel.topology import Endpoint, endpoint_text
-from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignLink, Opening
 from callboard.model.errors import EndpointError, InvalidOption
 from callboard.support.dataclass import dataclass
 from callboard.support.host_guard import ANY_HOST, HostGuard
 from callboard.support.seconds import check_numbers
+from callboard.tls.certificates import Certificates
+from callboard.tls.contexts import Tls
 from callboard.topics.hub import Hub
 from callboard.topics.machine.effect import DoorReceiver, Item
 from callboard.topics.machine.topic import is_reserved
@@ -187,8 +189,7 @@ class WebSocketServer(Closing):
         hosts = hosts or ((ANY_HOST,) if tls is not None else ())
         guard = HostGuard.of_port(address, hosts)
         self._entry = WebSocketAdmission(_checked_tokens(tokens), tuple(origins), guard)
-        access = LinkAccess.of(None, None, permissions)
-        self._permissions: Permissions | None = access.permissions
+        self._access = LinkAccess.of(None, None, permissions)
         self._clients: dict[ForeignLink, WebSocketClient] = {}
         self._frames = RunFrames()
         self._unwritten = UnwrittenMessages(hub, _log)
@@ -286,11 +287,10 @@ class WebSocketServer(Closing):
 
     def _rights(self, client: WebSocketClient) -> Rights | None:
         """Return the rights of a client; None if it may do everything."""
-        if self._permissions is None:
+        if not self._access.limits_rights:
             return None
-        name = client.session.guest.name
-        standing = self._permissions.admit(name, ())
-        return Rights() if standing is None else standing.rights
+        rights = self._access.rights_of(client.session.guest.name)
+        return Rights() if rights is None else rights
 
 
 def _checked_tokens(tokens: Mapping[str, str] | None) -> dict[str, str]:

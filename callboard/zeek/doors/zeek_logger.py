@@ -32,7 +32,7 @@ from callboard.kernel.wire import Runner
 from callboard.model.errors import InvalidData
 from callboard.support import after_fork
 from callboard.support.dataclass import dataclass
-from callboard.support.private_file import make_folder
+from callboard.support.files.private_file import make_folder
 from callboard.support.text import printable
 from callboard.zeek.doors.zeromq_socket import (
     HIGH_WATER,

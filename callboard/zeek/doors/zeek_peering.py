@@ -20,12 +20,13 @@ from typing import Any, Final
 from callboard.bounded_queue import Overflow
 from callboard.kernel.context import CallBack
 from callboard.kernel.errors import ResultTimeout
+from callboard.kernel.ports import HANDSHAKE_LIMIT
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import HANDSHAKE_LIMIT, TlsSource
 from callboard.kernel.topology import Endpoint
 from callboard.kernel.wire import ForeignDial, ForeignLink, Opening
 from callboard.model.encoding import python_to_cbor
 from callboard.model.errors import EndpointError
+from callboard.tls.certificates import TlsSource
 from callboard.topics.door_claim import DoorClaim
 from callboard.topics.hub import Hub
 from callboard.topics.machine.topic import checked_topic, is_reserved

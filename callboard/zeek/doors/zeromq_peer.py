@@ -25,14 +25,14 @@ from urllib.parse import urlsplit
 
 import zmq
 
+from callboard.arguments import require
 from callboard.bounded_queue import BoundedQueue
+from callboard.closing import Closing
 from callboard.figures import Figure, Metric, figures_of, metrics_of
-from callboard.kernel.checks import require
 from callboard.kernel.errors import CallboardError, NodeClosed, NodeUnreachable, ResultTimeout
 from callboard.kernel.events import ForeignDialFailed, ForeignLinkDown, ForeignLinkUp
+from callboard.kernel.ports import is_loopback
 from callboard.kernel.reply import Future
-from callboard.kernel.tls import is_loopback
-from callboard.kernel.twins import Closing
 from callboard.kernel.wire import ForeignPeer
 from callboard.model.errors import EndpointError, InvalidOption
 from callboard.support.redaction import redacted

@@ -28,7 +28,7 @@ import zmq
 from zmq.utils.z85 import decode
 
 from callboard.kernel.errors import PortUnavailable, PublicAddress
-from callboard.kernel.tls import is_loopback
+from callboard.kernel.ports import is_loopback
 from callboard.kernel.wire import Runner, Timer
 from callboard.model.errors import InvalidOption
 from callboard.support import after_fork

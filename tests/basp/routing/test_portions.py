@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.basp.cbor.plain import read_plain, write_plain
 from callboard.basp.errors import MalformedPayload, PayloadTooHeavy
 from callboard.basp.node_id import NO_NODE, NodeId
 from callboard.basp.routing import diffusion, router
@@ -19,6 +18,7 @@ from callboard.basp.routing.update import (
     read_parts,
     read_update,
 )
+from callboard.cbor.plain import read_plain, write_plain
 from tests.basp.routing.test_diffusion import random_edges
 from tests.basp.routing_simulation import Simulation, node
 from tests.basp.wire import write_update

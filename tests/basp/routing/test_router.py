@@ -5,7 +5,6 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.errors import LocalProtocolError, MalformedPayload, RemoteProtocolError
 from callboard.basp.node_id import NodeId
 from callboard.basp.routing.router import Changes, Router
@@ -16,6 +15,7 @@ from callboard.basp.routing.update import (
     Statement,
     read_update,
 )
+from callboard.cbor.plain import write_plain
 from tests.basp.wire import write_update
 
 

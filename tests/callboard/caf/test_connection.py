@@ -19,8 +19,8 @@ from callboard.caf.wire.connection import (
 from callboard.caf.wire.frame import CafFrames, CafOperation, caf_frame
 from callboard.caf.wire.message import MessageCodec
 from callboard.caf.wire.reader import CafActor, CafNode
-from callboard.kernel.codec import AlreadyLinked, IncompatibleApplication, PeerSilent
 from callboard.kernel.wire import Admitted, Closed, Transmit
+from callboard.protocol_errors import AlreadyLinked, IncompatibleApplication, PeerSilent
 
 RECORDED = Path(__file__).parent / "recorded"
 HOST = bytes(range(1, 21))

@@ -29,14 +29,14 @@ from callboard.caf.wire.message import (
     ValueReader,
 )
 from callboard.caf.wire.reader import CafActor, CafNode, atom, atom_text, texts_bytes, varbyte
-from callboard.kernel.codec import (
+from callboard.kernel.errors import NotSerializable
+from callboard.protocol_errors import (
     BaspError,
     MalformedPayload,
     MessageRefused,
     PayloadTooHeavy,
     UnknownMessageType,
 )
-from callboard.kernel.errors import NotSerializable
 
 SETTING = {"a": [1, True, 2.5, "x"], "b": {"c": Atom("x")}, "d": timedelta(seconds=3)}
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.bin"))

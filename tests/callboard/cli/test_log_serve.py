@@ -172,7 +172,7 @@ def test_a_renewed_certificate_is_used_without_interrupting_readers(folder, tmp_
     import trustme
 
     from callboard.log_service.flight_log_server import FlightLogServer
-    from callboard.proxies.link.tls import Tls
+    from callboard.tls.contexts import Tls
 
     papers = trustme.CA()
     papers.cert_pem.write_to_path(tmp_path / "authority.pem")

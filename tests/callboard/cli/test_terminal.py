@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import callboard.cli
 from callboard import Actor, Node, handler
-from callboard.basp.cbor.plain import write_plain
+from callboard.cbor.plain import write_plain
 from callboard.cli.app import main
 from callboard.cli.cli_error import one_line
 from callboard.cli.output import columns, say, to_json

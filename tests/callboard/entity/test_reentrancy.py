@@ -19,7 +19,7 @@ from tests.polling import eventually
 class Pass:
     """Ask the first of them to pass on the rest."""
 
-    way: list[ActorRef[Any]]
+    way: list[ActorRef]
     retries: int = 0
     has_sender: bool = False
 
@@ -84,7 +84,7 @@ class Line:
             node.host(Stop, state=state)
         self.between = self.nodes[2].spawn(Between)
 
-    def stop(self, key: str) -> ActorRef[Any]:
+    def stop(self, key: str) -> ActorRef:
         return self.nodes[0].entity(Stop, key)
 
     def keys_of(self, node: Node) -> Iterator[str]:
@@ -131,7 +131,7 @@ def test_ways_that_meet_nobody_twice_are_answered(line: Line) -> None:
 class AskBack:
     """Ask the last of them for its number, by way of the others."""
 
-    way: list[ActorRef[Any]]
+    way: list[ActorRef]
     what: Any = "?"
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,7 +31,7 @@ class Add:
 @message("entities-rights.Meet")
 @dataclass(frozen=True)
 class Meet:
-    others: list[ActorRef[Any]]
+    others: list[ActorRef]
 
 
 class Sum(Entity):
@@ -55,7 +54,7 @@ class Sum(Entity):
         return [await other.ask(Add(1)) for other in msg.others]
 
     @handler(read_only=True)
-    def on_text(self, msg: str) -> ActorRef[Any]:
+    def on_text(self, msg: str) -> ActorRef:
         return self.me
 
 

@@ -24,8 +24,8 @@ ADAPTER = PROGRAMS[0]
 
 KERNEL = "callboard.kernel"
 
-#: Modules that an adapter may import: public names, the kernel, and topics.
-ALLOWED = ("callboard", "callboard.kernel", "callboard.topics")
+#: Modules that an adapter may import: public names, the kernel, topics, and a part below.
+ALLOWED = ("callboard", "callboard.closing", "callboard.kernel", "callboard.topics")
 
 
 def members(protocol):
@@ -67,10 +67,16 @@ def test_every_name_of_the_kernel_is_used_by_a_package():
         for alias in node.names
     }
     offered = {
-        (f"{KERNEL}.{module.name}", name)
+        (f"{KERNEL}.{module.name}", alias.asname)
         for module in iter_modules(callboard.kernel.__path__)
-        for name in getattr(import_module(f"{KERNEL}.{module.name}"), "__all__", ())
+        for node in ast.walk(
+            ast.parse(Path(import_module(f"{KERNEL}.{module.name}").__file__).read_text())
+        )
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name == alias.asname
     }
+    assert offered
     public = set(callboard.__all__)
     assert [
         (module, name)

@@ -23,8 +23,8 @@ ROOT = Path(callboard.__file__).parent
 
 #: Modules that may call `cbor2.dumps` themselves, and why no user or peer decides how deep.
 OWN_CBOR = {
-    "basp/cbor/plain.py": "lists of numbers and texts of our own making",
-    "basp/cbor/writer.py": "runs of scalars",
+    "cbor/plain.py": "lists of numbers and texts of our own making",
+    "cbor/writer.py": "runs of scalars",
     "broker/recording.py": "values that came through a reader with 16 levels",
     "commitlog/columns.py": "names, and payloads whose levels were checked all at once",
     "commitlog/producing/table.py": "numbers",

@@ -22,7 +22,7 @@ from callboard.model.errors import InvalidData
 from callboard.mqtt import Router, RouterConfig
 from callboard.pipeline.progress import StatusFile
 from callboard.store.backend.sqlite import SqliteBackend, SqliteOptions
-from callboard.support.private_file import make_folder, make_private_file
+from callboard.support.files.private_file import make_folder, make_private_file
 from tests.sources import mentioning
 
 ROOT = Path(callboard.__file__).parent
@@ -286,7 +286,7 @@ def test_a_file_at_the_path_of_a_folder_is_an_error(tmp_path):
 
 #: Code that creates files or folders which are not data of a node, or in another way.
 ELSEWHERE = {
-    "support/private_file.py": "the owner",
+    "support/files/private_file.py": "the owner",
     "commitlog/folder.py": "asks its disk",
     "support/database/sqlite_file.py": "SQLite, behind make_private_file",
     "lease/sqlite.py": "the locked file of a life, 0600",

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from callboard import Node, locks
-from callboard.actors import closing
+from callboard import Node, closing, locks
 from callboard.actors.errors import MailboxFull, WouldDeadlock
 from callboard.actors.future import Future
 from callboard.actors.runner.timers import Timers

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from callboard import Actor, Child, Endpoint, Limits, Node, errors, handler
 from callboard.actors.errors import AskTimeout, CallboardError, InvalidSeconds
 from callboard.actors.runner.timers import Timers
-from callboard.actors.seconds import limit, period, seconds
+from callboard.arguments import limit, period, seconds
 from callboard.basp.header import INSPECTOR
 from callboard.broker import Backend
 from callboard.commitlog import CommitLog, Retention

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.basp import errors
+from callboard import protocol_errors as errors
 from callboard.basp.foreign import Admitted, Arrived
 from callboard.basp.header import HEADER
 from callboard.basp.link import Closed, Transmit

@@ -16,8 +16,8 @@ from callboard import Tls
 from callboard.actors.errors import NodeUnreachable
 from callboard.proxies.errors import TlsError
 from callboard.proxies.events import CertificatesRefused, CertificatesReplaced
-from callboard.proxies.link.certificates import Certificates
-from callboard.proxies.link.revocation import Revocations, expiry_of, read_lists
+from callboard.tls.certificates import Certificates
+from callboard.tls.revocation import Revocations, expiry_of, read_lists
 from tests.descriptors import open_files
 from tests.proxies.cast import Echo, eventually
 from tests.proxies.papers import Papers, replace, write_list
@@ -173,14 +173,14 @@ def test_a_change_within_one_tick_of_the_file_system_is_seen(papers, live, monke
     certificates = Certificates(live)
     context, stamp = certificates.listening(), live.key.stat()
     monkeypatch.setattr(
-        "callboard.proxies.link.certificates._stamp",
+        "callboard.tls.certificates._stamp",
         lambda tls: [(0, 1.0, stamp.st_ctime)],  # as if nothing had changed
     )
     assert certificates.listening() is not context
 
 
 def test_files_that_rest_are_not_read_again(papers, live, monkeypatch):
-    monkeypatch.setattr("callboard.proxies.link.certificates.SETTLED", 0.0)
+    monkeypatch.setattr("callboard.tls.certificates.SETTLED", 0.0)
     certificates = Certificates(live)
 
     assert certificates.listening() is certificates.listening()
@@ -447,7 +447,7 @@ def test_a_folder_in_the_place_of_a_certificate_keeps_no_descriptor(papers, tmp_
 
 
 def test_large_lists_are_read_beside_the_links(papers, live, monkeypatch):
-    monkeypatch.setattr("callboard.proxies.link.certificates.LARGE", 0)
+    monkeypatch.setattr("callboard.tls.certificates.LARGE", 0)
     gate, readers = threading.Event(), []
     certificates = Certificates(live)
     old = certificates.listening()
@@ -457,7 +457,7 @@ def test_large_lists_are_read_beside_the_links(papers, live, monkeypatch):
         assert gate.wait(20)
         return read_lists(text)
 
-    monkeypatch.setattr("callboard.proxies.link.certificates.read_lists", slowly)
+    monkeypatch.setattr("callboard.tls.certificates.read_lists", slowly)
     papers.revoke(papers.issue("x"))
     certificates.check()
     eventually(lambda: readers)

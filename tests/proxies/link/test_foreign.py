@@ -16,8 +16,8 @@ from callboard.basp.node_id import NodeId
 from callboard.broker import Endpoint
 from callboard.figures import exposition
 from callboard.proxies.errors import PortUnavailable, PublicAddress
-from callboard.proxies.link.certificates import Certificates
 from callboard.proxies.link.limits import Limits
+from callboard.tls.certificates import Certificates
 from callboard.topics.machine.effect import DoorReceiver
 from callboard.topics.machine.status import EC, SC, PeerFlags, PeerStatus
 from callboard.topics.monitoring import all_metrics, status_of

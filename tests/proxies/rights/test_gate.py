@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from callboard.actors.envelope import Envelope
-from callboard.basp.cbor.pieces import find_references
-from callboard.basp.cbor.plain import write_plain
 from callboard.basp.errors import MalformedPayload, PayloadTooHeavy
 from callboard.basp.frame import pack_frame
 from callboard.basp.header import (
@@ -28,6 +26,8 @@ from callboard.basp.header import (
 )
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
+from callboard.cbor.pieces import find_references
+from callboard.cbor.plain import write_plain
 from callboard.proxies.errors import NotPermitted
 from callboard.proxies.inspection import Inspect
 from callboard.proxies.messages import (

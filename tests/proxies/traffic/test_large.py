@@ -10,7 +10,6 @@ import cbor2
 import pytest
 
 from callboard import Actor, handler
-from callboard.basp.cbor import tags
 from callboard.basp.errors import PayloadTooHeavy
 from callboard.basp.frame import pack_frame
 from callboard.basp.header import POSITION_SHIFT, Operation
@@ -18,6 +17,7 @@ from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import MessageRegistry
 from callboard.basp.routing import path_order
 from callboard.basp.routing.path_order import PathOrder
+from callboard.cbor import tags
 from callboard.proxies.errors import MessageTooLarge
 from callboard.proxies.link.limits import Limits
 from callboard.proxies.traffic.incoming import POSTED_AT_ONCE

@@ -14,11 +14,11 @@ BLOCK = re.compile(r"^```\{([a-z-]+)\} ?([^\n]*)\n(.*?)^```", re.DOTALL | re.MUL
 OPTION = re.compile(r"^:(\w+): (.*)$")
 #: Structs of more than one field that are no layout of a protocol of ours.
 NO_LAYOUT = {
-    "callboard.basp.cbor.writer:_pack_1": "a head of CBOR",
-    "callboard.basp.cbor.writer:_pack_2": "a head of CBOR",
-    "callboard.basp.cbor.writer:_pack_4": "a head of CBOR",
-    "callboard.basp.cbor.writer:_pack_8": "a head of CBOR",
-    "callboard.basp.cbor.writer:_pack_float": "a head of CBOR",
+    "callboard.cbor.writer:_pack_1": "a head of CBOR",
+    "callboard.cbor.writer:_pack_2": "a head of CBOR",
+    "callboard.cbor.writer:_pack_4": "a head of CBOR",
+    "callboard.cbor.writer:_pack_8": "a head of CBOR",
+    "callboard.cbor.writer:_pack_float": "a head of CBOR",
     "callboard.commitlog.batch:_CHECKED": "a part of _HEADER",
     "callboard.commitlog.batch:_START": "a part of _HEADER",
     "callboard.commitlog.folder:_FACTS": "a part of _MARK",

@@ -32,7 +32,7 @@ from callboard.mqtt.wire.packet import (
 )
 from callboard.mqtt.wire.properties import Properties
 from callboard.proxies.errors import TlsError
-from callboard.proxies.link.tls import Tls
+from callboard.tls.contexts import Tls
 from tests.callboard.mqtt.caller import Caller
 from tests.descriptors import open_files
 

@@ -25,7 +25,7 @@ from callboard.mqtt.wire.packet import (
     Will,
 )
 from callboard.mqtt.wire.properties import Properties
-from callboard.proxies.link.tls import Tls
+from callboard.tls.contexts import Tls
 
 SCHEMES = ("tcp", "tls", "ws", "wss", "unix")
 NONE = Properties()

@@ -20,7 +20,7 @@ from callboard.mqtt.wire.errors import ListenError
 from callboard.mqtt.wire.framing import Deframer
 from callboard.mqtt.wire.packet import V5, ConnAck, Disconnect, Publish
 from callboard.mqtt.wire.properties import NO_PROPERTIES
-from callboard.proxies.link.tls import Tls
+from callboard.tls.contexts import Tls
 
 BOTH = (BridgeTopics("in/#", "in", 2, "far/"), BridgeTopics("out/#", "out", 2, "near/"))
 

@@ -12,7 +12,7 @@ from callboard.support.database.sqlite_file import (
     open_read_only,
     problem_of,
 )
-from callboard.support.file_place import CHECK_SECONDS, FilePlaces
+from callboard.support.files.file_place import CHECK_SECONDS, FilePlaces
 
 
 class Replaced(Exception):

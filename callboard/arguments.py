@@ -1,11 +1,44 @@
-"""Checks of times and counts as arguments; on times see `callboard.support.seconds`."""
+"""Checks of arguments, and their errors; on times see `callboard.support.seconds`."""
 
 from functools import partial
 from typing import Final
 
-from callboard.actors.errors import InvalidSeconds, WrongArgument, WrongValue
+from callboard.base_error import CallboardError
 from callboard.support.seconds import MAX_SECONDS, checked_seconds
 from callboard.support.text import safe_repr
+
+
+class WrongArgument(CallboardError, TypeError):
+    """An argument has the wrong type; the text says what to pass."""
+
+
+class WrongValue(CallboardError, ValueError):
+    """An argument has an invalid value; the text names valid ones."""
+
+
+class InvalidSeconds(CallboardError, ValueError):
+    """A timeout, delay or period is not a number of seconds."""
+
+
+def wrong_argument(needed: str, value: object) -> WrongArgument:
+    """Return the error for an argument of the wrong type; `needed` says what to pass."""
+    return WrongArgument(f"{needed}, not {safe_repr(value):.100}")
+
+
+def require(is_so: object, needed: str, value: object) -> None:
+    """Check an argument.
+
+    Args:
+        is_so: whether the argument is valid.
+        needed: a text that says what to pass.
+        value: the argument.
+
+    Raises:
+        WrongArgument: the argument is invalid.
+    """
+    if not is_so:
+        raise wrong_argument(needed, value)
+
 
 #: Returns a time as 0 to `MAX_SECONDS` seconds, or raises `InvalidSeconds`.
 seconds: Final = partial(checked_seconds, refuse=InvalidSeconds)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import cbor2
 
-from callboard.basp.cbor.pieces import CONTAINER, check_weight, weigh
-from callboard.basp.cbor.reader import CborReader
+from callboard.cbor.pieces import CONTAINER, check_weight, weigh
+from callboard.cbor.reader import CborReader
 
 # Control payloads are a few nested lists; a deeper one is an attack.
 _MAX_DEPTH: Final = 8

@@ -6,8 +6,8 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar
 
 from callboard import locks
-from callboard.actors.errors import WouldBlock, WouldDeadlock
 from callboard.support import after_fork
+from callboard.support.reentry import WouldBlock, WouldDeadlock
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -156,6 +156,6 @@ def refuse_loop(call: str, instead: str) -> None:
     if locks.holds_any():
         msg = f"{call} in a finalizer or signal handler that runs inside a call of callboard"
         raise WouldDeadlock(msg)
-    if asyncio._get_running_loop() is not None:
+    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - raises nothing, so it is fast
         msg = f"{call} would block the event loop; await {instead} instead"
         raise WouldBlock(msg)

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from callboard.basp.cbor.plain import is_natural, read_plain, write_plain
 from callboard.basp.errors import MalformedPayload, RemoteProtocolError
+from callboard.cbor.plain import is_natural, read_plain, write_plain
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**64), 2**64 - 1) | st.text() | st.binary(),

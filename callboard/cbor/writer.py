@@ -10,7 +10,7 @@ first use::
 
 The encoders are written by hand because they encode a scalar or a small message in a third of
 the time of cbor2; long runs of scalars are passed to cbor2 in one call. The tags are those that
-`PYTHON_TAGS` of :mod:`callboard.basp.cbor.reader` decodes.
+`PYTHON_TAGS` of :mod:`callboard.cbor.reader` decodes.
 """
 
 import sys
@@ -21,9 +21,9 @@ from typing import Any, Final
 
 import cbor2
 
-from callboard.basp.cbor import tags
-from callboard.basp.cbor.collisions import TEXTS, check_hashes
-from callboard.basp.errors import CollidingKeys
+from callboard.cbor import tags
+from callboard.cbor.collisions import TEXTS, check_hashes
+from callboard.protocol_errors import CollidingKeys
 
 #: Encodes a value; the second argument is the number of containers around it.
 Encoder = Callable[[Any, int], bytes]

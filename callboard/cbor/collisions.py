@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from callboard.basp.errors import CollidingKeys
+from callboard.protocol_errors import CollidingKeys
 
 #: Keys of one map, or elements of one set, that may have the same hash. Useful values reach
 #: 35 (all powers of two that a float can hold). 16 MiB of keys with this many equal hashes take

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-from callboard.proxies.errors import TlsError
+from callboard.base_error import CallboardError
 from callboard.support.dataclass import dataclass
-from callboard.support.user_file import read_user_file
+from callboard.support.files.user_file import read_user_file
 
 FilePath = str | os.PathLike[str]
+
+
+class TlsError(CallboardError, ValueError):
+    """A certificate, key or authority cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

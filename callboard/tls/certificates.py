@@ -17,16 +17,17 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from callboard import locks
-from callboard.actors.errors import require
-from callboard.proxies.errors import TlsError
-from callboard.proxies.events import CertificatesRefused, CertificatesReplaced
-from callboard.proxies.link.revocation import (
-    CertificateId,
-    Revocations,
-    chain_of,
-    read_lists,
+from callboard.arguments import require
+from callboard.support.dataclass import dataclass
+from callboard.tls.contexts import (
+    UNCHECKED,
+    FilePath,
+    TlsError,
+    explain,
+    fixed_context,
+    read_file,
 )
-from callboard.proxies.link.tls import UNCHECKED, FilePath, explain, fixed_context, read_file
+from callboard.tls.revocation import CertificateId, Revocations, chain_of, read_lists
 
 _log = logging.getLogger("callboard.links")
 
@@ -46,6 +47,26 @@ REVOKED: Final = "its certificate was revoked"
 
 #: State of each file that changes whenever the file does; size first, time of change last.
 Stamp = list[tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatesReplaced:
+    """Files of certificates, keys or revocation lists have changed, and were read again.
+
+    New connections use them; established ones keep their certificates.
+    """
+
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatesRefused:
+    """A file of certificates, keys or revocation lists is invalid; the old ones stay in use.
+
+    Reported once until the files change; also for an expired revocation list.
+    """
+
+    reason: str
 
 
 class TlsSource(Protocol):

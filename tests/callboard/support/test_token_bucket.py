@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.actors.token_bucket import TokenBucket, TrafficLimit
+from callboard.support.token_bucket import TokenBucket, TrafficLimit
 
 
 def test_a_burst_is_free_and_then_time_is_owed():

@@ -26,7 +26,7 @@ tag    content                  Python type
 ====== ======================== ========================================================
 
 A list is an untagged CBOR array, and a dict with keys of text and bytes an untagged map; a map
-with other keys is refused (see :mod:`callboard.basp.cbor.collisions`). Tags 48900-48911 are
+with other keys is refused (see :mod:`callboard.cbor.collisions`). Tags 48900-48911 are
 unassigned in IANA's first-come range at the time of writing. Every other tag is refused, above
 all shared references and string references (25, 28, 29, 256), which would let a small payload
 grow into a large or cyclic message.

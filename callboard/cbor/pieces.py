@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import cbor2
 
-from callboard.basp.cbor import tags
-from callboard.basp.cbor.collisions import TEXTS
-from callboard.basp.errors import MalformedPayload, PayloadTooHeavy
+from callboard.cbor import tags
+from callboard.cbor.collisions import TEXTS
+from callboard.protocol_errors import MalformedPayload, PayloadTooHeavy
 from callboard.support.dataclass import dataclass
 
 #: Creates a decoder for a stream of small items, with a limit of nested levels.

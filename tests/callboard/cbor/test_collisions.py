@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.basp.cbor import tags
-from callboard.basp.cbor.collisions import SAME_HASH_LIMIT, check_hashes
-from callboard.basp.cbor.plain import read_plain
-from callboard.basp.cbor.writer import head
 from callboard.basp.errors import CollidingKeys, MalformedPayload, NotSerializable
 from callboard.basp.payload import PayloadCodec
+from callboard.cbor import tags
+from callboard.cbor.collisions import SAME_HASH_LIMIT, check_hashes
+from callboard.cbor.plain import read_plain
+from callboard.cbor.writer import head
 from tests.basp.message_types import Pair, Point, make_registry
 
 PRIME = 2**61 - 1

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard.basp.cbor import tags
-from callboard.basp.cbor.pieces import CONTAINER, check_weight, weigh
-from callboard.basp.cbor.reader import PYTHON_TAGS, CborReader
-from callboard.basp.cbor.writer import EncoderTable
 from callboard.basp.errors import MalformedPayload, PayloadTooHeavy, RemoteProtocolError
+from callboard.cbor import tags
+from callboard.cbor.pieces import CONTAINER, check_weight, weigh
+from callboard.cbor.reader import PYTHON_TAGS, CborReader
+from callboard.cbor.writer import EncoderTable
 from tests.basp.strategies import scalars
 from tests.basp.wire import empty_lists
 
@@ -175,7 +175,7 @@ def test_hostile_items_are_refused(payload, text):
 WITHOUT_MEMORY = """
 import resource, sys
 from callboard.basp.errors import RemoteProtocolError
-from tests.basp.cbor.test_pieces import READER, in_pieces
+from tests.callboard.cbor.test_pieces import READER, in_pieces
 from tests.basp.wire import empty_lists
 
 payload = empty_lists(1_000_000)

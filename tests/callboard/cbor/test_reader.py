@@ -1,9 +1,9 @@
 import cbor2
 import pytest
 
-from callboard.basp.cbor.reader import PYTHON_TAGS, CborReader, bad_content, read_as
-from callboard.basp.cbor.tags import CBOR2_TAGS, TRUSTED_TAGS, TUPLE
 from callboard.basp.errors import MalformedPayload
+from callboard.cbor.reader import PYTHON_TAGS, CborReader, bad_content, read_as
+from callboard.cbor.tags import CBOR2_TAGS, TRUSTED_TAGS, TUPLE
 
 POINT = 48990
 UNKNOWN = 48991

@@ -1,8 +1,8 @@
 import pytest
 
-from callboard.basp.cbor.reader import PYTHON_TAGS, CborReader
-from callboard.basp.cbor.tags import TRUSTED_TAGS
-from callboard.basp.cbor.writer import EncoderTable, Unserializable, encode_text, head
+from callboard.cbor.reader import PYTHON_TAGS, CborReader
+from callboard.cbor.tags import TRUSTED_TAGS
+from callboard.cbor.writer import EncoderTable, Unserializable, encode_text, head
 
 READER = CborReader("values", PYTHON_TAGS, max_depth=20, trusted=TRUSTED_TAGS)
 

@@ -19,10 +19,10 @@ from typing import Any, Final, NoReturn
 
 import cbor2
 
-from callboard.basp.cbor import tags
-from callboard.basp.cbor.collisions import SAME_HASH_LIMIT, check_hashes
-from callboard.basp.cbor.pieces import PieceReader, reserve
-from callboard.basp.errors import MalformedPayload, RemoteProtocolError
+from callboard.cbor import tags
+from callboard.cbor.collisions import SAME_HASH_LIMIT, check_hashes
+from callboard.cbor.pieces import PieceReader, reserve
+from callboard.protocol_errors import MalformedPayload, RemoteProtocolError
 from callboard.support.text import describe
 
 #: Creates a value from a tag's content; the flag is true while a map key is read. Its
@@ -154,7 +154,7 @@ class CborReader:
         Unlike `read`, it refuses large items of indefinite length, and supports no raw tags.
 
         Args:
-            payload: the bytes, which were weighed: see `callboard.basp.cbor.pieces`.
+            payload: the bytes, which were weighed: see `callboard.cbor.pieces`.
             offset: offset of the first item.
             count: number of items.
 
@@ -256,7 +256,7 @@ def _read_ip(content: Any, _is_key: object) -> Any:
     raise bad_content(content, "IP address")
 
 
-#: The tags of Python's own types, as :class:`callboard.basp.cbor.writer.EncoderTable` writes
+#: The tags of Python's own types, as :class:`callboard.cbor.writer.EncoderTable` writes
 #: them. Readers that use them also need `tags.TRUSTED_TAGS`.
 PYTHON_TAGS: Final[Mapping[int, TagReader]] = {
     tags.SET: _hashed_reader(set, "set"),

@@ -1,3 +1,0 @@
-"""Pauses between attempts."""
-
-from callboard.backoff import Backoff as Backoff

@@ -1,0 +1,1 @@
+"""TLS from files: contexts, certificates that are read again, and revocation lists."""
