@@ -817,7 +817,7 @@ class Node(Closing):
         needed = "subscribed() takes a function of one event"
         require(callable(subscriber), needed, subscriber)
 
-        def tell(event: object) -> None:
+        def tell(event: Event) -> None:
             if not getattr(event, "is_tool", False):
                 subscriber(event)
 
