@@ -30,6 +30,7 @@ from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import NodeContext
 from callboard.actors.thespian import PlainActors
+from callboard.actors.values import Event
 from callboard.actors.waits.feed import Feed, Source
 from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline, Phase
 from callboard.arguments import require

@@ -279,7 +279,7 @@ class Outgoing:
             turn.pause(self._runtime, LINK_PAUSE)
         return not is_full
 
-    def encode(self, message: Message) -> bytes:
+    def encode(self, message: Any) -> bytes:
         """Serialize a message.
 
         Raises:
