@@ -402,7 +402,7 @@ class Delivery:
                 return
         window = session.window_or_none
         if window is not None and window.resend and not self._send_again(connection):
-            self._pass_window(connection)
+            self._pass_window(connection, None)
             return
         requests = session.tracker
         for _ in range(ROUNDS):
@@ -417,18 +417,21 @@ class Delivery:
                 del requests[0]
                 self.park(request)
             elif outcome is _FULL:
-                self._pass_window(connection)
+                self._pass_window(connection, request)
                 return
             else:
                 self._pause(connection, outcome)
                 return
         self.ready.append(connection)
 
-    def _pass_window(self, connection: Connection) -> None:
-        """Pause a connection whose window is full, after all it can be sent with QoS 0."""
+    def _pass_window(self, connection: Connection, stopped: DataRequest | None) -> None:
+        """Pause a connection whose window is full, after all it can be sent with QoS 0.
+
+        `stopped` is the request that has just found the window full.
+        """
         session = connection.session
-        for request in list(session.tracker):
-            outcome = self._forward(connection, request)
+        for request in session.tracker[:]:
+            outcome = _FULL if request is stopped else self._forward(connection, request)
             while outcome is _READY and not request.is_shared:
                 outcome = self._forward(connection, request)
             if outcome is _FULL and not request.is_shared:
@@ -436,7 +439,9 @@ class Delivery:
             if outcome is _CAUGHT_UP:
                 session.tracker.remove(request)
                 self.park(request)
-            elif outcome not in {_FULL, _READY}:  # the link is full, or a segment is fetched
+            elif (
+                outcome is not _FULL and outcome is not _READY
+            ):  # the link is full, or it waits
                 self._pause(connection, outcome)
                 return
         self._pause(connection, _FULL)
@@ -444,10 +449,12 @@ class Delivery:
     def _read_ahead(self, connection: Connection, request: DataRequest) -> ConnectionStatus:
         """Send the messages with QoS 0 of a request that a full window stops."""
         log, passed, limits = request.log, request.passed, self._effects.limits
-        if passed is None or passed.end < request.offset:
+        if passed is None:
             passed = request.passed = PassedWindow(request.offset)
+        elif passed.end < request.offset:
+            passed.end, passed.count = request.offset, 0
         stop = log.end if request.stop is None else min(request.stop, log.end)
-        for run, start in log.after(passed.end):
+        for run, start in log.after(passed.end) if passed.end < stop else ():
             index = max(passed.end - start, 0)
             while not run.qos and index < run.count and start + index < stop:
                 if connection.unsent >= limits.delivery_quota or (

@@ -91,6 +91,19 @@ def test_messages_pass_a_window_that_is_full_of_resent_ones(stage) -> None:
     assert again.payloads() == [b"first", b"zero"]
 
 
+def test_messages_pass_again_after_a_reconnect_without_news(stage) -> None:
+    publisher, reader = stage.client("p"), blocked(stage, "#", expiry=100)
+    for payload in (b"first", b"second"):
+        publisher.publish("t", payload, 1)
+    for _ in range(2):
+        reader.lose()
+        reader = stage.client("r", clean=False, expiry=100, receive_maximum=1, answers=False)
+
+    publisher.publish("t", b"zero")
+
+    assert reader.payloads() == [b"first", b"zero"]
+
+
 def test_messages_that_passed_are_not_reported_as_lost() -> None:
     stage = Stage(Limits(segment_bytes=1_024, segment_count=2, acknowledge_patience=0))
     publisher, reader = stage.client("p"), blocked(stage, "#")
