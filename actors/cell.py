@@ -45,8 +45,8 @@ from weakref import ref
 from callboard import locks
 from callboard.actors import errors
 from callboard.actors.asking.overdue import (
-    LOOK_PROMISES,
-    LOOK_SECONDS,
+    POLL_PROMISES,
+    POLL_SECONDS,
     due_of,
     has_given_up,
 )
@@ -532,7 +532,10 @@ class Cell(MessageSender):
         def offer(turn: SendTurn) -> bool:
             if not box.take_turn((message, sender), turn, is_urgent=is_urgent):
                 if source is not None and _is_in_handler() and self.waits_for(source):
-                    msg = f"{self.ref} has no room, and waits for {source.ref} in its turn"
+                    msg = (
+                        f"the mailbox of {self.ref} is full, and its handler waits for "
+                        f"{source.ref}: neither could continue; use tell() in one of them"
+                    )
                     raise errors.WouldDeadlock(msg)
                 return False
             if is_urgent:
@@ -1169,7 +1172,7 @@ class Cell(MessageSender):
 
     def _schedule_forget(self, promises: "_Promises") -> None:
         """Schedule the next check for promises to forget, without keeping the cell alive."""
-        seconds = LOOK_SECONDS * max(1.0, len(promises) / LOOK_PROMISES)
+        seconds = POLL_SECONDS * max(1.0, len(promises) / POLL_PROMISES)
         self.runner.call_later(seconds, _forget_overdue, ref(self), promises)
 
     def forget_overdue(self, promises: "_Promises") -> None:
@@ -1506,7 +1509,7 @@ class Cell(MessageSender):
             if sender is not None and sender.expects:
                 text = f"{self.ref} ended ({self.reason})"
                 if self.runtime.is_closed:
-                    text += f", as {self.runtime.name} is closed; make another node"
+                    text += f", as {self.runtime.name} is closed; create another node"
                 sender.set_exception(errors.ActorDown(text, self.reason or "", self.detail))
             self._guard(
                 "among its dead letters", self.runtime.dead_letter, self.ref, message, sender

@@ -332,7 +332,7 @@ class Remote(Protocol):
     def remote_ref(self, node: bytes, number: int) -> ActorRef:
         """Return the ref of an actor on another node."""
 
-    def guests_of(self, number: int) -> BorrowedCredit | None:
+    def hosting_of(self, number: int) -> BorrowedCredit | None:
         """Return the nodes that send to an actor with a bounded mailbox; None for another."""
 
     def actor_ended(self, context: Any, down: Down) -> None:
@@ -352,7 +352,7 @@ class BoundedMailbox(deque[Item]):
     #: Messages of nested calls; created for the first of them.
     _hand_over: HandOver | None = None
     #: The nodes that have credit; None while there are none.
-    guests: BorrowedCredit | None = None
+    hosting: BorrowedCredit | None = None
 
     def __init__(self, cell: MailboxOwner, bounds: Mailbox) -> None:
         super().__init__()
@@ -419,7 +419,7 @@ class BoundedMailbox(deque[Item]):
                     self._push(item, 0)
             return
         size = 0 if self._sizes is None else size_of(message)
-        if self.bounds.on_full == "wait" and (node := self._guest(item)):
+        if self.bounds.on_full == "wait" and (node := self._borrowing_node(item)):
             self._accept(item, size, node)
             return
         lock = self._lock
@@ -509,18 +509,18 @@ class BoundedMailbox(deque[Item]):
             parked = sum(load[1] for load in self._parked_of.values())
             return len(self) + len(self._parked), self.pressure.held + parked
 
-    def _guest(self, item: Item) -> bytes | None:
+    def _borrowing_node(self, item: Item) -> bytes | None:
         """Return the node of a message's sender if it uses credit; None otherwise."""
         if item[1] is None:
             return None
         node: bytes = item[1].node
-        if self.guests is None:
-            self.guests = self._cell.runtime.remote.guests_of(self._cell.number)
-        return node if self.guests is not None and self.guests.knows(node) else None
+        if self.hosting is None:
+            self.hosting = self._cell.runtime.remote.hosting_of(self._cell.number)
+        return node if self.hosting is not None and self.hosting.knows(node) else None
 
     def _accept(self, item: Item, size: int, node: bytes) -> None:
         """Accept a message that was sent with credit: append it, or park it."""
-        assert self.guests is not None, "only a node with credit sends here"
+        assert self.hosting is not None, "only a node with credit sends here"
         with self._lock:
             fits = not self._parked and self.pressure.fits(len(self), size)
             load = self._parked_of.get(node, [0, 0])
@@ -530,7 +530,7 @@ class BoundedMailbox(deque[Item]):
             elif is_accepted:
                 self._parked.append((item, size, node))
                 self._parked_of[node] = [load[0] + 1, load[1] + size]
-        self.guests.arrived(node)
+        self.hosting.arrived(node)
         if not is_accepted:  # the node sends more than its credit allows
             self._refuse(item)
 
@@ -567,12 +567,14 @@ class BoundedMailbox(deque[Item]):
 
     def admit(self, message: Message, sender: Sender | None) -> bool:
         """Apply bounds and policy to an urgent message, which the caller then appends."""
-        node = self._guest((message, sender)) if self.bounds.on_full == "wait" else None
+        node = (
+            self._borrowing_node((message, sender)) if self.bounds.on_full == "wait" else None
+        )
         beside = 0 if node is None else PARKED_MESSAGES
         with self._lock:
             fits = self.pressure.fits(max(0, len(self) - beside), 0, 1 if node is None else 2)
-        if node is not None and self.guests is not None:
-            self.guests.arrived(node)
+        if node is not None and self.hosting is not None:
+            self.hosting.arrived(node)
         if fits:
             return True
         if self.bounds.on_full == "drop_oldest":
@@ -705,8 +707,8 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
         return actor_class.actor_class, actor_class.options
     if not isinstance(actor_class, type):
         kind = type(actor_class)
-        msg = f"{safe_repr(actor_class):.100} is not an actor class; derive one"
-        msg += " from callboard.Actor"
+        label = safe_repr(actor_class)
+        msg = f"{label:.100} is not an actor class; derive it from callboard.Actor"
         if hasattr(kind, "cell_class"):
             msg = f"spawn() creates the {kind.__name__} itself: spawn({kind.__name__}, …)"
         raise errors.WrongArgument(msg)

@@ -86,7 +86,7 @@ class LocalOnly:
         msg = f"actor {number} is on {node.hex()}; this system has no other nodes"
         raise InvalidAddress(msg)
 
-    def guests_of(self, _number: int) -> None:
+    def hosting_of(self, _number: int) -> None:
         """Return None, as no other node sends messages."""
 
     def actor_ended(self, _context: Any, _down: Down) -> None:

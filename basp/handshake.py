@@ -219,7 +219,7 @@ class LinkConfig:
             msg = "secret must not be empty; pass None for no authentication"
             raise ValueError(msg)
         if len(self.secrets) > SECRET_LIMIT:
-            msg = f"{len(self.secrets)} secrets are too many; at most {SECRET_LIMIT} are tried"
+            msg = f"{len(self.secrets)} secrets are too many; the limit is {SECRET_LIMIT}"
             raise ValueError(msg)
         if self.heartbeat <= 0 or self.missed < 1 or self.handshake_timeout <= 0:
             msg = "heartbeat, missed and handshake_timeout must be positive"
@@ -412,7 +412,7 @@ class Introduction:
             ValueError: the nonce has another length.
         """
         if len(nonce) != NONCE_SIZE:
-            msg = f"nonce must have {NONCE_SIZE} bytes, has {len(nonce)}"
+            msg = f"nonce must have {NONCE_SIZE} bytes, not {len(nonce)}"
             raise ValueError(msg)
         self._config = config
         self._nonce = nonce
@@ -563,7 +563,7 @@ class Introduction:
         is_proof_demanded = bool(flags & _PROOF_DEMANDED)
         if is_proof_demanded != bool(self._keys):
             demand = f"node {peer} demands" if is_proof_demanded else "this node demands"
-            msg = f"{demand} a shared secret, the other side has none; set the same one on both"
+            msg = f"{demand} a shared secret that the other side lacks; set the same on both"
             raise AuthenticationFailed(msg)
         if self._keys and not flags & _BOUND and not config.allow_unsealed:
             msg = (
@@ -647,7 +647,7 @@ class Introduction:
             peer = node_id_text(self.peer_id)
             name = self._key[0] or ", ".join(self._certified)
             proof = f"has proven to be {name!r}" if name else "has proven no name"
-            msg = f"nothing is permitted to node {peer}, which {proof}; add a rule for it"
+            msg = f"node {peer}, which {proof}, has no permissions here; add a rule for it"
             raise AuthenticationFailed(msg)
 
 

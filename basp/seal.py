@@ -67,7 +67,7 @@ class _Mac:
 
     def __init__(self, key: bytes, is_contended: Callable[[], bool]) -> None:
         if len(key) != KEY_SIZE:
-            msg = f"the key of a seal must have {KEY_SIZE} bytes, has {len(key)}"
+            msg = f"the key of a seal must have {KEY_SIZE} bytes, not {len(key)}"
             raise ValueError(msg)
         short, long = (
             blake2b(label, key=key, digest_size=KEY_SIZE).digest()
@@ -228,7 +228,7 @@ class Opener:
     def _is_header_good(self, length: int, counter: int) -> bool:
         """Return whether a batch may be the next one; set the error if not."""
         if not 0 < length <= CONTENT_LIMIT:
-            msg = f"a batch has {length:,} B, 1 to {CONTENT_LIMIT:,} B are allowed"
+            msg = f"a batch must have 1 to {CONTENT_LIMIT:,} B, not {length:,}"
         elif counter != self._counter:
             msg = f"batch {counter:,} arrived instead of batch {self._counter:,}"
         else:

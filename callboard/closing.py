@@ -154,7 +154,10 @@ def refuse_loop(call: str, instead: str) -> None:
         WouldDeadlock: the call happens inside another call of callboard on the same thread.
     """
     if locks.holds_any():
-        msg = f"{call} in a finalizer or signal handler that runs inside a call of callboard"
+        msg = (
+            f"{call} in a finalizer or signal handler, inside a call of callboard; "
+            f"call it elsewhere"
+        )
         raise WouldDeadlock(msg)
     if asyncio._get_running_loop() is not None:  # noqa: SLF001 - raises nothing, so it is fast
         msg = f"{call} would block the event loop; await {instead} instead"

@@ -443,7 +443,9 @@ class Node(node.Node):
         limit: int = 1_000_000,
     ) -> "WorkQueue":
         """Awaitable twin of `queue`."""
-        require(isinstance(state, str | None), "state is a text such as 'sqlite:a.db'", state)
+        require(
+            isinstance(state, str | None), "state must be a text, like 'sqlite:a.db'", state
+        )
         fits = leases is None or state is not None
         require(fits, "leases decide who owns a queue; give its state as well", leases)
         limits = checked_count(attempts, "attempts", 1), checked_count(limit, "limit", 1)

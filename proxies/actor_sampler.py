@@ -10,7 +10,7 @@ from callboard.actors.runner.activity import handler_under_way
 from callboard.actors.runner.sampling import Sampler
 
 #: Samples that are kept for one mailbox; beyond that, every second one is dropped.
-LOOKS: Final = 64
+SAMPLES_LIMIT: Final = 64
 
 #: Mailboxes whose last message is followed after each sample.
 MARKED: Final = 16
@@ -75,7 +75,7 @@ class ActorSampler:
         samples = self._lines.get(cell, deque())
         while samples and samples[0][1] <= removed:
             samples.popleft()
-        if len(samples) == LOOKS:
+        if len(samples) == SAMPLES_LIMIT:
             samples = deque(list(samples)[::2])
         samples.append((now, removed + depth))
         return samples

@@ -52,8 +52,8 @@ def checked_endpoint(host: str, port: int) -> Endpoint:
         WrongArgument: the host is not text, or the port is not a number.
         InvalidAddress: the host is an address with a port, or the number is out of range.
     """
-    require(isinstance(host, str), "a host is a text, such as '127.0.0.1'", host)
-    require(type(port) is int, "a port is a number, such as 9999", port)
+    require(isinstance(host, str), "a host must be a text, such as '127.0.0.1'", host)
+    require(type(port) is int, "a port must be a number, such as 9999", port)
     if "://" in host or not 0 < port < 65536:
         msg = f"({host!r:.80}, {port}) is not host and port, such as ('127.0.0.1', 9999)"
         raise InvalidAddress(msg)
@@ -199,7 +199,7 @@ def check_name(name: str) -> str:
     Raises:
         InvalidAddress: the name is not valid in an address.
     """
-    require(isinstance(name, str), "the name of an actor or group is a text", name)
+    require(isinstance(name, str), "the name of an actor or group must be a text", name)
     if _NAME.fullmatch(name) is None:
         msg = (
             f"{name!r} cannot be a name: begin with a letter or _, then letters, digits, _ . -"

@@ -120,7 +120,7 @@ class Broker:
         Its announce is answered anyway, but until then its messages would wait for credit.
         """
         is_here = number in self.runtime.contexts and node not in self.routes.rights
-        if is_here and self.credit_issuer.guests_of(number) is None:
+        if is_here and self.credit_issuer.hosting_of(number) is None:
             self._grant_credit(node, number)
 
     # --- for the connector ---
@@ -138,7 +138,7 @@ class Broker:
     def report(self) -> bool:
         """Send delivery reports to other nodes; return whether there were any."""
         routes = self.routes
-        reports = routes.accounts.reports(self.credit_issuer.told_again())
+        reports = routes.accounts.reports(self.credit_issuer.pop_repeats())
         for node, payload in reports:
             frame = pack_frame(
                 Operation.DELIVERY_REPORT, 0, routes.node_id, node, 0, 0, payload

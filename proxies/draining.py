@@ -37,7 +37,7 @@ from callboard.support.dataclass import dataclass
 SETTLE: Final = 0.2
 
 #: Seconds between two checks whether the node is quiet.
-LOOK_INTERVAL: Final = 0.01
+POLL_SECONDS: Final = 0.01
 
 
 @dataclass(eq=False, repr=False)
@@ -86,7 +86,7 @@ class Drain:
             if is_quiet or not deadline.left():
                 broker.incoming.refuses_asks = True
                 return left, unsent
-            await asyncio.sleep(LOOK_INTERVAL)
+            await asyncio.sleep(POLL_SECONDS)
 
     def _left(self, own: object) -> int:
         """Count the unfinished work of this node, without the actor that drains it."""

@@ -643,7 +643,7 @@ class Node(Closing):
         self._refuse_closed()
         access = LinkAccess.of(secret, secrets, None)
         if not access.keys:
-            msg = "change_secrets() takes a secret: nodes without one are made without one"
+            msg = "change_secrets() needs a secret; to do without one, create the node without"
             raise ValueError(msg)
         changed: Future[int] = Future()
         change = self._connector.change_keys
@@ -993,7 +993,7 @@ class Node(Closing):
     def _refuse_closed(self) -> None:
         """Raise `NodeClosed` once the node is closed."""
         if self._closed:
-            msg = f"{self.name} is closed; make another node"
+            msg = f"{self.name} is closed; create another node"
             raise errors.NodeClosed(msg)
 
     def _spawn_elsewhere(

@@ -149,7 +149,7 @@ def test_a_subclass_may_handle_what_its_base_does():
         (lambda n, e: n.supervise(Echo), errors.WrongArgument, r"\[Child\("),
         (lambda n, e: n.supervise([Echo]), errors.WrongArgument, r"write Child\(Echo"),
         (lambda n, e: n.listen("127.0.0.1:4"), errors.InvalidAddress, r"'127.0.0.1', 4\)"),
-        (lambda n, e: n.listen("127.0.0.1", "4"), errors.WrongArgument, "a port is a number"),
+        (lambda n, e: n.listen("127.0.0.1", "4"), errors.WrongArgument, "must be a number"),
         (lambda n, e: n.listen("127.0.0.1", 1 << 20), errors.InvalidAddress, "0 and 65535"),
         (lambda n, e: e.call(Echo.on_a, A()).result(5), errors.NoSuchMethod, r"ref\.ask"),
         (lambda n, e: e.proxy().on_a(A()).result(5), errors.NoSuchMethod, r"ref\.ask"),
@@ -555,7 +555,7 @@ def closed(node):
 
 @pytest.mark.parametrize("call", CLOSED_CALLS.values(), ids=CLOSED_CALLS)
 def test_what_is_done_through_a_closed_node_is_told(closed, call):
-    with pytest.raises(CallboardError, match="closed; make another node"):
+    with pytest.raises(CallboardError, match="closed; create another node"):
         call(*closed)
 
 
@@ -564,10 +564,10 @@ def test_what_is_done_through_a_closed_node_is_told(closed, call):
     [
         (lambda e: Endpoint("name"), errors.WrongArgument, "metrics_endpoint_name"),
         (lambda e: e.peer(5, 5), errors.WrongArgument, "'127.0.0.1'"),
-        (lambda e: e.peer("127.0.0.1", "99"), errors.WrongArgument, "a port is a number"),
+        (lambda e: e.peer("127.0.0.1", "99"), errors.WrongArgument, "a port must be a number"),
         (lambda e: e.peer("127.0.0.1", 0), errors.InvalidAddress, "'127.0.0.1', 9999"),
         (lambda e: e.peer("basp://h:5", 5), errors.InvalidAddress, "'127.0.0.1', 9999"),
-        (lambda e: e.unpeer("127.0.0.1", None), errors.WrongArgument, "a port is a number"),
+        (lambda e: e.unpeer("127.0.0.1", None), errors.WrongArgument, "must be a number"),
         (lambda e: e.await_peer("x", 1), errors.WrongValue, r"node_id\(\)"),
         (lambda e: e.attach_master("s", "sqlit"), CallboardError, r"Backend\.SQLite"),
         (lambda e: e.attach_master(""), errors.WrongValue, "needs a name"),

@@ -29,8 +29,8 @@ MARGIN_SECONDS: Final = 1.0
 
 #: Seconds between two checks of the promises of an actor, and the number of promises for this
 #: interval. It grows with the number, so checks cost a constant share of the time.
-LOOK_SECONDS: Final = 5.0
-LOOK_PROMISES: Final = 100_000
+POLL_SECONDS: Final = 5.0
+POLL_PROMISES: Final = 100_000
 
 
 class Promised(Protocol):

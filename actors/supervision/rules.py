@@ -281,4 +281,4 @@ def _check_pair(value: object, name: str, example: str) -> None:
     pair = value if isinstance(value, tuple | list) else ()
     are_numbers = all(isinstance(n, Real) and not isinstance(n, bool) for n in pair)
     is_pair = len(pair) == 2 and are_numbers
-    require(is_pair, f"{name} is a pair of numbers, such as {example}", value)
+    require(is_pair, f"{name} must be a pair of numbers, such as {example}", value)

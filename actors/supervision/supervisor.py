@@ -29,7 +29,7 @@ from callboard.support.text import describe
 _log = logging.getLogger("callboard.actors")
 
 #: Seconds between checks whether a lost node, on which a child may still run, is back.
-LOOK_INTERVAL: Final = 1.0
+POLL_SECONDS: Final = 1.0
 
 #: Incarnations on lost nodes that are remembered; the oldest are forgotten first.
 LOST_LIMIT: Final = 1_000
@@ -209,7 +209,7 @@ class Supervisor(Actor):
         child = slot.child
         spawn = self._cell.runtime.spawn_elsewhere
         if spawn is None:
-            msg = f"{child!r} is to run on {child.on!r}, and there are no other nodes"
+            msg = f"{child!r} needs other nodes, and this system has none; omit on={child.on!r}"
             raise ValueError(msg)
         place = (slot.place + len(tried)) % len(child.places)
         future = spawn(child.actor_class, child.args, child.kwargs, child.places[place])
@@ -253,7 +253,7 @@ class Supervisor(Actor):
         """
         if reason == ExitReason.UNREACHABLE:
             if not self._lost:
-                self.after(LOOK_INTERVAL, CallBack(self._check_lost))
+                self.after(POLL_SECONDS, CallBack(self._check_lost))
             self._lost[ref] = None
             if len(self._lost) > LOST_LIMIT:
                 del self._lost[next(iter(self._lost))]
@@ -267,7 +267,7 @@ class Supervisor(Actor):
             ref.kill()
             ref.target.monitor(("lost", self), on_down)
         if self._lost:
-            self.after(LOOK_INTERVAL, CallBack(self._check_lost))
+            self.after(POLL_SECONDS, CallBack(self._check_lost))
 
     def _lost_is_down(self, ref: ActorRef, down: Down) -> None:
         """Remember the incarnation again if its node was lost again.

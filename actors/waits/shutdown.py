@@ -269,7 +269,7 @@ class Shutdown:
         """Return the error of a wait that ends in a phase."""
         if phase is Phase.DRAINING and self.phase is Phase.DRAINING:
             return NodeClosed(f"{self._name} is draining and takes no new work")
-        return NodeClosed(f"{self._name} was closed; make another node")
+        return NodeClosed(f"{self._name} was closed; create another node")
 
     def closed_error(self) -> NodeClosed:
         """Return the error of a wait that ended with the node."""

@@ -28,7 +28,7 @@ collections.Iterable = collections.abc.Iterable  # Broker 1.4 was written for Py
 NAME = "bench"
 THERE, BACK = "/bench/there", "/bench/back"
 EVENTS = "<$>/local/data/store-events/" + NAME
-LOOK = 0.001
+POLL_SECONDS = 0.001
 """Seconds between two looks whether a value is there."""
 
 PATIENCE = 40.0
@@ -284,7 +284,7 @@ def await_key(store: Any, key: str) -> None:
         except Exception as error:
             if type(error).__name__ != "NoSuchMaster":
                 raise
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
     sys.exit(f"{key} did not come")
 
 

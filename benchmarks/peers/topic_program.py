@@ -23,7 +23,7 @@ collections.Iterable = collections.abc.Iterable  # Broker 1.4 was written for Py
 
 THERE, BACK = "/bench/there", "/bench/back"
 BATCH = 100
-LOOK_INTERVAL = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks whether stdin ended."""
 
 PATIENCE = 20.0
@@ -73,7 +73,7 @@ def answer(endpoint: Any, subscriber: Any) -> None:
     seen = wanted = 0
     while True:
         # Broker 1.4 keeps Python's lock while it waits, so nobody else could look at stdin.
-        got = subscriber.get() if seen < wanted else subscriber.get(LOOK_INTERVAL)
+        got = subscriber.get() if seen < wanted else subscriber.get(POLL_SECONDS)
         if got is None:
             if select.select([sys.stdin], [], [], 0)[0]:
                 return

@@ -15,7 +15,7 @@ from callboard.topics.hub import Hub
 #: Timeout for other nodes' confirmations, and interval of the checks, in seconds; nodes confirm
 #: ten times per second.
 DELIVERY_LIMIT: Final = 10.0
-_LOOK: Final = 0.01
+_POLL_SECONDS: Final = 0.01
 
 
 def publish_journal(hub: Hub, journal: Journal, topic: str) -> int:
@@ -87,4 +87,4 @@ def _are_delivered(hub: Hub, lost: int) -> bool:
             account.confirmed + account.lost >= earlier.sent for account, earlier in pairs
         )
 
-    return is_reached(are_confirmed, _LOOK, DELIVERY_LIMIT) and _lost(hub) == lost
+    return is_reached(are_confirmed, _POLL_SECONDS, DELIVERY_LIMIT) and _lost(hub) == lost

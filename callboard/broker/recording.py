@@ -58,7 +58,7 @@ BATCH: Final = 8192
 RETRY: Final = (0.1, 4.0)
 
 #: Seconds between checks whether the node has ended.
-LOOK: Final = 1.0
+POLL_SECONDS: Final = 1.0
 
 #: Timeout for the core to pass on published messages at the end, in seconds.
 STOP_LIMIT: Final = 5.0
@@ -267,7 +267,7 @@ class Recording(Closing, RunReceiver):
                 self._runs.popleft()
                 marker.set()
             if not self._runs and not self._ended.is_set():
-                self._wake.wait(LOOK)
+                self._wake.wait(POLL_SECONDS)
                 self._wake.clear()
                 if self._hub.node.context.is_closed:
                     self._ended.set()

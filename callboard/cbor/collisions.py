@@ -50,7 +50,7 @@ def check_hashes(keys: Sequence[Any]) -> None:
     _, most = Counter(hashes).most_common(1)[0]
     if most > SAME_HASH_LIMIT:
         msg = (
-            f"{most:,} of {len(keys):,} keys of a map or set have the same hash, at most "
-            f"{SAME_HASH_LIMIT} may: finding them would take quadratic time; send a list"
+            f"{most:,} of {len(keys):,} keys of a map or set have the same hash; the limit "
+            f"is {SAME_HASH_LIMIT}, because look-ups would take quadratic time; send a list"
         )
         raise CollidingKeys(msg)

@@ -239,7 +239,7 @@ def find_references(payload: bytes, limit: int) -> list[Named]:
                 elif (kind, count, first, second) == (_ARRAY, 2, _BYTES, _UNSIGNED):
                     targets.append((content, number))
                 else:
-                    msg = "a reference has another form than a node id and a number"
+                    msg = "a reference must consist of a node id and a number"
                     raise MalformedPayload(msg)
             elif major in {_BYTES, _TEXT}:
                 scanned -= argument

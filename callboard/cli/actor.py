@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME: Final = "callboard actor"
 
 #: Seconds between checks whether a message was confirmed.
-LOOK_INTERVAL: Final = 0.02
+POLL_SECONDS: Final = 0.02
 
 app = noun()
 
@@ -208,7 +208,7 @@ class TimedExchange:
             CliError: the message was lost, its receiver had ended, or the time is up.
         """
         ref = self.ref
-        for _ in retrying(Backoff.fixed(LOOK_INTERVAL), self.deadline - time.monotonic()):
+        for _ in retrying(Backoff.fixed(POLL_SECONDS), self.deadline - time.monotonic()):
             account = self.node.accounts()[ref.node_id]
             if not account.in_flight:
                 break

@@ -26,7 +26,7 @@ TOPIC_NODE: Final = "callboard topic"
 CONFIRM_LIMIT: Final = 10.0
 
 #: Seconds between checks for confirmations.
-_CONFIRM_LOOK: Final = 0.01
+_CONFIRM_POLL_SECONDS: Final = 0.01
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -212,7 +212,7 @@ def confirm(hub: "Hub") -> None:
     def are_confirmed() -> bool:
         return not any(account.in_flight for account in hub.node.accounts().values())
 
-    if not is_reached(are_confirmed, _CONFIRM_LOOK, CONFIRM_LIMIT):
+    if not is_reached(are_confirmed, _CONFIRM_POLL_SECONDS, CONFIRM_LIMIT):
         reason = f"some messages were not confirmed within {CONFIRM_LIMIT:g} s"
         raise CliError(why=reason, step="see the logs of the nodes that subscribe")
     lost = sum(account.lost for account in hub.node.accounts().values())

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from callboard.topics.hub import Hub
 
 #: Seconds between checks whether a query has ended.
-_LOOK: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 _BAR: Final = 24
 _REASON: Final = 300
@@ -473,7 +473,7 @@ def _interrupted(spark: Any, stop: Event) -> Iterator[None]:
 
     def watch() -> None:
         while not ended.is_set():
-            if stop.wait(_LOOK) and not ended.is_set():
+            if stop.wait(_POLL_SECONDS) and not ended.is_set():
                 spark.sparkContext.cancelAllJobs()
                 return
 
@@ -550,7 +550,7 @@ def _follow(
     except Exception as refused:  # noqa: BLE001  # Spark's errors are of many kinds
         return "failed", refused
     try:
-        while query.isActive and not stop.wait(_LOOK):
+        while query.isActive and not stop.wait(_POLL_SECONDS):
             pass
         if stop.is_set():
             query.stop()
@@ -673,7 +673,7 @@ def _hand_over(bridge: "Bridge", stop: Event) -> None:
     while closing.is_alive():
         if stop.is_set():
             bridge.leave()
-        closing.join(_LOOK)
+        closing.join(_POLL_SECONDS)
     bridge.await_taken(CONFIRM_LIMIT)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NAME: Final = "callboard store"
 
 #: Seconds between checks for a signal.
-LOOK_INTERVAL: Final = 0.1
+POLL_SECONDS: Final = 0.1
 
 app = noun()
 
@@ -210,7 +210,7 @@ def watch(
     with catch_signals() as stop, options.clone(store) as clone, clone.changes(prefix) as queue:
         count = 0
         while not stop.is_set() and not (options.count and count >= options.count):
-            event = queue.get(LOOK_INTERVAL)
+            event = queue.get(POLL_SECONDS)
             if event is not None:
                 count += 1
                 say(to_json(event._asdict()) if options.as_json else _line(event))

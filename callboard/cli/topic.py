@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from callboard.topics.message_queue import MessageQueue
 
 #: Seconds between checks for subscribers.
-PUBLISH_LOOK: Final = 0.01
+PUBLISH_POLL_SECONDS: Final = 0.01
 
 #: Seconds between checks for a signal, or for the end of the recording.
-SIGNAL_LOOK: Final = 0.05
+SIGNAL_POLL_SECONDS: Final = 0.05
 
 #: Seconds between lines of `--rate`.
 RATE_INTERVAL: Final = 1.0
@@ -205,7 +205,7 @@ def _wait_for_subscribers(hub: "Hub", topic: str, timeout: float) -> None:
     def has_subscriber() -> bool:
         return bool(hub.receivers_of(topic).result(timeout))
 
-    if timeout and not is_reached(has_subscriber, PUBLISH_LOOK, timeout):
+    if timeout and not is_reached(has_subscriber, PUBLISH_POLL_SECONDS, timeout):
         step = f"start a subscriber: callboard topic sub {topic} --peer ADDRESS"
         reason = f"no node subscribed to {topic} within {timeout:g} s"
         raise CliError(why=reason, step=step)
@@ -241,7 +241,7 @@ def subscribe(
         options.link(hub)
         lines = Lines(hub, options)
         while not stop.is_set() and not (options.count and lines.seen >= options.count):
-            item = queue.get(SIGNAL_LOOK)
+            item = queue.get(SIGNAL_POLL_SECONDS)
             if item is not None and not is_reserved(item[0]):
                 lines.take(*item)
             lines.print_rate(time.monotonic())
@@ -337,7 +337,7 @@ def record(
 def _follow_recording(recording: "Recording", stop: Event, options: RecordOptions) -> None:
     """Wait for a signal or the end of the recording; print the rate."""
     last_report, previous = time.monotonic(), 0
-    while not stop.wait(SIGNAL_LOOK):
+    while not stop.wait(SIGNAL_POLL_SECONDS):
         if options.count and recording.recorded + recording.lost >= options.count:
             return
         now = time.monotonic()

@@ -19,7 +19,7 @@ from callboard.support.redaction import redacted
 ZEEK_NODE: Final = "callboard zeek"
 
 #: Seconds between checks for a signal.
-SIGNAL_LOOK: Final = 0.05
+SIGNAL_POLL_SECONDS: Final = 0.05
 
 app = noun()
 
@@ -236,11 +236,11 @@ def _configuration(options: PeerOptions) -> Any:
 
 def _await_peer(endpoint: Any, timeout: float, stop: Any) -> str | None:
     """Return the id of the peer once it is peered; None after the timeout."""
-    for _ in range(max(1, round(timeout / SIGNAL_LOOK))):
+    for _ in range(max(1, round(timeout / SIGNAL_POLL_SECONDS))):
         for info in endpoint.peers():
             if info.peer.type != "native" and info.status.name == "Peered":
                 return str(info.peer.id)
-        if stop.wait(SIGNAL_LOOK):
+        if stop.wait(SIGNAL_POLL_SECONDS):
             break
     return None
 
@@ -249,7 +249,7 @@ def _print_all(queue: Any, stop: Any, options: PrintOptions) -> None:
     """Print messages until a signal, or the given number."""
     count = 0
     while not stop.is_set() and not (options.count and count >= options.count):
-        item = queue.get(SIGNAL_LOOK)
+        item = queue.get(SIGNAL_POLL_SECONDS)
         if item is not None:
             count += 1
             _print(*item, as_json=options.as_json)

@@ -231,7 +231,7 @@ def check_times(times: Iterable[int], count: int) -> list[int]:
 def _text(text: Any, kind: str) -> str:
     """Return a topic or a sender; raise `InvalidRecord` unless it is text."""
     if not isinstance(text, str):
-        msg = f"a {kind} is a text, not {type(text).__name__}"
+        msg = f"a {kind} must be a text, not {type(text).__name__}"
         raise InvalidRecord(msg)
     return text
 
@@ -239,7 +239,7 @@ def _text(text: Any, kind: str) -> str:
 def _key(key: Any) -> Key:
     """Return a key; raise `InvalidRecord` unless it is text, bytes or None."""
     if key is not None and not isinstance(key, str | bytes):
-        msg = f"a key is text, bytes or None, not {type(key).__name__}"
+        msg = f"a key must be text, bytes or None, not {type(key).__name__}"
         raise InvalidRecord(msg)
     return key
 
@@ -260,7 +260,7 @@ def _headers(headers: Any) -> Mapping[str, str]:
     if not isinstance(headers, Mapping) or not all(
         isinstance(text, str) for item in headers.items() for text in item
     ):
-        msg = f"headers are a mapping of texts to texts, not {safe_repr(headers):.80}"
+        msg = f"headers must be a mapping of texts to texts, not {safe_repr(headers):.80}"
         raise InvalidRecord(msg)
     return headers
 

@@ -54,7 +54,7 @@ class Retention:
         try:
             return cls(**limits)  # type: ignore[arg-type]  # wrong names are reported below
         except TypeError:
-            msg = f"{', '.join(limits)}: limits are bytes, records and seconds"
+            msg = f"{', '.join(limits)}: use the limits bytes, records and seconds"
             raise InvalidOption(msg) from None
 
     @property

@@ -28,7 +28,7 @@ FIXED_LINES: Final = 21
 #: Columns of a link; the nodes share the rest.
 LINK_WIDTH: Final = 9
 
-_LOOKS: Final[dict[NodeState, tuple[str, str]]] = {
+_STYLES: Final[dict[NodeState, tuple[str, str]]] = {
     "starting": ("○", "yellow"),
     "up": ("●", "green"),
     "unreachable": ("◌", "yellow"),
@@ -136,7 +136,7 @@ def _link(scene: Scene, left: str, right: str) -> Text:
 
 def _node(scene: Scene, view: NodeView) -> list[RenderableType]:
     """Return the cells of a node: its state, its actors, its traffic."""
-    sign, style = _LOOKS[view.state]
+    sign, style = _STYLES[view.state]
     cells: list[RenderableType] = [Text(f"{sign} {view.name}", style=f"bold {style}")]
     if view.state not in ("up", "unreachable"):
         return [*cells, Text(view.state, style=style), "", Text(f"pid {view.pid}", style="dim")]

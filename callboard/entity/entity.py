@@ -368,7 +368,7 @@ def checked_key(key: object, label: str = "key") -> str:
         WrongValue: the key is empty, too long, or not valid in UTF-8.
     """
     if type(key) is not str:
-        msg = f"a {label} is a text, such as 'u-17', not {safe_repr(key):.80}"
+        msg = f"a {label} must be a text, such as 'u-17', not {safe_repr(key):.80}"
         raise WrongArgument(msg)
     if not is_key(key):
         limits = f"1 to {KEY_LIMIT} bytes in UTF-8 and no NUL"
@@ -399,8 +399,8 @@ def _check_options(cls: type[Entity]) -> None:
         name = own.get(option, "x")
         if name and not is_type_name(name):
             msg = (
-                f"{qualname}.{option} is a text of up to {TYPE_NAME_LIMIT} characters without "
-                f"/ and spaces, as it is a part of addresses, not {safe_repr(name):.80}"
+                f"{qualname}.{option} must be a text of up to {TYPE_NAME_LIMIT} characters "
+                f"without / and spaces, as it is a part of addresses, not {safe_repr(name):.80}"
             )
             raise WrongValue(msg)
     for option in ("idle", "hook_timeout"):
@@ -409,14 +409,16 @@ def _check_options(cls: type[Entity]) -> None:
     for option, least in (("version", 1), ("snapshot_every", 0)):
         value = own.get(option, least)
         if type(value) is not int or value < least:
-            msg = f"{qualname}.{option} is a number from {least} on, not {safe_repr(value):.80}"
+            label = safe_repr(value)
+            msg = f"{qualname}.{option} must be a number from {least} on, not {label:.80}"
             raise WrongValue(msg)
     keep = own.get("keep", "all")
     if keep != "all" and (type(keep) is not int or keep < 0):
-        msg = f'{qualname}.keep is "all" or a number of events, not {safe_repr(keep):.80}'
+        msg = f'{qualname}.keep must be "all" or a number of events, not {safe_repr(keep):.80}'
         raise WrongValue(msg)
     if own.get("takeover", "fast") not in ("fast", "lease"):
-        msg = f'{qualname}.takeover is "fast" or "lease", not {safe_repr(own["takeover"]):.80}'
+        label = safe_repr(own["takeover"])
+        msg = f'{qualname}.takeover must be "fast" or "lease", not {label:.80}'
         raise WrongValue(msg)
     if own.get("detached") or own.get("mailbox") is not None:
         msg = f"{qualname} is an entity, so it has neither detached nor mailbox; remove them"

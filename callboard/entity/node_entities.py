@@ -472,9 +472,9 @@ class Entities:
             WrongValue: this node does not know the state of the type.
         """
         name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
-        require(state is None or isinstance(state, str), "state is a text", state)
+        require(state is None or isinstance(state, str), "state must be a text", state)
         for argument, value in (("follow", follow), ("raw", raw)):
-            require(type(value) is bool, f"{argument} is True or False", value)
+            require(type(value) is bool, f"{argument} must be True or False", value)
         checked_count(after, "after")
         host = self._hosts.get(name)
         url = state if state is not None else self._urls.get(name)
@@ -529,7 +529,7 @@ class Entities:
     def _place_of(self, cls: object, state: str | None) -> tuple[str, str]:
         """Return the name of a type and the URL of its state."""
         name = stored_name(cls) if isinstance(cls, str) and cls else type_name(cls)
-        require(state is None or isinstance(state, str), "state is a text", state)
+        require(state is None or isinstance(state, str), "state must be a text", state)
         url = state if state is not None else self._urls.get(name)
         if url is None:
             msg = f"{self.runtime.name} does not know the state of {name}; give state=…"

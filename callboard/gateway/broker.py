@@ -492,7 +492,7 @@ class ModuleBroker:
     def _check(self, handle: ModuleHandle) -> ModuleHandle:
         """Return the handle if its module belongs to this broker."""
         if self._modules.get(handle.topic) is not handle:
-            msg = f"module {handle.name!r} is not, or no longer, one of {self.url}"
+            msg = f"module {handle.name!r} does not belong to {self.url}, or was removed"
             raise errors.UnknownModule(msg)
         return handle
 

@@ -52,7 +52,7 @@ class Gateway(Closing):
             name: a name for logs and people.
         """
         require(isinstance(node, Node | None), "Gateway(node) takes a Node", node)
-        require(isinstance(name, str), "the name of a gateway is a text", name)
+        require(isinstance(name, str), "the name of a gateway must be a text", name)
         self.broker = ModuleBroker(node, name)
         self.broker.on_dead_letter = self._dead_letter
         self.broker.on_ended = self._module_ended
@@ -92,7 +92,7 @@ class Gateway(Closing):
             ConfigurationError: the file cannot be used; nothing was made.
             ModuleFailed: a module could not be created; all others were destroyed again.
         """
-        require(isinstance(path, str | Path), "the path of a JSON or TOML file is a text", path)
+        require(isinstance(path, str | Path), "pass the path of a JSON or TOML file", path)
         path = Path(path)
         mark = configuration.mark_of(path)
         config = configuration.read_configuration_file(path)

@@ -44,7 +44,7 @@ CREATE_TIMEOUT: Final = 10.0
 SEND_TIMEOUT: Final = 10.0
 
 #: Seconds between checks whether the process is running.
-LOOK_INTERVAL: Final = 0.2
+POLL_SECONDS: Final = 0.2
 
 #: Messages that the channel buffers on each side.
 MESSAGES_KEPT: Final = 128
@@ -188,7 +188,7 @@ class OutProcess(Module):
         self._is_leaving.set()
         with contextlib.suppress(Exception):  # best effort: the process may have ended
             if self._channels and self._control.pipes:
-                self._control.send_timeout = _ms(LOOK_INTERVAL)
+                self._control.send_timeout = _ms(POLL_SECONDS)
                 self._control.send(control.encode_control(control.ControlDestroy()))
         process = self._process
         if process is not None and self._launch is not None:
@@ -213,7 +213,7 @@ class OutProcess(Module):
         """Handle later replies, and check that the process is running."""
         import pynng
 
-        self._control.recv_timeout = _ms(LOOK_INTERVAL)
+        self._control.recv_timeout = _ms(POLL_SECONDS)
         while not self._is_leaving.is_set():
             if self._process is not None and self._process.poll() is not None:
                 msg = f"it ended with code {self._process.returncode}"

@@ -48,7 +48,7 @@ from callboard.log_service.read_scheduler import (
 
 #: Seconds between checks for growth of a log: its writer may be another process, which does
 #: not notify this one.
-LOOK_SECONDS: Final = 0.02
+POLL_SECONDS: Final = 0.02
 #: Seconds before checking again a link that was full.
 _RETRY: Final = 0.01
 #: Bytes of a message besides the bytes of the file.
@@ -316,4 +316,4 @@ class LogService(SystemActor):
             self._check_log(log)
         self._is_polling = bool(self._desk.awaited)
         if self._is_polling:
-            self.after(LOOK_SECONDS, CallBack(self._poll))
+            self.after(POLL_SECONDS, CallBack(self._poll))

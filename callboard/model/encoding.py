@@ -101,7 +101,7 @@ def refuse_heavy(payload: bytes, spent: int = 0) -> int:
     except PayloadTooHeavy:
         msg = (
             f"a message of {len(payload):,} B holds more than {MAX_ITEMS:,} containers "
-            f"(or {CONTAINER} times as many scalars), with what came with it"
+            f"(or {CONTAINER} times as many scalars), counting what arrived with it"
         )
         raise InvalidData(msg) from None
     except RemoteProtocolError as error:

@@ -25,7 +25,7 @@ from callboard.model.errors import EndpointError
 from callboard.topics.machine.run import encode_pair
 
 #: Seconds between checks for subscribers and for room.
-_LOOK: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 
 #: Timeout for the hub to report that all messages are sent, in seconds.
 _ANSWER: Final = 5.0
@@ -201,7 +201,7 @@ class Outlet:
 
     def await_taken(self, seconds: float, stop: threading.Event) -> bool:
         """Wait until all are confirmed, the time is up or the event is set."""
-        return is_reached(lambda: not self.under_way(), _LOOK, seconds, stop=stop)
+        return is_reached(lambda: not self.under_way(), _POLL_SECONDS, seconds, stop=stop)
 
     def _offer(self, messages: Sequence[tuple[str, Any]]) -> int | None:
         """Publish messages; return the number without a subscriber, or None if stopped."""
@@ -223,7 +223,7 @@ class Outlet:
                 is_silent = True
                 self._on_silence(topic, len(rest))
             start = time.monotonic()
-            if self._leaves.wait(min(_LOOK, self._left)):
+            if self._leaves.wait(min(_POLL_SECONDS, self._left)):
                 break
             self._left -= time.monotonic() - start
             if self._left <= 0:
@@ -236,7 +236,7 @@ class Outlet:
         def may_publish() -> bool:
             return hub.has_room() or self._hurries.is_set()
 
-        return is_reached(may_publish, _LOOK, stop=self._leaves)
+        return is_reached(may_publish, _POLL_SECONDS, stop=self._leaves)
 
 
 def is_publishable(message: tuple[str, Any]) -> bool:

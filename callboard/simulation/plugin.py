@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Refuse invalid variables and options once, before any test."""
     seed = config.getoption("--callboard-seed")
     if seed is not None and seed < 0:
-        message = f"--callboard-seed={seed} is negative; give a seed as it is printed"
+        message = f"--callboard-seed={seed} is negative; pass a seed that a failed test printed"
         raise pytest.UsageError(message)
     try:
         environment.check()

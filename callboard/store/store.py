@@ -283,7 +283,7 @@ def _ns(expiry: Any) -> int | None:
                 float(max(-sys.float_info.max, min(expiry, sys.float_info.max)))
             ).count()
     label = "a bool" if isinstance(expiry, bool) else f"{expiry!r:.60}"
-    msg = f"an expiry is a number of seconds or a timespan, not {label}"
+    msg = f"an expiry must be a number of seconds or a timespan, not {label}"
     raise InvalidData(msg)
 
 
@@ -377,7 +377,7 @@ class Store(Closing):
             )
         msg = (
             f"the clone of the store {name!r} has not found its master within "
-            f"{self._read_timeout():g} s; is a node with the master in reach?"
+            f"{self._read_timeout():g} s; is a node with the master reachable?"
         )
         return errors.NoSuchMaster(msg)
 

@@ -32,7 +32,7 @@ from callboard.tls.revocation import CertificateId, Revocations, chain_of, read_
 _log = logging.getLogger("callboard.links")
 
 #: Seconds between two checks of the files.
-LOOK_INTERVAL: Final = 1.0
+CERTIFICATE_POLL_SECONDS: Final = 1.0
 
 #: Seconds for which a changed file is read again: a second change within one tick of the file
 #: system's clock is not visible in its times.
@@ -229,7 +229,7 @@ class Certificates:
             }
             lists, misfit = _read_lists(tls), _misfit(tls, contexts)
             if misfit and self._is_sound:
-                msg = f"no peer would be let in: {misfit}"
+                msg = f"no peer could connect with these files: {misfit}"
                 raise TlsError(msg)
             if lists.expires <= _now() < self._lists.expires:
                 msg = "the new revocation list is out of date"

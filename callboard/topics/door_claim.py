@@ -33,7 +33,7 @@ from callboard.topics.machine.topic import RESERVED
 GRACE: Final = 0.5
 
 #: Seconds between checks of other claims.
-LOOK_INTERVAL: Final = 0.1
+POLL_SECONDS: Final = 0.1
 
 
 class DoorState(Enum):
@@ -179,7 +179,7 @@ class DoorClaim:
         if (state is not DoorState.HELD and reaches) is not self._is_ready:
             self._is_ready = not self._is_ready
             (self._ready.join if self._is_ready else self._ready.leave)(hub.me)
-        hub.after(LOOK_INTERVAL, CallBack(self._check))
+        hub.after(POLL_SECONDS, CallBack(self._check))
 
     def _enter(self, state: DoorState, holders: list[bytes]) -> None:
         """Change the state, update the groups, and notify the door."""

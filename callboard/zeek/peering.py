@@ -77,7 +77,7 @@ SILENCE_LIMIT: Final = 25.0
 DOUBT_LIMIT: Final = 3.0
 
 #: Seconds between checks of a parked connection.
-PARKED_LOOK: Final = 0.05
+PARKED_POLL_SECONDS: Final = 0.05
 
 #: Largest frame of the handshake in bytes; only a filter with many topics comes near it.
 HANDSHAKE_FRAME_LIMIT: Final = 4 << 20
@@ -370,7 +370,7 @@ class PeeringSession:
         if self.state is PeeringState.LEAVING:
             return self._bye_deadline
         if self.state is PeeringState.PARKED:
-            return self._checked_at + PARKED_LOOK
+            return self._checked_at + PARKED_POLL_SECONDS
         due = min(
             max(self._heard_at, self._pinged_at) + PING_INTERVAL, self._heard_at + SILENCE_LIMIT
         )

@@ -105,7 +105,7 @@ class Credit:
 
 
 @dataclass(slots=True, eq=False)
-class _Guest:
+class _Sender:
     """State of a receiver about one sender."""
 
     #: Its position by the messages that have arrived.
@@ -139,42 +139,42 @@ class Grants:
         self._limit = min(limit or ANY_NUMBER, ANY_NUMBER)
         self._octets = octets
         #: By node; the next one to serve is first.
-        self._guests: dict[bytes, _Guest] = {}
+        self._senders: dict[bytes, _Sender] = {}
 
     def __contains__(self, node: bytes) -> bool:
         """Return whether a node is known as a sender."""
-        return node in self._guests
+        return node in self._senders
 
     def welcome(self, node: bytes) -> tuple[int, int]:
         """Register a sender; return its latest grant: position and bytes."""
-        guest = self._guests.setdefault(node, _Guest())
-        return guest.up_to, guest.octets
+        sender = self._senders.setdefault(node, _Sender())
+        return sender.up_to, sender.octets
 
     def leave(self, node: bytes) -> None:
         """Remove a sender."""
-        self._guests.pop(node, None)
+        self._senders.pop(node, None)
 
     @property
     def is_wanted(self) -> bool:
         """Whether a sender may want more."""
-        return any(guest.is_hungry for guest in self._guests.values())
+        return any(sender.is_hungry for sender in self._senders.values())
 
     def arrived(self, node: bytes) -> None:
         """Count a message from a sender."""
-        guest = self._guests[node]
-        guest.arrived += 1
-        left = guest.up_to - guest.arrived
-        if guest.is_placed and 2 * left <= guest.size and (left <= 0 or self._octets is None):
-            guest.is_hungry = True
+        sender = self._senders[node]
+        sender.arrived += 1
+        left = sender.up_to - sender.arrived
+        if sender.is_placed and 2 * left <= sender.size and (left <= 0 or self._octets is None):
+            sender.is_hungry = True
 
     def asks(self, node: bytes, position: int) -> None:
         """Record the position of a sender that may want more."""
-        guest = self._guests.setdefault(node, _Guest())
-        if not guest.is_placed or position >= guest.arrived - _SLACK:
-            guest.is_placed = True
-            guest.arrived = position
-            guest.up_to = max(guest.up_to, position)
-        guest.is_hungry = not guest.outstanding
+        sender = self._senders.setdefault(node, _Sender())
+        if not sender.is_placed or position >= sender.arrived - _SLACK:
+            sender.is_placed = True
+            sender.arrived = position
+            sender.up_to = max(sender.up_to, position)
+        sender.is_hungry = not sender.outstanding
 
     def serve(self, count: int, octet_count: int) -> list[tuple[bytes, int, int]]:
         """Grant the free space to the senders that want more; return node, position and bytes.
@@ -183,31 +183,33 @@ class Grants:
             count: messages that wait at the actor.
             octet_count: bytes of those.
         """
-        guests = self._guests
-        hungry = [node for node, guest in guests.items() if guest.is_hungry]
-        message_count = count + sum(guest.outstanding for guest in guests.values())
+        senders = self._senders
+        hungry = [node for node, sender in senders.items() if sender.is_hungry]
+        message_count = count + sum(sender.outstanding for sender in senders.values())
         if self._octets is not None:
-            octet_count += sum(guest.octets for guest in guests.values() if guest.outstanding)
+            octet_count += sum(
+                sender.octets for sender in senders.values() if sender.outstanding
+            )
         granted = []
         for left, node in zip(range(len(hungry), 0, -1), hungry, strict=True):
-            guest = guests[node]
-            share, octets = self._share(guest, message_count, octet_count, left + 1)
+            sender = senders[node]
+            share, octets = self._share(sender, message_count, octet_count, left + 1)
             if not share:
                 continue
-            guest.up_to = max(guest.up_to, guest.arrived) + share
-            guest.size, guest.octets = share, octets
-            guest.is_hungry = False
+            sender.up_to = max(sender.up_to, sender.arrived) + share
+            sender.size, sender.octets = share, octets
+            sender.is_hungry = False
             message_count, octet_count = message_count + share, octet_count + octets
-            guests[node] = guests.pop(node)  # the others are first the next time
-            granted.append((node, guest.up_to, octets))
+            senders[node] = senders.pop(node)  # the others are first the next time
+            granted.append((node, sender.up_to, octets))
         return granted
 
     def _share(
-        self, guest: _Guest, message_count: int, octet_count: int, parts: int
+        self, sender: _Sender, message_count: int, octet_count: int, parts: int
     ) -> tuple[int, int]:
         """Return the messages and bytes of one sender's grant; 0 messages for no grant."""
         free = self._limit - message_count
         octets = 0 if self._octets is None else (self._octets - octet_count) // parts
         if free >= 1 and (self._octets is None or octets >= 1):
             return max(1, free // parts), octets
-        return (0, 0) if guest.outstanding else (1, 0 if self._octets is None else 1)
+        return (0, 0) if sender.outstanding else (1, 0 if self._octets is None else 1)

@@ -115,7 +115,7 @@ class RemoteRefs(Generic[H]):
             holding for entries in list(self._held.values()) for holding in entries.values()
         ]
 
-    def learned(self, host: bytes, number: int) -> H:
+    def add(self, host: bytes, number: int) -> H:
         """Add an actor, and return its entry, which is to be announced."""
         entries = self._held.setdefault(host, {})
         assert number not in entries, "known already"

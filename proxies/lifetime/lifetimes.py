@@ -74,7 +74,7 @@ class CreditLender(Protocol):
     def lost(self, node: bytes, /) -> None:
         """Withdraw the credit of a node that is out of reach."""
 
-    def guests_of(self, number: int, /) -> Any:
+    def hosting_of(self, number: int, /) -> Any:
         """Return the hosting record of an actor; None with an unbounded mailbox."""
 
 
@@ -119,9 +119,9 @@ class Lifetimes:
         """Return whether a path leads to another node."""
         return self._routes.has_path(NodeId(node))
 
-    def guests_of(self, number: int) -> Any:
+    def hosting_of(self, number: int) -> Any:
         """Return the hosting record of an actor; None with an unbounded mailbox."""
-        return self.lender.guests_of(number)
+        return self.lender.hosting_of(number)
 
     # --- proxies here ---
 
@@ -129,7 +129,7 @@ class Lifetimes:
         """Return the ref of a remote actor; create and announce its proxy if it is new."""
         weak = self._refs.get((node, number))
         ref = None if weak is None else weak()
-        return self._find_or_learn(node, number) if ref is None else ref
+        return self._find_or_add(node, number) if ref is None else ref
 
     def _find_or_learn(self, node: bytes, number: int) -> ActorRef:
         """Return the ref of a remote actor; create its proxy if there is none."""
@@ -142,7 +142,7 @@ class Lifetimes:
             proxy = self._holdings.get(node, number)
             is_new = proxy is None
             if proxy is None:
-                proxy = self._holdings.learned(node, number)
+                proxy = self._holdings.add(node, number)
             ref = ActorRef(self._runtime, node, number, proxy)
             weak = self._refs[key] = _WeakRef(ref, self._gone.append)
             weak.key = key
@@ -312,7 +312,7 @@ class Lifetimes:
         """Notify the watchers of actors on a lost node, and forget its proxies here."""
         self.forget(node)
         for proxy in self.proxies_of(node):
-            proxy.out_of_reach(text)
+            proxy.report_unreachable(text)
 
 
 def _with_callback(

@@ -279,7 +279,7 @@ class Proxy(RefCount):
             watchers = self.ended(reason, detail)
         self._notify(watchers, reason, detail)
 
-    def out_of_reach(self, detail: str) -> None:
+    def report_unreachable(self, detail: str) -> None:
         """Notify all watchers that no path leads to the node; the actor may still be alive."""
         with _MONITORS_LOCK:
             watchers = self.unreachable()

@@ -129,7 +129,7 @@ class Acceptor(Generic[C]):
 
         handshake = Handshake(self._runner, sock, FIRST_WORD_LIMIT, ended)
         self._handshakes.add(handshake)
-        self.gate.begun(handshake, endpoint[0])
+        self.gate.begin(handshake, endpoint[0])
         handshake.begin()
 
     def _not_secured(self, sock: TlsSocket, endpoint: Endpoint, error: str) -> None:
@@ -148,7 +148,7 @@ class Acceptor(Generic[C]):
         """Start a link on a connection."""
         wire = self._opened(sock, config, endpoint)
         if wire.is_open:
-            self.gate.begun(wire, endpoint[0])
+            self.gate.begin(wire, endpoint[0])
         return wire
 
     def close(self) -> None:

@@ -162,7 +162,7 @@ class Connector:
         #: Writes the output that all connections collected in a turn.
         self.turns = Turns(self._runner)
         self._certificates: list[Certificates] = []
-        self._looking: Timer | None = None
+        self._certificate_timer: Timer | None = None
         options = self.options
         #: Counts the connections closed at once because of a limit.
         self.gate = AcceptLimiter(self.options.limits)
@@ -199,12 +199,14 @@ class Connector:
         if certificates.is_fixed or certificates in self._certificates:
             return
         self._certificates.append(certificates)
-        if self._looking is None:
+        if self._certificate_timer is None:
             self._check_certificates()
 
     def _check_certificates(self) -> None:
         """Check the files of all certificates, and schedule the next check."""
-        self._looking = self._runner.call_later(LOOK_INTERVAL, self._check_certificates)
+        self._certificate_timer = self._runner.call_later(
+            CERTIFICATE_POLL_SECONDS, self._check_certificates
+        )
         for certificates in self._certificates:
             certificates.check()
 
@@ -439,8 +441,8 @@ class Connector:
 
     def close(self) -> None:
         """End all links and stop listening; call `linger` after it."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._certificate_timer is not None:
+            self._certificate_timer.cancel()
         self.acceptor.close()
         self.dialer.close()
         for wire in list(self._wires.values()):

@@ -129,7 +129,7 @@ class AcceptLimiter:
         self.unreported += 1
         return reason
 
-    def begun(self, connection: object, address: str) -> None:
+    def begin(self, connection: object, address: str) -> None:
         """Record an accepted connection that has not proven its identity."""
         source = self._sources[connection] = source_of(address)
         self._strangers.add(connection)

@@ -74,7 +74,7 @@ class Ports:
             msg = f"{address!r} is not an address; write listen({host!r}, {number})"
             raise InvalidAddress(msg)
         if type(port) is not int:
-            msg = f"port={port!r}: a port is a number"
+            msg = f"port={port!r}: a port must be a number"
             raise WrongArgument(msg)
         if address.startswith(UNIX):
             address, port = parse_node_address(address)

@@ -56,7 +56,7 @@ from callboard.support.dataclass import dataclass
 
 #: Actors granted to one leaf, and actors that it may watch: some 300 B each. The oldest grants
 #: are forgotten; further actors cannot be watched.
-GIVEN_LIMIT: Final = 100_000
+ACTORS_LIMIT: Final = 100_000
 
 #: Pending look-ups at other nodes, whose answers will reveal the name of an actor.
 LOOKUP_LIMIT: Final = 1_024
@@ -212,7 +212,7 @@ class LeafGate:
         if not data & RESPONSE and number >= FIRST_ACTOR:
             key = (node, number)
             if key not in self._granted and not self._permits("send", key):
-                return self._about("send", key)
+                return self._refusal("send", key)
         foreign = self._foreign_ref(payload)
         if foreign is not None:
             return foreign
@@ -250,7 +250,7 @@ class LeafGate:
                     if not self.standing.rights.permit("entities", name):
                         return Refusal("entities", name, f"entities of {name!r:.200}")
                 elif first != self._leaf and (first, second) not in self._granted:
-                    return self._about("send", (first, second))
+                    return self._refusal("send", (first, second))
         except RemoteProtocolError as error:
             return Refusal("send", str(error), str(error))
         return None
@@ -271,7 +271,7 @@ class LeafGate:
             is_granted = kind is messages.AskCredit and key in self._granted
             if is_granted or (is_own and key[1] >= FIRST_ACTOR and self._permits(right, key)):
                 return None
-            return self._about(right, key)
+            return self._refusal(right, key)
         if (number, kind) in ((DIRECTORY, messages.Describe), (NODE_ACTOR, messages.CancelAsk)):
             return None  # it can cancel its own asks only
         if number == INSPECTOR and kind in self._host.inspections:
@@ -319,7 +319,7 @@ class LeafGate:
     def _may_announce(self, key: Key) -> bool:
         """Return whether a proxy may be announced; record whether its end is reported."""
         is_watched = key in self._watched or (
-            len(self._watched) < GIVEN_LIMIT
+            len(self._watched) < ACTORS_LIMIT
             and (
                 self._permits("monitor", key)
                 or self._permits("link", key)
@@ -332,7 +332,7 @@ class LeafGate:
         self.unwatched.append(key)
         if key in self._granted:
             return True  # its number stays reserved, see `callboard.proxies.ledger.registry`
-        self.refusals.append(self._about("monitor", key))
+        self.refusals.append(self._refusal("monitor", key))
         return False
 
     def may_send(self, number: int) -> bool:
@@ -347,7 +347,7 @@ class LeafGate:
     def _permits(self, right: NamedRight, key: Key) -> bool:
         return any(self.standing.rights.permit(right, name) for name in self._names_of(key))
 
-    def _about(self, right: str, key: Key) -> Refusal:
+    def _refusal(self, right: str, key: Key) -> Refusal:
         """Return the refusal of a right for an actor, without revealing unknown names."""
         label = f"actor {key[1]} of node {key[0].hex()[:12]}"
         name = ", ".join(self._names_of(key))
@@ -460,7 +460,7 @@ class LeafGate:
             with self._lock:
                 granted.pop(key, None)
                 granted[key] = names
-                if len(granted) > GIVEN_LIMIT:
+                if len(granted) > ACTORS_LIMIT:
                     del granted[next(iter(granted))]
 
 

@@ -88,7 +88,7 @@ class LinkAccess:
                 raise TypeError(msg)
             keys += [(name, secret_bytes(single)) for single in several]
         if len(keys) > SECRET_LIMIT:
-            msg = f"{len(keys)} secrets are too many: a node tries {SECRET_LIMIT} at most"
+            msg = f"{len(keys)} secrets are too many; the limit is {SECRET_LIMIT}"
             raise ValueError(msg)
         names: dict[bytes, str] = {}
         for name, key in keys:
@@ -124,9 +124,9 @@ def secret_bytes(secret: Secret) -> bytes:
     Raises:
         ValueError: the secret is empty.
     """
-    require(isinstance(secret, str | bytes), "a secret is a text or bytes", secret)
+    require(isinstance(secret, str | bytes), "a secret must be a text or bytes", secret)
     if not secret:
-        msg = "secret must not be empty; leave it out for no authentication"
+        msg = "secret must not be empty; omit it for no authentication"
         raise ValueError(msg)
     return secret.encode() if isinstance(secret, str) else secret
 

@@ -23,7 +23,7 @@ from callboard.proxies.route_table import RouteTable
 
 #: Bytes that may wait for a leaf that does not read; beyond that, its refused monitors are not
 #: reported to it.
-TOLD_WITHIN: Final = 1024 * 1024
+REPORT_BACKLOG_LIMIT: Final = 1024 * 1024
 
 
 class PeerAuthorizer:
@@ -99,7 +99,7 @@ class PeerAuthorizer:
         for host, number in gate.unwatched:
             if host == self._routes.node_id and gate.may_send(number):
                 self.lend(leaf, number)
-            if wire.waiting < TOLD_WITHIN:
+            if wire.waiting < REPORT_BACKLOG_LIMIT:
                 text = gate.text_of(Refusal("monitor", "", f"actor {number}"))
                 node_ref = self._runtime.ref_of(leaf, NODE_ACTOR)
                 node_ref.tell(Failure("NotPermitted", text, actor_text(None, host, number)))

@@ -41,9 +41,9 @@ class Hosting:
         """Count a message from another node that was accepted."""
         self.grants.arrived(node)
         if self.grants.is_wanted:
-            self.attend()
+            self.grant_when_free()
 
-    def attend(self) -> None:
+    def grant_when_free(self) -> None:
         """Grant the free space as soon as half of the mailbox is free."""
         pressure = self._mailbox.pressure
         if not self._is_waiting:
@@ -59,7 +59,7 @@ class Hosting:
         """Grant the free space; if more is needed, wait for the next message to be removed."""
         self._is_waiting = False
         for node, up_to, octets in self.grants.serve(*self._mailbox.load):
-            self._credit_issuer.tell(node, (self._number, up_to, octets))
+            self._credit_issuer.queue(node, (self._number, up_to, octets))
         if self.grants.is_wanted and not self._is_waiting:
             self._is_waiting = True
             self._mailbox.pressure.waiters.append(self._room)
@@ -76,21 +76,21 @@ class CreditIssuer:
     _hosts_of: dict[bytes, set[int]] = field(default_factory=dict)
     #: Grants to send in this turn, and to repeat with the next reports, by node and actor.
     _lines: dict[bytes, dict[int, CreditLine]] = field(default_factory=dict)
-    _again: dict[bytes, dict[int, CreditLine]] = field(default_factory=dict)
+    _repeats: dict[bytes, dict[int, CreditLine]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.post = self._runtime.post
 
-    def guests_of(self, number: int) -> Hosting | None:
+    def hosting_of(self, number: int) -> Hosting | None:
         """Return the hosting record of an actor; None with an unbounded mailbox."""
         cell = self._runtime.contexts.get(number)
         mailbox = None if cell is None else cell.waited_for
         if mailbox is None:
             return None
-        if mailbox.guests is None:
-            mailbox.guests = Hosting(self, number, mailbox)
-        assert isinstance(mailbox.guests, Hosting), "made here only"
-        return mailbox.guests
+        if mailbox.hosting is None:
+            mailbox.hosting = Hosting(self, number, mailbox)
+        assert isinstance(mailbox.hosting, Hosting), "made here only"
+        return mailbox.hosting
 
     def announced(self, node: bytes, number: int, sightings: int) -> None:
         """Send the credit of an actor to a node that announced a proxy of it."""
@@ -99,12 +99,12 @@ class CreditIssuer:
 
     def lend(self, node: bytes, number: int) -> None:
         """Send a node that supports credit the credit of an actor, with or without bounds."""
-        host = self.guests_of(number)
+        host = self.hosting_of(number)
         if host is None:
-            self.tell(node, (number, NO_BOUND, 0))
+            self.queue(node, (number, NO_BOUND, 0))
             return
         self._hosts_of.setdefault(node, set()).add(number)
-        self.tell(node, (number, *host.grants.welcome(node)))
+        self.queue(node, (number, *host.grants.welcome(node)))
 
     def meet(self, node: bytes, number: int, grants: Grants) -> bool:
         """Register a node whose message arrived; return False if it does not support credit."""
@@ -117,18 +117,18 @@ class CreditIssuer:
 
     def handle_question(self, node: bytes, question: AskCredit) -> None:
         """Handle a node's question for credit: record its position and grant free space."""
-        host = self.guests_of(question.number)
+        host = self.hosting_of(question.number)
         if host is None:
             if question.number in self._runtime.contexts:
-                self.tell(node, (question.number, NO_BOUND, 0))
+                self.queue(node, (question.number, NO_BOUND, 0))
             return
         self._hosts_of.setdefault(node, set()).add(question.number)
         grants = host.grants
         grants.asks(node, question.position)
         up_to, octets = grants.welcome(node)
         if up_to > question.position:  # the grant was lost, or crossed the question
-            self.tell(node, (question.number, up_to, octets))
-        host.attend()
+            self.queue(node, (question.number, up_to, octets))
+        host.grant_when_free()
 
     def released(self, node: bytes, number: int = NODE_ACTOR) -> None:
         """Withdraw the credit of a node for an actor, or all actors, without a proxy there.
@@ -137,29 +137,29 @@ class CreditIssuer:
         """
         if node not in self._routes.rights:
             actors = self._hosts_of.get(node, set())
-            self._leave(node, list(actors) if number == NODE_ACTOR else [number])
+            self._withdraw(node, list(actors) if number == NODE_ACTOR else [number])
 
     def lost(self, node: bytes) -> None:
         """Withdraw the credit of a node that is out of reach."""
-        self._leave(node, list(self._hosts_of.get(node, ())))
+        self._withdraw(node, list(self._hosts_of.get(node, ())))
 
-    def _leave(self, node: bytes, numbers: Iterable[int]) -> None:
+    def _withdraw(self, node: bytes, numbers: Iterable[int]) -> None:
         """Withdraw the credit of a node for actors without a proxy there."""
         actors = self._hosts_of.get(node, set())
         for number in actors.intersection(numbers):
             if self._holders.holds(node, number):
                 continue
             actors.discard(number)
-            host = self.guests_of(number)
+            host = self.hosting_of(number)
             if host is not None:
                 host.grants.leave(node)
-                host.attend()
+                host.grant_when_free()
         if not actors:
             self._hosts_of.pop(node, None)
 
     # --- sending grants ---
 
-    def tell(self, node: bytes, line: CreditLine) -> None:
+    def queue(self, node: bytes, line: CreditLine) -> None:
         """Queue a line of credit for a node; the lines of a turn are sent together."""
         if not self._lines:
             self.post(self.flush)
@@ -175,12 +175,12 @@ class CreditIssuer:
                 payload = write_credit(lines[start : start + CREDIT_LINES])
                 frame = pack_frame(Operation.DELIVERY_REPORT, 0, me, node, 0, 0, payload)
                 self._routes.send_to(node, frame)
-            again = self._again.setdefault(node, {})
+            again = self._repeats.setdefault(node, {})
             again.update((line[0], line) for line in lines if line[1] != NO_BOUND)
 
-    def told_again(self) -> dict[bytes, list[CreditLine]]:
+    def pop_repeats(self) -> dict[bytes, list[CreditLine]]:
         """Return the lines of credit to repeat, and clear them."""
-        lines_by_node, self._again = self._again, {}
+        lines_by_node, self._repeats = self._repeats, {}
         return {
             node: list(lines.values())[:CREDIT_LINES] for node, lines in lines_by_node.items()
         }

@@ -46,8 +46,8 @@ UNKNOWN_LIMIT: Final = 256 * 1024
 
 #: Seconds from the first waiting message to the first request for credit; the pause doubles
 #: with each request, up to a second.
-FIRST_LOOK: Final = 0.05
-LONGEST_LOOK: Final = 1.0
+FIRST_REQUEST_SECONDS: Final = 0.05
+REQUEST_SECONDS_LIMIT: Final = 1.0
 
 #: Seconds for a node to answer an announce while it reports messages. After that the actor is
 #: treated as unbounded: a node of an earlier release never answers.
@@ -130,13 +130,13 @@ class CreditSender:
         """
         if payload is None:
             payload = self._outgoing.encode(message)
-        if not is_handed and not has_waited and self._outgoing.hands_over:
+        if not is_handed and not has_waited and self._outgoing.is_deferring:
             again = partial(
                 self.dispatch, proxy, message, sender, payload, at_once=at_once, is_handed=True
             )
-            self._outgoing.hand_over(again, proxy, message, sender)
+            self._outgoing.defer(again, proxy, message, sender)
             return
-        if has_waited or self._may_go(proxy, message, sender, payload):
+        if has_waited or self._may_send(proxy, message, sender, payload):
             self._outgoing.dispatch(
                 proxy,
                 message,
@@ -269,7 +269,7 @@ class CreditSender:
 
     # --- credit ---
 
-    def take_credit(self, node: NodeId, lines: Iterable[CreditLine]) -> None:
+    def apply_credit(self, node: NodeId, lines: Iterable[CreditLine]) -> None:
         """Apply credit that a node grants to the proxies of its actors."""
         for number, up_to, octets in lines:
             proxy = self.lifetimes.proxy_of(node, number)
@@ -286,7 +286,7 @@ class CreditSender:
                 self._ask(proxy)
             self._unrouted.send_waiting(proxy)
 
-    def learned(self, node: bytes) -> None:
+    def end_credit(self, node: bytes) -> None:
         """Stop using credit for a node that has stated its abilities without it."""
         for proxy in self.lifetimes.proxies_of(node) if self._is_unable(node) else ():
             self.serve_without(proxy)
@@ -327,34 +327,34 @@ class CreditSender:
         if is_short and credit.is_known:
             self._ask(proxy)
         if not is_tended:
-            look = _Look(proxy, queue, credit.grants, self._runtime.now(), confirmed)
-            self._runtime.call_later(look.backoff.next_pause(), self._look, look)
+            check = _CreditCheck(proxy, queue, credit.grants, self._runtime.now(), confirmed)
+            self._runtime.call_later(check.backoff.next_pause(), self._check_credit, check)
 
-    def _look(self, look: "_Look") -> None:
+    def _check_credit(self, check: "_CreditCheck") -> None:
         """Request credit if none arrived since the last check."""
-        proxy = look.proxy
+        proxy = check.proxy
         with self._lock:
             credit, node = proxy.credit, proxy.node
-            if proxy.waiting is not look.queue or credit is None:
+            if proxy.waiting is not check.queue or credit is None:
                 return
             has_path = node in self._next_hops
-            has_come = self._routes.accounts.account(node).confirmed > look.confirmed
+            has_come = self._routes.accounts.account(node).confirmed > check.confirmed
         if proxy.down is not None:
             self.lose(proxy)
             return
-        is_late = self._runtime.now() >= look.since + ANSWER_TIME
+        is_late = self._runtime.now() >= check.since + ANSWER_TIME
         if has_path and not credit.is_known:
             if proxy.unwatched or self._is_unable(node) or (is_late and has_come):
                 self.serve_without(proxy)  # its host will not report any bounds
                 return
             self._outgoing.can(node, "credit")  # only neighbors state their abilities unasked
             self.announce(proxy)
-        elif has_path and credit.grants == look.grants:
+        elif has_path and credit.grants == check.grants:
             self._ask(proxy)
-        if credit.grants != look.grants:
-            look.grants = credit.grants
-            look.backoff.reset()
-        self._runtime.call_later(look.backoff.next_pause(), self._look, look)
+        if credit.grants != check.grants:
+            check.grants = credit.grants
+            check.backoff.reset()
+        self._runtime.call_later(check.backoff.next_pause(), self._check_credit, check)
 
     def _ask(self, proxy: Proxy) -> None:
         """Report our position to the actor's node, after all messages sent to it."""
@@ -405,7 +405,7 @@ class CreditSender:
 
 
 @dataclass(slots=True, eq=False)
-class _Look:
+class _CreditCheck:
     """Repeated check for credit of one queue.
 
     Attributes:
@@ -419,4 +419,6 @@ class _Look:
     grants: int
     since: float
     confirmed: int
-    backoff: Backoff = field(default_factory=partial(Backoff, FIRST_LOOK, LONGEST_LOOK))
+    backoff: Backoff = field(
+        default_factory=partial(Backoff, FIRST_REQUEST_SECONDS, REQUEST_SECONDS_LIMIT)
+    )

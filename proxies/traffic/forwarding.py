@@ -48,7 +48,7 @@ class Forwarding:
             for frame in run:
                 packed.append(repack_frame(frame))
                 if frame[0] == _DISPATCH and frame[2] & MESSAGE_ID_MASK:
-                    self._note(frame)
+                    self._record(frame)
             self.forwarded += len(packed)
             wire.write_run(packed)
 
@@ -60,7 +60,7 @@ class Forwarding:
             self._routes.undeliverable += 1
             self._runtime.report(Undeliverable(frame[3], frame[4]))
 
-    def _note(self, frame: RawFrame) -> None:
+    def _record(self, frame: RawFrame) -> None:
         """Record that an ask or its answer was forwarded."""
         data = frame[2]
         now_ns = int(self._runtime.now() * 1e9)

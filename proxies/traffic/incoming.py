@@ -139,9 +139,9 @@ class ApartReader:
             read = Read(contextvars.Context().run(self._decode, payload))
         except BaseException as error:  # noqa: BLE001  # it fails this message alone
             read = Read(None, _unreadable(error))
-        self._runtime.post(self._take, take, read)
+        self._runtime.post(self._deliver_read, take, read)
 
-    def _take(self, take: Callable[[Read], object], read: Read) -> None:
+    def _deliver_read(self, take: Callable[[Read], object], read: Read) -> None:
         """Deliver a decoded message, and schedule the next one.
 
         Must be called on the runner's thread.
@@ -210,9 +210,9 @@ class Incoming:
             Operation.ANNOUNCE_PROXY_INSTANCE: lambda _, frame: lifetimes.on_announce(frame),
             Operation.DOWN_MESSAGE: lambda _, frame: lifetimes.on_down(frame),
             Operation.RELEASE_PROXY_INSTANCE: lambda _, frame: lifetimes.on_release(frame),
-            Operation.ROUTING_UPDATE: lambda _, frame: paths.take_routes(frame),
-            Operation.DELIVERY_REPORT: self._take_report,
-            Operation.PATH_END: self._take_path_end,
+            Operation.ROUTING_UPDATE: lambda _, frame: paths.handle_routes(frame),
+            Operation.DELIVERY_REPORT: self._handle_report,
+            Operation.PATH_END: self._handle_path_end,
         }
 
     def deliver(
@@ -238,7 +238,7 @@ class Incoming:
         me, sources = self._node_id, wire.sources
         order: PathOrder | None = None
         latest_source = b""
-        may_come = False
+        may_arrive = False
         passing: list[RawFrame] = []
         dispatches: list[RawFrame] = []
         controls = 0
@@ -248,8 +248,8 @@ class Incoming:
             if source != latest_source:
                 latest_source = source
                 order = self._orders.get(source)
-                may_come = source in sources or self._may_come(wire, source)
-            if not may_come and not self._is_owed(wire, frame, order):
+                may_arrive = source in sources or self._may_arrive(wire, source)
+            if not may_arrive and not self._is_owed(wire, frame, order):
                 self._unverified.hold(wire, frame)
             elif destination != me:
                 passing.append(frame)
@@ -264,21 +264,21 @@ class Incoming:
                     continue
                 self._post(wire, dispatches)
                 dispatches = []
-                self._take_out_of_order(wire, order, frame)
+                self._handle_out_of_order(wire, order, frame)
             elif source not in sources:
                 self._unverified.hold(wire, frame)  # its source repeats it over its new path
             else:
                 # With the routes of their arrival: a control frame may change them.
-                self._go_on(wire, dispatches, passing)
+                self._post_and_forward(wire, dispatches, passing)
                 dispatches, passing = [], []
-                work = self.take_control(wire, Frame._make(frame))
+                work = self.handle_control(wire, Frame._make(frame))
                 latest_source = b""  # the links allowed for a source may have changed
                 controls += _COSTS.get(operation, 1)
                 if work is not None or controls >= CONTROLS_AT_ONCE:
-                    self._leave(wire, list(rest), work, were_doubted=were_doubted)
-        self._go_on(wire, dispatches, passing)
+                    self._postpone(wire, list(rest), work, were_doubted=were_doubted)
+        self._post_and_forward(wire, dispatches, passing)
 
-    def _leave(
+    def _postpone(
         self,
         wire: Wire,
         frames: list[RawFrame],
@@ -307,7 +307,7 @@ class Incoming:
             return
         try:
             if backlog.work is not None and self._step(wire, backlog.work):
-                self._leave(wire, backlog.frames, backlog.work, were_doubted=False)
+                self._postpone(wire, backlog.frames, backlog.work, were_doubted=False)
             else:
                 self.deliver(wire, backlog.frames)
         except BaseException as error:  # noqa: BLE001  # as in a callback of the link
@@ -322,7 +322,9 @@ class Incoming:
             self.deliver(wire, backlog.frames)
             wire.release()
 
-    def _go_on(self, wire: Wire, dispatches: list[RawFrame], passing: list[RawFrame]) -> None:
+    def _post_and_forward(
+        self, wire: Wire, dispatches: list[RawFrame], passing: list[RawFrame]
+    ) -> None:
         """Post dispatches for this node, and forward the other frames."""
         if dispatches:
             self._post(wire, dispatches)
@@ -348,7 +350,7 @@ class Incoming:
             _, _, data, source, _, source_actor, number, payload = frame
             try:
                 if data & RESPONSE:
-                    self._take_response(frame, decode)
+                    self._handle_response(frame, decode)
                     continue
                 if queues and (source, number) in queues:
                     queues[source, number].append((wire, frame))
@@ -401,7 +403,7 @@ class Incoming:
         self._large.wait(reading, [other for other in rest if other[3] == source])
         self._post(wire, [other for other in rest if other[3] != source])
 
-    def _may_come(self, wire: Wire, source: bytes) -> bool:
+    def _may_arrive(self, wire: Wire, source: bytes) -> bool:
         """Return whether frames of a source may arrive on a link; remember if they may."""
         if wire.peer in self._routes.router.carriers.get(source, ()):
             wire.sources.add(source)
@@ -431,7 +433,7 @@ class Incoming:
         self._apart.pop(source, None)
         self._orders.pop(source, None)
 
-    def _take_out_of_order(self, wire: Wire, order: PathOrder, frame: RawFrame) -> None:
+    def _handle_out_of_order(self, wire: Wire, order: PathOrder, frame: RawFrame) -> None:
         """Handle a dispatch that another one may have overtaken."""
         late = order.late
         released = order.take(frame, self._runtime.now())
@@ -485,7 +487,7 @@ class Incoming:
             pass  # its source only waited for a turn
         elif frame[2] & RESPONSE:
             try:
-                self._take_response(frame, lambda _: reading.result())
+                self._handle_response(frame, lambda _: reading.result())
             except RemoteProtocolError as error:  # an answer to no ask
                 self._refuse_payload(wire, frame, error)
         elif reading.error is not None:
@@ -494,7 +496,7 @@ class Incoming:
             self._post(wire, [frame], lambda _: reading.result())
         self._post_in_turns(wire, reading.order, reading.source, list(reading.waiting))
 
-    def _take_response(self, frame: RawFrame, decode: Callable[[bytes], Any]) -> None:
+    def _handle_response(self, frame: RawFrame, decode: Callable[[bytes], Any]) -> None:
         """Complete the ask that a response answers.
 
         Raises:
@@ -504,14 +506,14 @@ class Incoming:
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         if not data & MESSAGE_ID_MASK:
             count = count_of(data, frame[5], frame[6])
-            self._take_answers(source, decode(payload), count)
+            self._handle_answers(source, decode(payload), count)
             arrivals.delivered += count
             return
         arrivals.delivered += 1
         pending = self._pending
         waiting = pending.get(data & MESSAGE_ID_MASK)
         if waiting is None or waiting[1] != source:
-            self._take_refusal(source, data & MESSAGE_ID_MASK, payload, decode)
+            self._handle_refusal(source, data & MESSAGE_ID_MASK, payload, decode)
             return
         try:
             value = decode(payload)
@@ -577,14 +579,14 @@ class Incoming:
             )
         return reader
 
-    def _take_answers(self, source: bytes, carrier: object, count: int) -> None:
+    def _handle_answers(self, source: bytes, carrier: object, count: int) -> None:
         """Complete the asks that a batch of answers belongs to.
 
         Raises:
             MalformedPayload: the payload is not a batch, or has another number of answers.
         """
         if not isinstance(carrier, CarriedAnswers):
-            msg = f"an answer to no ask: a {type(carrier).__qualname__:.80}"
+            msg = f"an answer must belong to an ask: this is a {type(carrier).__qualname__:.80}"
             raise MalformedPayload(msg)
         pending, decode, answers = self._pending, self._decode, carrier.each()
         if len(answers) != count:
@@ -608,7 +610,7 @@ class Incoming:
             else:
                 waiting[0].set_result(value)
 
-    def _take_refusal(
+    def _handle_refusal(
         self, source: bytes, message_id: int, payload: bytes, decode: Callable[[bytes], Any]
     ) -> None:
         """Fail the asks of a batch that its node refuses; count any other answer as late."""
@@ -677,11 +679,11 @@ class Incoming:
             if isinstance(message, Failure):
                 self._lifetimes.refuse_monitors(sender.node, message)
             elif isinstance(message, CancelAsk):
-                self._take_cancel(message, sender.node)
+                self._handle_cancel(message, sender.node)
             elif isinstance(message, UnverifiedFrame):
-                self._take_doubtful(message)
+                self._handle_unverified(message)
             else:
-                self._take_command(message, sender.node)
+                self._handle_command(message, sender.node)
             sender.set_result(None)
             return
         if self.refuses_asks and number >= FIRST_ACTOR and sender.wants_reply:
@@ -716,7 +718,7 @@ class Incoming:
         self._unreadable += not is_for_part
         if self._unreadable == 1 and not is_for_part:
             _log.warning("a message from node %s cannot be read: %s", source.hex(), error)
-            self._runtime.call_later(1.0, self._tell_unreadable)
+            self._runtime.call_later(1.0, self._log_unreadable)
         message_id = data & MESSAGE_ID_MASK
         if message_id:
             payload = self._out.error_payload(error)
@@ -724,7 +726,7 @@ class Incoming:
         if type(error) is MalformedPayload and source == wire.peer:
             wire.end(str(error))
 
-    def _take_command(self, message: Any, node: bytes) -> None:
+    def _handle_command(self, message: Any, node: bytes) -> None:
         """Execute a command of another node to this node itself, ignoring nonsense."""
         is_command = isinstance(message, StopActor | LinkActors | AskCredit)
         number = message.number if is_command else None
@@ -748,14 +750,14 @@ class Incoming:
             else:
                 target.link(message.other)
 
-    def _take_cancel(self, message: CancelAsk, node: bytes) -> None:
+    def _handle_cancel(self, message: CancelAsk, node: bytes) -> None:
         """Stop work for an ask that its node has given up."""
         if type(message.number) is int and type(message.message_id) is int:
             cell = self._runtime.contexts.get(message.number)
             if cell is not None and message.number >= FIRST_ACTOR:
                 cell.give_up((node, message.message_id))
 
-    def _take_doubtful(self, message: UnverifiedFrame) -> None:
+    def _handle_unverified(self, message: UnverifiedFrame) -> None:
         """Hold the copy of a dispatch for this node that an intermediate node held."""
         octets = message.frame if type(message.frame) is bytes else b""
         frames = FrameReader().feed(octets)
@@ -766,7 +768,7 @@ class Incoming:
 
     # --- control frames for this node ---
 
-    def take_control(self, wire: Wire, frame: Frame) -> Iterator[object] | None:
+    def handle_control(self, wire: Wire, frame: Frame) -> Iterator[object] | None:
         """Handle a frame for this node that is not a dispatch; garbage ends a neighbor's link.
 
         Returns the remaining steps of its work, or None.
@@ -794,24 +796,24 @@ class Incoming:
         if source == wire.peer:
             wire.end(str(error))
 
-    def _tell_unreadable(self) -> None:
+    def _log_unreadable(self) -> None:
         """Log how many messages were unreadable since the last log line."""
         more, self._unreadable = self._unreadable - 1, 0
         if more:
             _log.warning("%d more messages of other nodes cannot be read", more)
 
-    def _take_report(self, _: Wire, frame: Frame) -> None:
+    def _handle_report(self, _: Wire, frame: Frame) -> None:
         """Handle a report of the messages that arrived at another node."""
         source = NodeId(frame.source)
         lines, credit = read_report(source, frame.payload)
         if credit:
-            self._credit_window.take_credit(source, credit)
-        lost = self._paths.take_report(source, lines) if lines else 0
+            self._credit_window.apply_credit(source, credit)
+        lost = self._paths.apply_report(source, lines) if lines else 0
         if lost:
             name = self._routes.names.get(source, "")
             self._runtime.report(MessagesLost(source, name, lost))
 
-    def _take_path_end(self, wire: Wire, frame: Frame) -> None:
+    def _handle_path_end(self, wire: Wire, frame: Frame) -> None:
         """Handle the number of dispatches that were sent on an old path."""
         order = self._orders.setdefault(frame.source, PathOrder())
         released = order.end(frame.data, self._runtime.now())

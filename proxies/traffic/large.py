@@ -87,7 +87,7 @@ class LargeMessages:
         self, runtime: Runtime, codec: PayloadCodec, take: Callable[[Reading], object]
     ) -> None:
         """Start empty; `take` is called with each message when its decoding has ended."""
-        self._runtime, self._codec, self._take = runtime, codec, take
+        self._runtime, self._codec, self._deliver = runtime, codec, take
         self._by_source: dict[bytes, Reading] = {}
         #: Bytes in memory for each link, and the links that are not read because of them.
         self._octets: Counter[Wire] = Counter()
@@ -114,18 +114,18 @@ class LargeMessages:
     def wait(self, reading: Reading, frames: list[RawFrame]) -> None:
         """Add frames that wait for a message."""
         reading.waiting += frames
-        self._note(reading.wire, _size_of(frames))
+        self._count_bytes(reading.wire, _size_of(frames))
 
     def _begin(self, reading: Reading, frames: list[RawFrame]) -> Reading:
         """Queue a message to decode."""
         reading.order.stop()
         self._by_source[reading.source] = reading
-        self._note(reading.wire, _size_of(frames))
+        self._count_bytes(reading.wire, _size_of(frames))
         if len(self._by_source) == 1:
-            self._runtime.call_later(0.0, self._go_on)
+            self._runtime.call_later(0.0, self._decode_slice)
         return reading
 
-    def _note(self, wire: Wire, octets: int) -> None:
+    def _count_bytes(self, wire: Wire, octets: int) -> None:
         """Change the bytes of a link by an amount, and pause or resume reading it."""
         size = self._octets[wire] = self._octets[wire] + octets
         if size > WAITING_BYTES:  # the message itself does not count
@@ -144,7 +144,7 @@ class LargeMessages:
             self._held.remove(wire)
             wire.release()
 
-    def _go_on(self) -> None:
+    def _decode_slice(self) -> None:
         """Decode a slice of the oldest message; deliver it when it is complete."""
         source, reading = next(iter(self._by_source.items()))
         now = self._runtime.now
@@ -160,18 +160,18 @@ class LargeMessages:
         except RunsUserCode:
             reading.runs_code = True
         else:
-            self._runtime.call_later(0.0, self._go_on)
+            self._runtime.call_later(0.0, self._decode_slice)
             return
         del self._by_source[source]
         if self._by_source:
-            self._runtime.call_later(0.0, self._go_on)
+            self._runtime.call_later(0.0, self._decode_slice)
         reading.order.resume()
         try:
-            self._take(reading)
+            self._deliver(reading)
         except BaseException as error:  # noqa: BLE001  # as in a callback of the link
             self._runtime.runner.failed(reading.wire.release, error)
         frames = reading.waiting if reading.frame is None else [reading.frame, *reading.waiting]
-        self._note(reading.wire, -_size_of(frames))
+        self._count_bytes(reading.wire, -_size_of(frames))
         reading.value = reading.error = None  # the traceback of the error refers to this frame
         self._collector.catch_up()
 

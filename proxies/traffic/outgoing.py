@@ -91,7 +91,7 @@ class Outgoing:
         self._is_inside = locks.owner_test(routes.lock)
         self._hand_over = HandOver(routes.lock, self._runtime.post, self._runtime.counters)
         #: Sends that were deferred because the lock was held; they go first.
-        self._handed = self._hand_over.calls
+        self._deferred = self._hand_over.calls
         self._next_hops = routes.router.next_hops
         self._wires = routes.wires
         self._account = routes.accounts.account
@@ -165,7 +165,7 @@ class Outgoing:
             if is_handed and not self._is_inside():
                 lock.acquire()
             elif (
-                (self._handed or is_handed or self._is_inside())
+                (self._deferred or is_handed or self._is_inside())
                 or not (lock.acquire(False) or reentry.wait(lock))  # noqa: FBT003
             ):
                 self._send_later(proxy, message, sender, payload, at_once, has_waited)
@@ -221,12 +221,12 @@ class Outgoing:
             has_waited=has_waited,
             is_handed=True,
         )
-        self.hand_over(send, proxy, message, sender)
+        self.defer(send, proxy, message, sender)
 
     @property
-    def hands_over(self) -> bool:
+    def is_deferring(self) -> bool:
         """Whether a message that is sent now must be deferred."""
-        return bool(self._handed) or self._is_inside()
+        return bool(self._deferred) or self._is_inside()
 
     def hand_over(
         self, send: Action, proxy: Proxy, message: Message, sender: Sender | None
@@ -417,7 +417,7 @@ class Outgoing:
             self._learning[node] = [callback]
             question = Describe(abilities=True)
             future = self._runtime.ref_of(node, DIRECTORY).ask(question, DESCRIBED_WITHIN)
-            future.on_done(lambda answer: self._learned(node, answer))
+            future.on_done(lambda answer: self._record_abilities(node, answer))
         elif learning is not None and len(learning) < LEARNERS:
             learning.append(callback)
 

@@ -94,7 +94,7 @@ class Paths:
         if reach is not None:  # its gate checks each message
             self._routes.abilities[node] -= {CARRIERS}
         (self._routes.tools.add if is_tool else self._routes.tools.discard)(node)
-        self._credit_window.learned(node)
+        self._credit_window.end_credit(node)
         self._routes.wires[node] = wire
         if wire.endpoint is not None:
             self._routes.endpoints[node] = wire.endpoint
@@ -123,24 +123,24 @@ class Paths:
             changes = self._routes.router.close()
         self._routes_changed(changes, CLOSING)
 
-    def take_routes(self, frame: Frame) -> Iterator[object] | None:
+    def handle_routes(self, frame: Frame) -> Iterator[object] | None:
         """Handle a `routing_update` from a neighbor; return the remaining steps, or None.
 
         Raises:
             RemoteProtocolError: the frame's payload breaks the layout.
         """
-        steps = self._take_parts(NodeId(frame.source), frame.payload)
+        steps = self._apply_parts(NodeId(frame.source), frame.payload)
         next(steps)
         return steps if len(frame.payload) > LARGE_UPDATE else None
 
-    def _take_parts(self, peer: NodeId, payload: bytes) -> Iterator[object]:
+    def _apply_parts(self, peer: NodeId, payload: bytes) -> Iterator[object]:
         """Apply an update in steps; a small one is one step."""
         for update in read_parts(peer, payload):
             if update is not None:
-                self._take_update(peer, update)
+                self._apply_update(peer, update)
             yield update
 
-    def _take_update(self, peer: NodeId, update: Update) -> None:
+    def _apply_update(self, peer: NodeId, update: Update) -> None:
         """Record an update from a neighbor, and recompute routes unless that is scheduled."""
         with self._routes.lock:
             self._routes.router.take(peer, update)
@@ -170,7 +170,7 @@ class Paths:
         sought = [node for node in changes.sought if node in active and node not in self.sought]
         self.sought.update(dict.fromkeys(sought, search))
         if sought:
-            self._runtime.call_later(OLD_PATH_LIMIT, self._give_up, sought, search)
+            self._runtime.call_later(OLD_PATH_LIMIT, self._declare_lost, sought, search)
         for node in changes.lost:
             self._node_lost(node, self.sought.get(node, (reason,))[0])
         for node in changes.moved:
@@ -196,9 +196,9 @@ class Paths:
         if cut_count != self._cuts_kept and not self._awaits_cuts:
             self._cuts_kept, self._awaits_cuts = cut_count, True
             self._runtime.call_later(OLD_PATH_LIMIT, self._forget_cuts, cut_count)
-            self._runtime.call_later(CUTS_INTERVAL, self._look_at_cuts)
+            self._runtime.call_later(CUTS_INTERVAL, self._plan_next_forgetting)
 
-    def _look_at_cuts(self) -> None:
+    def _plan_next_forgetting(self) -> None:
         """Schedule the forgetting of cuts recorded since the last check."""
         self._awaits_cuts = False
         self._plan_forgetting()
@@ -209,7 +209,7 @@ class Paths:
             changes = self._routes.router.forget_cuts(number)
         self._routes_changed(changes, "routes changed")
 
-    def _give_up(self, nodes: list[NodeId], search: tuple[str, float]) -> None:
+    def _declare_lost(self, nodes: list[NodeId], search: tuple[str, float]) -> None:
         """Declare nodes lost when no path was found, even if no neighbor says so."""
         due = [node for node in nodes[:PORTION] if self.sought.get(node) is search]
         if due:
@@ -217,7 +217,7 @@ class Paths:
                 changes = self._routes.router.give_up(due)
             self._routes_changed(changes, search[0])
         if nodes[PORTION:]:
-            self._runtime.call_later(0.0, self._give_up, nodes[PORTION:], search)
+            self._runtime.call_later(0.0, self._declare_lost, nodes[PORTION:], search)
 
     def _path_moved(self, node: NodeId) -> None:
         """Repeat the frames that may have been lost on the old path."""
@@ -227,7 +227,7 @@ class Paths:
             is_open = self._hops.get(node) in self._routes.wires
             self._end_epoch(node, is_open=is_open)
             self._routes.accounts.path_moved(node)
-            self._tell_path_ends(node)
+            self._send_path_ends(node)
         self._runtime.call_later(OLD_PATH_LIMIT, self._old_path_over, node, epoch)
         self._routes.accounts.repeat_report(node)
         self._lifetimes.renew(node)
@@ -248,7 +248,7 @@ class Paths:
         me = self._routes.node_id
         return pack_path_end(me, node, epoch, count, is_open=is_open)
 
-    def take_report(self, node: NodeId, lines: list[list[int]]) -> int:
+    def apply_report(self, node: NodeId, lines: list[list[int]]) -> int:
         """Apply the lines of a `delivery_report`; return the number of messages lost.
 
         If the reporting node does not know our position, it is sent the end of the epoch that
@@ -270,7 +270,7 @@ class Paths:
                     self._routes.send_to(node, frame)
         return lost
 
-    def _tell_path_ends(self, node: NodeId) -> None:
+    def _send_path_ends(self, node: NodeId) -> None:
         """Send the ends of old paths over the new one; the caller must hold the lock."""
         self._hops[node] = self._routes.router.next_hops[node]
         for frame in self._path_ends.get(node, ()):
@@ -288,12 +288,12 @@ class Paths:
         """Renew the state that a node in reach needs, and ask for its name."""
         self._routes.departed.returned(node)
         with self._routes.lock:
-            self._tell_path_ends(node)
+            self._send_path_ends(node)
         self._routes.accounts.repeat_report(node)
         self._lifetimes.renew(node)
         self._unnamed[node] = len(self._routes.router.path(node))
         if node in self._routes.names:
-            self._tell_node_up(node)
+            self._report_node_up(node)
             return
         described = self._runtime.ref_of(node, DIRECTORY).ask(Describe(), timeout=DIAL_TIMEOUT)
         described.add_done_callback(lambda future: self._described(node, future))
@@ -303,9 +303,9 @@ class Paths:
         name = future.result() if future.exception() is None else None
         if isinstance(name, str) and name.isprintable():
             self._routes.names[node] = name
-        self._tell_node_up(node)
+        self._report_node_up(node)
 
-    def _tell_node_up(self, node: NodeId) -> None:
+    def _report_node_up(self, node: NodeId) -> None:
         """Report a node that became reachable, once."""
         hops = self._unnamed.pop(node, None)
         if hops is not None:
@@ -315,7 +315,7 @@ class Paths:
 
     def _node_lost(self, node: NodeId, reason: str) -> None:
         """Fail the asks to a node that is out of reach, and report its loss."""
-        self._tell_node_up(node)  # its arrival must be reported before its loss
+        self._report_node_up(node)  # its arrival must be reported before its loss
         with self._routes.lock:
             self._end_epoch(node, is_open=False)
             lost = self._routes.accounts.node_lost(node)

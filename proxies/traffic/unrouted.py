@@ -169,7 +169,7 @@ class Unrouted:
         if self._routes.has_path(proxy.node):
             return
         if endpoint is None:
-            proxy.out_of_reach("no path leads to its node")
+            proxy.report_unreachable("no path leads to its node")
         else:
             with self._lock:
                 self.begin_to_wait(proxy)
@@ -210,7 +210,7 @@ class Unrouted:
             text = f"another node listens at {endpoint_text(endpoint)}"
             text = text if error is None else str(error) or text
             self.refuse_waiting(proxy, text)
-            proxy.out_of_reach(text)
+            proxy.report_unreachable(text)
 
     def send_waiting(self, proxy: Proxy) -> None:
         """Send waiting messages as credit allows, a portion in each turn.
@@ -251,7 +251,7 @@ class Unrouted:
 
     def close(self, text: str) -> None:
         """Fail all messages that wait for a path, now and later."""
-        self._closed = f"{text}; make another node"
+        self._closed = f"{text}; create another node"
         with self._lock:
             proxies = [proxy for waiting in self._waiting.values() for proxy in waiting]
         for proxy in proxies:

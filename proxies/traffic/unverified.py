@@ -40,7 +40,7 @@ DOUBTED_LIMIT: Final = 4 * 1024 * 1024
 
 #: Seconds between two reviews of held frames. Younger frames are left alone: new routes may
 #: soon explain them, and the frame that a copy duplicates, or forges, may still be under way.
-LOOK_INTERVAL: Final = 0.25
+REVIEW_SECONDS: Final = 0.25
 
 # Memory of a frame in addition to its payload, including a queue and a timer of its source.
 _FRAME_SIZE: Final = 1024
@@ -71,7 +71,7 @@ class UnverifiedFrames:
         #: By source and link; None stands for copies that other nodes sent.
         self._held: dict[bytes, dict[Wire | None, list[_HeldFrame]]] = {}
         self._sizes: Counter[Wire | None] = Counter()
-        self._is_looking = False
+        self._is_review_planned = False
         #: Dispatches that were refused.
         self.dispatches = 0
         self._untold = 0
@@ -82,9 +82,9 @@ class UnverifiedFrames:
             self._refuse(wire, frame[3], 1)
             return
         self._keep(wire, _HeldFrame(frame, self._runtime.now()))
-        if not self._is_looking:
-            self._is_looking = True
-            self._runtime.call_later(LOOK_INTERVAL, self._look)
+        if not self._is_review_planned:
+            self._is_review_planned = True
+            self._runtime.call_later(REVIEW_SECONDS, self._review)
 
     def review(self) -> None:
         """Deliver the frames that the current routes allow."""
@@ -104,7 +104,7 @@ class UnverifiedFrames:
 
     def _believe(self, wire: Wire, source: bytes) -> None:
         """Deliver the held frames of one source and link."""
-        self.deliver(wire, [entry.frame for entry in self._take(wire, source)])
+        self.deliver(wire, [entry.frame for entry in self._pop(wire, source)])
 
     def _pairs(self) -> list[tuple[Wire | None, bytes]]:
         """List the pairs of link and source with held frames."""
@@ -115,7 +115,7 @@ class UnverifiedFrames:
         self._sizes[wire] += _size_of(entry.frame)
         self._held.setdefault(entry.frame[3], {}).setdefault(wire, []).append(entry)
 
-    def _take(self, wire: Wire | None, source: bytes) -> list[_HeldFrame]:
+    def _pop(self, wire: Wire | None, source: bytes) -> list[_HeldFrame]:
         """Remove and return the frames of one source and link."""
         by_wire = self._held.get(source, {})
         frames = by_wire.pop(wire, [])
@@ -126,21 +126,21 @@ class UnverifiedFrames:
             del self._sizes[wire]
         return frames
 
-    def _look(self) -> None:
+    def _review(self) -> None:
         """Send copies of frames that are held for a while, and refuse expired ones."""
         now, oldest = self._runtime.now(), self._runtime.now() - OLD_PATH_LIMIT
         for wire, source in self._pairs():
             refused = 0
-            for entry in self._take(wire, source):
+            for entry in self._pop(wire, source):
                 if entry.since <= oldest:
                     refused += self._is_refused(wire, entry)
-                elif entry.since > now - LOOK_INTERVAL or not self._settle(wire, entry):
+                elif entry.since > now - REVIEW_SECONDS or not self._settle(wire, entry):
                     self._keep(wire, entry)
             if refused:
                 self._refuse(wire, source, refused)
-        self._is_looking = bool(self._held)
-        if self._is_looking:
-            self._runtime.call_later(LOOK_INTERVAL, self._look)
+        self._is_review_planned = bool(self._held)
+        if self._is_review_planned:
+            self._runtime.call_later(REVIEW_SECONDS, self._review)
 
     def _settle(self, wire: Wire | None, entry: _HeldFrame) -> bool:
         """Send a copy of a dispatch for another node, or deliver a copy that is owed.
@@ -152,7 +152,7 @@ class UnverifiedFrames:
             is_passing = frame[0] == Operation.DISPATCH_MESSAGE
             is_passing &= frame[4] != self._routes.node_id
             if is_passing and not entry.is_handed_over:
-                entry.is_handed_over = self._hand_over(frame)
+                entry.is_handed_over = self._send_copy(frame)
             return False
         order, path = self.order_of(frame[3]), self._routes.wire_to(frame[3])
         if order is None or path is None or not order.is_owed(frame):
@@ -160,7 +160,7 @@ class UnverifiedFrames:
         self.deliver(path, [frame])
         return True
 
-    def _hand_over(self, frame: RawFrame) -> bool:
+    def _send_copy(self, frame: RawFrame) -> bool:
         """Send a copy of a dispatch to its destination; return False to try again later."""
         node = frame[4]
         if node not in self._routes.router.next_hops or not self._outgoing.can(node, "doubts"):
@@ -192,9 +192,9 @@ class UnverifiedFrames:
         self._untold += count
         if self._untold == count:
             peer = b"" if wire is None else wire.peer or b""
-            self._runtime.call_later(1.0, self._tell, peer, source)
+            self._runtime.call_later(1.0, self._report_refused, peer, source)
 
-    def _tell(self, peer: bytes, source: bytes) -> None:
+    def _report_refused(self, peer: bytes, source: bytes) -> None:
         """Log and report the frames refused since the last report."""
         count, self._untold = self._untold, 0
         text = "refused %d frames of node %s received from node %s: no path leads there"

@@ -119,5 +119,5 @@ def refuse_while_loading() -> None:
     """
     if _EXECUTING and current_cell.get() is None:
         path = min(_EXECUTING)
-        msg = f"a worker read {path}, which starts workers whenever it is read: {MAIN_GUARD}"
+        msg = f"a worker executed {path}, which starts workers again: {MAIN_GUARD}"
         raise WorkerFailed(msg)

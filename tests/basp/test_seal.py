@@ -61,7 +61,7 @@ def test_a_batch_is_length_counter_content_and_mac(size):
 
 
 def test_a_key_has_32_bytes():
-    with pytest.raises(ValueError, match="32 bytes, has 5"):
+    with pytest.raises(ValueError, match="32 bytes, not 5"):
         Sealer(b"short")
 
 

@@ -11,7 +11,7 @@ from callboard.basp.link import Link, LinkPairs, Transmit
 from callboard.basp.node_id import NodeId, make_node_id
 from tests.basp.wire import receive
 
-_LOOK = 0.05
+_POLL_SECONDS = 0.05
 """Seconds between two looks at the flags."""
 
 
@@ -122,7 +122,7 @@ class DeafPeer:
 
     def _beat(self) -> None:
         with contextlib.suppress(OSError):
-            while not self._gone.wait(_LOOK):
+            while not self._gone.wait(_POLL_SECONDS):
                 # As if something had been heard: it does not read, and does not mind silence.
                 self._link.heard_at = time.monotonic()
                 self._send(self._link.tick(time.monotonic()))

@@ -105,7 +105,7 @@ def test_messages_commands_and_answers_wait_while_a_path_is_sought(make_node):
     owed = later.ask("x")
     later.call(Later.count).result(5)
     held: list[tuple] = []
-    take = e._broker.incoming.take_control
+    take = e._broker.incoming.handle_control
 
     def hold(wire, frame):
         if frame[0] == Operation.ROUTING_UPDATE:
@@ -113,7 +113,7 @@ def test_messages_commands_and_answers_wait_while_a_path_is_sought(make_node):
         else:
             take(wire, frame)
 
-    e._broker.incoming.take_control = hold
+    e._broker.incoming.handle_control = hold
     cut(a, b)
     eventually(lambda: b.node_id in a._broker.routes.router.active)
 
@@ -125,7 +125,7 @@ def test_messages_commands_and_answers_wait_while_a_path_is_sought(make_node):
     late = a.monitor(sink)
     eventually(lambda: b.node_id in a._broker.unrouted.held)
     assert not any(future.done() for future in (owed, size, late))
-    e._broker.incoming.take_control = take
+    e._broker.incoming.handle_control = take
     e._broker.runtime.runner.post(lambda: [take(*args) for args in held])
 
     assert size.result(5) == 100
@@ -141,7 +141,7 @@ def test_what_waited_for_a_path_is_refused_when_there_is_none(four):
     owed = later.ask("x")
     later.call(Later.count).result(5)
     held: list[tuple] = []
-    take = b._broker.incoming.take_control
+    take = b._broker.incoming.handle_control
 
     def hold(wire, frame):
         if frame[0] == Operation.ROUTING_UPDATE and wire.peer == a.node_id:
@@ -149,14 +149,14 @@ def test_what_waited_for_a_path_is_refused_when_there_is_none(four):
         else:
             take(wire, frame)
 
-    b._broker.incoming.take_control = hold
-    take_of_a, unread = a._broker.incoming.take_control, []
-    a._broker.incoming.take_control = lambda _, frame: unread.append(frame[0])
+    b._broker.incoming.handle_control = hold
+    take_of_a, unread = a._broker.incoming.handle_control, []
+    a._broker.incoming.handle_control = lambda _, frame: unread.append(frame[0])
     cut(b, c)
     eventually(lambda: d.node_id in b._broker.routes.router.active)
     eventually(lambda: Operation.ROUTING_UPDATE in unread)
     asked = bare(b, echo).ask("passed on, then refused")
-    a._broker.incoming.take_control = take_of_a
+    a._broker.incoming.handle_control = take_of_a
     passing = echo.ask("in transit")
     eventually(lambda: d.node_id in b._broker.unrouted.held)
     before = b.stats().undeliverable

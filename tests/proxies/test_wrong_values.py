@@ -11,7 +11,7 @@ def test_one_address_is_no_list_of_them():
 
 
 def test_what_is_no_class_cannot_be_spawned(make_node):
-    with pytest.raises(TypeError, match="5 is not an actor class; derive one"):
+    with pytest.raises(TypeError, match="5 is not an actor class; derive it"):
         make_node().spawn(5)
 
 

@@ -82,7 +82,7 @@ def frames_arrive_twice(plant):
 
 
 def monitors_do_not_hear_of_a_lost_node(plant):
-    plant(Proxy, "out_of_reach", lambda *_: None)
+    plant(Proxy, "report_unreachable", lambda *_: None)
 
 
 def monitors_do_not_hear_of_a_remote_end(plant):
@@ -103,7 +103,7 @@ def monitors_tell_a_wrong_reason(plant):
 
 def monitors_take_an_end_for_a_loss(plant):
     def lost(self, reason, detail):
-        self.out_of_reach(detail)
+        self.report_unreachable(detail)
         self.down = reason, detail
 
     plant(Proxy, "actor_ended", lost)

@@ -21,7 +21,7 @@ MOVE_LIMIT: Final = 30.0
 
 #: Seconds to wait for the owner of a slot that is moving.
 _OWNER_LIMIT: Final = 5.0
-_LOOK: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 class TypeHost(NamedTuple):
@@ -73,7 +73,7 @@ def owner_of(
     Raises:
         CliError: the slot has no owner for some seconds.
     """
-    for _ in retrying(Backoff.fixed(_LOOK), _OWNER_LIMIT):
+    for _ in retrying(Backoff.fixed(_POLL_SECONDS), _OWNER_LIMIT):
         inspection = options.ask(address, ReadPart("entity_slots", name, limit=256))
         owners = [
             (answer, row)
@@ -169,7 +169,7 @@ def _await_owner(
         CliError: no host had the slots in time.
     """
     missing = slots
-    for _ in retrying(Backoff.fixed(_LOOK), MOVE_LIMIT):
+    for _ in retrying(Backoff.fixed(_POLL_SECONDS), MOVE_LIMIT):
         hosts = _hosts(node, peer, name, timeout)
         owned = next(
             (

@@ -26,7 +26,7 @@ from callboard.tls.certificates import LOOK_INTERVAL
 from callboard.tls.contexts import Tls
 
 #: Seconds between checks of the file of rights.
-_LOOK_INTERVAL: Final = 1.0
+_POLL_SECONDS: Final = 1.0
 
 _log = logging.getLogger("callboard.commitlog")
 
@@ -83,7 +83,7 @@ def serve_logs(
             address = f"{scheme}://{url_host}:{server.port}/{name}"
             row = {"name": name, "folder": folder, "address": address}
             options.say(row, f"{folder} is served at {address}")
-        while not stop.wait(LOOK_INTERVAL):
+        while not stop.wait(CERTIFICATE_POLL_SECONDS):
             server.check()
         server.shutdown()
 
@@ -121,7 +121,7 @@ class _Readers:
     def _reload(self, file: Path) -> None:
         """Read the file and its secrets; an invalid file leaves the old rights in force."""
         with self._lock:
-            if (now := time.monotonic()) - self._checked_at < _LOOK_INTERVAL:
+            if (now := time.monotonic()) - self._checked_at < _POLL_SECONDS:
                 return
             self._checked_at, previous = now, self._last_error
             self._last_error = self._load(file)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from callboard.topics.hub import Hub
 
 #: Seconds between updates of a running query's status.
-_LOOK: Final = 1.0
+_POLL_SECONDS: Final = 1.0
 
 #: Longest wait for a message from another node, in seconds.
 _HEAR: Final = 0.1
@@ -101,7 +101,7 @@ class QueryWatch:
         while True:
             self._update()
             self._publish()
-            if self._ends.wait(_LOOK):
+            if self._ends.wait(_POLL_SECONDS):
                 return
 
     def _update(self) -> None:
@@ -189,7 +189,7 @@ def rows_from(address: str, options: AccessOptions, seconds: float) -> list[dict
             item = queue.get(min(_HEAR, left))
             if item is not None and item[0].endswith("/status"):
                 if not rows:  # every other query reports within this time
-                    deadline = min(deadline, time.monotonic() + 1.5 * _LOOK)
+                    deadline = min(deadline, time.monotonic() + 1.5 * _POLL_SECONDS)
                 rows[item[0]] = item[1]
     if not rows:
         reason = f"no query reported at {address} within {seconds:g} s"

@@ -16,7 +16,7 @@ from callboard.commitlog.errors import LogError
 from callboard.support.dataclass import dataclass
 
 #: Seconds between checks for a signal, and for the number of records.
-_LOOK: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 _HELP: Final = "see callboard zeek logger --help"
 
 
@@ -95,7 +95,7 @@ def run_logger(folder: Path, options: LoggerOptions) -> int:
         if options.metrics:
             stack.enter_context(_metrics(options))
         reporter.begin()
-        while not stop.wait(_LOOK) and not reporter.report():
+        while not stop.wait(_POLL_SECONDS) and not reporter.report():
             pass
     return reporter.code
 

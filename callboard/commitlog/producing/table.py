@@ -169,7 +169,7 @@ class ProducerTable:
         if number <= entry.number:
             return None
         if number > entry.number + 1:
-            msg = f"number {number} of {name} leaves a gap: its last is {entry.number}"
+            msg = f"number {number} of {name} leaves a gap: the last number is {entry.number}"
             raise WrongNumber(msg)
         last = number + count - 1
         return ProducerEntry(name, epoch, last, count, offset, entry.offset, checksum, now)
@@ -238,7 +238,7 @@ def find_run(claim: Claim, runs: Iterator[ProducerEntry]) -> int:
             continue
         if (first, run.records, run.checksum) == (number, count, checksum):
             return run.offset
-        msg = f"number {number} of {name} was taken with another record (at {run.offset})"
+        msg = f"number {number} of {name} belongs to another record (at {run.offset})"
         raise WrongNumber(msg)
     msg = f"number {number} of {name} {reason}"
     raise WrongNumber(msg)

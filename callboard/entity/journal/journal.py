@@ -374,7 +374,7 @@ def checked_reader(reader: object) -> str | None:
     """
     if reader is None:
         return None
-    require(type(reader) is str, "a reader's name is a text", reader)
+    require(type(reader) is str, "a reader's name must be a text", reader)
     if not _READER.fullmatch(str(reader)):
         msg = f"{reader!r:.100}: a reader's name has 1 to 128 letters, digits and . _ - : @"
         raise WrongValue(msg)

@@ -149,7 +149,7 @@ class FlowMachine:
         self.total_credit = checked_credit(credit)
         value: object = attributes
         if not isinstance(value, Mapping | None):
-            msg = f"attributes are a mapping of names to values, not {value!r:.100}"
+            msg = f"attributes must be a mapping of names to values, not {value!r:.100}"
             raise MalformedMessage(msg)
         self.attributes = without(attributes or {}, _RESERVED)
         self.state = FlowState.IDLE

@@ -164,7 +164,7 @@ def _frame(value: object) -> bytes:
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    msg = f"a payload is bytes, text, or a sequence of these, not {type(value).__name__}"
+    msg = f"a payload must be bytes, text, or a sequence of these, not {type(value).__name__}"
     raise TypeError(msg)
 
 

@@ -18,7 +18,7 @@ from callboard.support.files.file_place import FilePlaces, replaced
 _log = logging.getLogger("callboard.gateway")
 
 #: Seconds between checks of a followed file.
-LOOK_INTERVAL: Final = 0.2
+POLL_SECONDS: Final = 0.2
 
 
 class FileArguments(ModuleArguments):
@@ -112,7 +112,7 @@ class FileModule(Module):
                 elif not line:
                     if self._args.mode == "read":
                         return
-                    self._over.wait(LOOK_INTERVAL)
+                    self._over.wait(POLL_SECONDS)
         except Exception as error:  # noqa: BLE001  # the thread cannot raise it anywhere else
             if not self._over.is_set():
                 self.fail(error)

@@ -202,7 +202,8 @@ def _as_bytes(content: object) -> bytes:
     """Convert a content to bytes."""
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
-    msg = f"the content of a message is bytes, not {type(content).__name__}; encode it first"
+    name = type(content).__name__
+    msg = f"the content of a message must be bytes, not {name}; encode it first"
     raise TypeError(msg)
 
 
@@ -227,7 +228,7 @@ def _pack(properties: Mapping[Any, Any]) -> bytes:
 def _check_none(properties: Any) -> None:
     """Raise if properties are not a mapping."""
     if properties is not None and not isinstance(properties, Mapping):
-        msg = f"properties are a mapping of text to text, not {type(properties).__name__}"
+        msg = f"properties must be a mapping of text to text, not {type(properties).__name__}"
         raise TypeError(msg)
 
 

@@ -109,7 +109,7 @@ class Handover:
         state, returned = self._read(records)
         if list(state.sessions) != [client_id]:
             message = (
-                f"another router offered sessions of {sorted(state.sessions)} for {client_id!r}"
+                f"another router sent sessions of {sorted(state.sessions)} for {client_id!r}"
             )
             raise LogCorrupt(message)
         saved = state.sessions[client_id]

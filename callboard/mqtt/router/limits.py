@@ -157,7 +157,7 @@ class Limits:
             duplicate = DuplicateClientId(self.duplicate_client_id)
         except ValueError:
             choices = " or ".join(repr(choice.value) for choice in DuplicateClientId)
-            message = f"duplicate_client_id is {choices}, not {self.duplicate_client_id!r}"
+            message = f"duplicate_client_id must be {choices}, not {self.duplicate_client_id!r}"
             raise ValueError(message) from None
         object.__setattr__(self, "duplicate_client_id", duplicate)
         for name in ("session_expiry", "acknowledge_patience", "max_hold"):

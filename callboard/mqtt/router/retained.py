@@ -16,7 +16,7 @@ from callboard.mqtt.router.record import Retained, key_of
 from callboard.mqtt.wire.topic import TopicTree, weight_of_way
 
 #: Seconds between two searches for expired messages, while the limits are reached.
-LOOK_INTERVAL: Final = 1.0
+POLL_SECONDS: Final = 1.0
 
 #: Estimated bytes of memory for the head of one topic.
 HEAD_BYTES: Final = 500
@@ -161,7 +161,7 @@ class RetainedMessages:
         self._tree: TopicTree[MessageRun] = TopicTree()
         self._effects = effects
         self._messages_weight = self.released = 0
-        self._looked = -LOOK_INTERVAL
+        self._looked = -POLL_SECONDS
 
     def __len__(self) -> int:
         return len(self._tree)
@@ -241,7 +241,7 @@ class RetainedMessages:
         if self._fits(run):
             return True
         now = self._effects.now
-        if now - self._looked < LOOK_INTERVAL:
+        if now - self._looked < POLL_SECONDS:
             return False
         self._looked = now
         self._expire(self, now)

@@ -532,7 +532,7 @@ class BridgeConnection:
             await asyncio.sleep(self._keep_alive / 2)
             silence = asyncio.get_running_loop().time() - self._heard
             if silence > 1.5 * self._keep_alive:
-                message = f"the broker was silent for {silence:.0f} s"
+                message = f"the broker has sent nothing for {silence:.0f} s"
                 raise LinkClosed(message)
             self._relay.say(packets.PingReq())
             self._flush()
@@ -547,7 +547,7 @@ class BridgeConnection:
     async def _check_certificates(self) -> None:
         """Check the TLS files for changes once a second."""
         while self._certificates is not None:
-            await asyncio.sleep(LOOK_INTERVAL)
+            await asyncio.sleep(CERTIFICATE_POLL_SECONDS)
             self._certificates.check()
 
     async def _publish_figures(self) -> None:

@@ -88,12 +88,12 @@ class RouterConfig:
         for name, kind in _LISTED:
             value = getattr(self, name)
             is_so = isinstance(value, list | tuple) and all(isinstance(e, kind) for e in value)
-            require(is_so, f"RouterConfig: {name} is a tuple of {kind.__name__}", value)
+            require(is_so, f"RouterConfig: {name} must be a tuple of {kind.__name__}", value)
             object.__setattr__(self, name, tuple(value))
         for name, kinds in _SINGLE:
             value = getattr(self, name)
             names = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-            require(isinstance(value, kinds), f"RouterConfig: {name} is a {names}", value)
+            require(isinstance(value, kinds), f"RouterConfig: {name} must be a {names}", value)
         check_mode(self.directory_mode)
         object.__setattr__(self, "sys_interval", seconds(self.sys_interval, "sys_interval"))
 

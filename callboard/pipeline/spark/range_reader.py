@@ -79,11 +79,11 @@ def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.Record
         reading = LogReading(table, Cursor(expected))
         try:
             for records in record_batches(reading, end, common, choose=options.where.choose):
-                see_loss(options, expected, expected + reading.lost)
+                check_loss(options, expected, expected + reading.lost)
                 yield options.where.select(_of_topics(records, options.topics))
             reached = min(reading.cursor.offset, end)
-            see_loss(options, expected, expected + reading.lost)
-            see_loss(options, reached, end)
+            check_loss(options, expected, expected + reading.lost)
+            check_loss(options, reached, end)
             return
         except LogCorrupt as error:
             if options.fails_on_loss:
@@ -91,7 +91,7 @@ def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.Record
             expected = error.next_offset
 
 
-def see_loss(options: SourceOptions, expected: int, found: int) -> None:
+def check_loss(options: SourceOptions, expected: int, found: int) -> None:
     """Check for missing records.
 
     Raises:

@@ -32,8 +32,8 @@ from callboard.pipeline.spark.range_reader import (
     ERROR,
     RECORD_COLUMNS,
     RECORD_SCHEMA,
+    check_loss,
     read_range,
-    see_loss,
 )
 
 #: Local properties of a stream's tasks: its id, and a description with name and id.
@@ -150,7 +150,7 @@ class LogBatchReader(_RangeTasks, DataSourceReader):
         log = open_log(options)
         start, end = find_offset(log, options.start), find_offset(log, options.end)
         end = min(end, log.end)
-        see_loss(options, start, log.start)
+        check_loss(options, start, log.start)
         start = max(start, log.start)
         return _parts(options, log, start, end) or [Range(0, 0)]
 
@@ -197,7 +197,7 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
         """
         end = self._log.end if self._target is None else self._target
         begin = start["offset"]
-        see_loss(self._options, end, begin)
+        check_loss(self._options, end, begin)
         end = max(end, begin)
         if isinstance(limit, ReadMaxRows):
             # A query that accepts losses starts after them; otherwise it would need many empty
@@ -224,7 +224,7 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
         """
         first, last = start["offset"], end["offset"]
         oldest = min(self._log.start, last)
-        see_loss(self._options, first, oldest)
+        check_loss(self._options, first, oldest)
         first = max(first, oldest)
         return _parts(self._options, self._log, first, last)
 

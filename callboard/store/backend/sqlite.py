@@ -132,7 +132,7 @@ class SqliteOptions:
             raise InvalidData(msg)
         check = choices.pop("integrity_check", False)
         if not isinstance(check, bool):
-            msg = f"integrity_check is True or False, not {check!r:.60}"
+            msg = f"integrity_check must be True or False, not {check!r:.60}"
             raise InvalidData(msg)
         try:
             mode = check_file_mode(choices.pop("mode", None))
@@ -151,7 +151,7 @@ def _choice(name: str, value: Any) -> str:
     text = value.name if isinstance(value, Enum) else str(value)
     text = text.removeprefix("Broker::").removeprefix(f"SQLITE_{name.upper()}_")
     if text not in _CHOICES[name]:
-        msg = f"{name} is one of {', '.join(_CHOICES[name])}, not {text!r:.60}"
+        msg = f"{name} must be one of {', '.join(_CHOICES[name])}, not {text!r:.60}"
         raise InvalidData(msg)
     return text
 

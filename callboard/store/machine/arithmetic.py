@@ -96,7 +96,7 @@ def index_of(value: Stored, index: Any) -> Any:
             return Data.to_py(table[key])
         case Vector() as vector:
             if key.get_type() not in (DataType.Integer, DataType.Count):
-                msg = f"the index of a vector is a number, not {key}"
+                msg = f"the index of a vector must be a number, not {key}"
                 raise TypeClash(msg)
             position = int(index if type(index) is int else key.value.value)
             if not 0 <= position < len(vector):

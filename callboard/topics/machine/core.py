@@ -953,6 +953,6 @@ def _refused_there(node: bytes, items: list[Item]) -> list[CoreEffect]:
                 case (str() as right, str() as name):
                     effects.append(RefusedThere(node, right, name))
                 case _:
-                    msg = "a refusal is a list of pairs of a right and a name"
+                    msg = "a refusal must be a list of pairs of a right and a name"
                     raise MalformedMessage(msg)
     return effects

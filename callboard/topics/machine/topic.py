@@ -74,7 +74,7 @@ def checked_topic(topic: object) -> str:
     if isinstance(topic, Topic):
         return topic.string()
     if not isinstance(topic, str):
-        msg = f"a topic is a str or a Topic, not {type(topic).__name__}"
+        msg = f"a topic must be a str or a Topic, not {type(topic).__name__}"
         raise InvalidTopic(msg)
     if len(topic) > _SURELY_SHORT or not topic.isascii():
         try:
@@ -100,7 +100,7 @@ def topic_text(topic: object) -> str:
         InvalidTopic: the text is too long, or cannot be encoded in UTF-8.
     """
     if not isinstance(topic, _TOPIC_TYPES):
-        msg = f"a topic is a str or a Topic, not {type(topic).__name__}"
+        msg = f"a topic must be a str or a Topic, not {type(topic).__name__}"
         raise UnsupportedData(msg)
     return checked_topic(topic)
 

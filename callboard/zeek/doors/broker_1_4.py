@@ -53,7 +53,7 @@ FRAME_LIMIT: Final = 64 << 20
 
 #: Seconds for which `close` waits for messages without credit, and between its checks.
 FLUSH_LIMIT: Final = 5.0
-FLUSH_LOOK: Final = 0.01
+FLUSH_POLL_SECONDS: Final = 0.01
 
 #: Seconds without credit after which a peer no longer slows publishers down. Messages above its
 #: queue limit are then dropped, or the peering ends, as `peer_overflow_policy` says.
@@ -317,7 +317,7 @@ class Broker14Peering(BrokerPeering):
         if self._hub.runtime.is_closed or not waits:
             flushed.set_result(True)
         else:
-            self._hub.after(FLUSH_LOOK, CallBack(partial(self._await_flushed, flushed)))
+            self._hub.after(FLUSH_POLL_SECONDS, CallBack(partial(self._await_flushed, flushed)))
 
     # --- callbacks of the links; on the node's thread ---
 

@@ -121,7 +121,7 @@ def test_shutting_the_endpoint_down_ends_its_recordings(tmp_path):
 
 
 def test_a_recording_ends_with_its_node(tmp_path, monkeypatch):
-    monkeypatch.setattr("callboard.broker.recording.LOOK", 0.01)
+    monkeypatch.setattr("callboard.broker.recording.POLL_SECONDS", 0.01)
     with Node() as node:
         recording = Endpoint(node=node).record("/a", tmp_path)
     wait_for(lambda: not recording._thread.is_alive())

@@ -372,7 +372,7 @@ def test_a_stream_dials_its_peers_before_the_slow_start_of_java(monkeypatch, tmp
 
 
 def test_the_rows_of_a_cluster_are_those_of_every_query_that_reports(monkeypatch):
-    monkeypatch.setattr(query_watch, "_LOOK", 0.2)
+    monkeypatch.setattr(query_watch, "_POLL_SECONDS", 0.2)
     options = SimpleNamespace(open_node=lambda _: Node("watch"))
     with Node("there") as there:
         port, over, hub = there.listen("127.0.0.1", 0), threading.Event(), Hub.of(there)

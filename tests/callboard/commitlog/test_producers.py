@@ -55,9 +55,9 @@ def test_a_number_with_another_record_or_behind_a_gap_is_refused():
     meter = log.producer("meter-7")
     meter.append("/t", 1)
     for other in ({"payload": 2}, {"topic": "/u"}, {"key": "k"}, {"headers": {"a": ""}}):
-        with pytest.raises(WrongNumber, match="number 1 of meter-7 was taken with another"):
+        with pytest.raises(WrongNumber, match="number 1 of meter-7 belongs to another"):
             meter.append(**{"topic": "/t", "payload": 1, **other}, number=1)
-    with pytest.raises(WrongNumber, match="leaves a gap: its last is 1"):
+    with pytest.raises(WrongNumber, match="leaves a gap: the last number is 1"):
         meter.append("/t", 2, number=3)
     with pytest.raises(WrongNumber, match="another record"):
         meter.append("/t", b"\x01", number=1)  # the same bytes, but not the same value

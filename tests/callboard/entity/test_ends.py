@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from callboard import Actor, Entity, Node, event, events, handler, message
-from callboard.actors.asking.overdue import ASK_SECONDS, LOOK_SECONDS, MARGIN_SECONDS
+from callboard.actors.asking.overdue import ASK_SECONDS, MARGIN_SECONDS, POLL_SECONDS
 from callboard.actors.waits.shutdown import GRACE_SECONDS
 from callboard.basp.header import INSPECTOR
 from callboard.entity.machine.table import SLOTS
@@ -20,7 +20,7 @@ from callboard.simulation import Cluster
 FILE = "sqlite:ends.db"
 
 #: Seconds until every promise that is overdue is forgotten.
-FORGOTTEN = ASK_SECONDS + MARGIN_SECONDS + 2 * LOOK_SECONDS
+FORGOTTEN = ASK_SECONDS + MARGIN_SECONDS + 2 * POLL_SECONDS
 
 
 @message("end-tests.Added")
@@ -281,7 +281,7 @@ def test_a_promise_is_forgotten_when_the_deadline_of_its_ask_has_passed(cluster,
     asks = [remote.ask("x", *times) for _ in range(50)]
     cluster.advance(1.0)
     assert promises_of(one, silent) == 50
-    cluster.advance(FORGOTTEN if timeout == "default" else timeout + 3 * LOOK_SECONDS)
+    cluster.advance(FORGOTTEN if timeout == "default" else timeout + 3 * POLL_SECONDS)
     assert promises_of(one, silent) == 0
     assert all(isinstance(ask.exception(), AskTimeout) for ask in asks)
 

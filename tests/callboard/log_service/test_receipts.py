@@ -99,7 +99,7 @@ def test_what_returns_is_durable_and_there_once(make_node, tmp_path, served):
 
 def test_what_is_wrong_is_told(writer, shop, log):
     writer.append("/t", 1)
-    with pytest.raises(WrongNumber, match="number 1 of meter-7 was taken with another record"):
+    with pytest.raises(WrongNumber, match="number 1 of meter-7 belongs to another record"):
         writer.append("/t", 2, number=1)
     with pytest.raises(WrongNumber, match="leaves a gap"):
         writer.append("/t", 2, number=7)
@@ -212,7 +212,7 @@ def test_what_is_wrong_in_a_group_is_told_to_whose_it_is(writers, held, log):
     large = fourth.append_soon("/t", bytes(GROUP_BYTES))
     held.set()
     assert {each.result(20) for each in told} == {0, 1, 2, 3}
-    with pytest.raises(WrongNumber, match="was taken with another record"):
+    with pytest.raises(WrongNumber, match="belongs to another record"):
         bad.result(20)
     with pytest.raises(InvalidRecord, match="a key is text"):
         odd.result(20)

@@ -221,7 +221,7 @@ def test_results_without_subscribers_count_as_unheard_and_the_sums_are_exact(fil
 
 
 def test_a_run_waits_until_all_results_are_taken(fill, folder, monkeypatch):
-    monkeypatch.setattr(result_publisher, "_LOOK", 0.001)
+    monkeypatch.setattr(result_publisher, "_POLL_SECONDS", 0.001)
     fill([1, 2], topic=["/a", "/b"])
     hub, said = Listeners("/a"), []
 
@@ -240,7 +240,7 @@ def test_a_run_waits_until_all_results_are_taken(fill, folder, monkeypatch):
 def test_waiting_for_subscribers_is_bounded_and_then_results_count_as_unheard(
     fill, folder, monkeypatch
 ):
-    monkeypatch.setattr(result_publisher, "_LOOK", 0.001)
+    monkeypatch.setattr(result_publisher, "_POLL_SECONDS", 0.001)
     fill([1, 2], topic=["/a", "/b"])
     hub, said = Listeners("/a"), []
 
@@ -267,7 +267,7 @@ def test_a_closed_bridge_leaves_its_results_for_the_next_one(fill, folder):
 
 
 def test_subscribers_of_another_node_are_waited_for_and_counted(fill, folder, monkeypatch):
-    monkeypatch.setattr(result_publisher, "_LOOK", 0.001)
+    monkeypatch.setattr(result_publisher, "_POLL_SECONDS", 0.001)
     fill(range(3000), topic=[f"/n/{number % 3}" for number in range(3000)])
     with Endpoint() as there, Endpoint() as here:
         assert there.peer("127.0.0.1", here.listen("127.0.0.1", 0))

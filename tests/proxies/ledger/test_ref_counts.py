@@ -12,10 +12,10 @@ def holdings():
 
 
 def test_sightings_rise_with_each_ref_whatever_its_host(holdings):
-    first = holdings.learned(HOST, 17)
-    second = holdings.learned(OTHER, 17)
+    first = holdings.add(HOST, 17)
+    second = holdings.add(OTHER, 17)
     holdings.dropped(HOST, 17)
-    again = holdings.learned(HOST, 17)
+    again = holdings.add(HOST, 17)
 
     assert [first.sightings, second.sightings, again.sightings] == [1, 2, 3]
     assert holdings.get(HOST, 17) is again
@@ -23,8 +23,8 @@ def test_sightings_rise_with_each_ref_whatever_its_host(holdings):
 
 
 def test_a_dropped_holding_is_released_with_the_sightings_of_its_announce(holdings):
-    holdings.learned(HOST, 17)
-    holdings.learned(HOST, 18)
+    holdings.add(HOST, 17)
+    holdings.add(HOST, 18)
 
     assert holdings.dropped(HOST, 17) == 1
     assert holdings.get(HOST, 17) is None
@@ -32,8 +32,8 @@ def test_a_dropped_holding_is_released_with_the_sightings_of_its_announce(holdin
 
 
 def test_what_is_held_is_renewed_behind_all_that_was_announced_before(holdings):
-    held = [holdings.learned(HOST, 17), holdings.learned(HOST, 18)]
-    holdings.learned(OTHER, 17)
+    held = [holdings.add(HOST, 17), holdings.add(HOST, 18)]
+    holdings.add(OTHER, 17)
 
     assert holdings.renewed(HOST) == (held, 3)
     assert [each.sightings for each in held] == [4, 5]

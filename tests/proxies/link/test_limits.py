@@ -51,7 +51,7 @@ def test_who_proves_to_be_a_node_gives_its_place_back():
     gate = AcceptLimiter(Limits(strangers_per_second=1, handshakes=1))
     for wire in range(100):
         assert gate.refusal(HERE, 0, 10.0) == ""
-        gate.begun(wire, HERE)
+        gate.begin(wire, HERE)
 
         gate.proven(wire)
         gate.proven(wire)
@@ -62,7 +62,7 @@ def test_who_proves_to_be_a_node_gives_its_place_back():
 
 def test_handshakes_and_links_are_counted():
     gate = AcceptLimiter(Limits(handshakes=1, links=5))
-    gate.begun("one", HERE)
+    gate.begin("one", HERE)
 
     assert "1 handshakes" in gate.refusal(HERE, 0, 1.0)
     assert "5 links" in gate.refusal(HERE, 5, 1.0)
@@ -74,13 +74,13 @@ def test_handshakes_and_links_are_counted():
 def test_one_address_has_limits_of_its_own():
     gate = AcceptLimiter(Limits(links_per_address=3, handshakes_per_address=2))
     for wire in range(2):
-        gate.begun(wire, HERE)
+        gate.begin(wire, HERE)
     assert "10.0.0.1 has 2 handshakes" in gate.refusal(HERE, 2, 1.0)
     assert gate.refusal("10.0.0.2", 2, 1.0) == ""
 
     gate.proven(0)
     assert gate.refusal(HERE, 2, 1.0) == ""
-    gate.begun(2, HERE)
+    gate.begin(2, HERE)
     gate.proven(1)
     assert "10.0.0.1 has 3 links" in gate.refusal(HERE, 3, 1.0)
 
@@ -90,14 +90,14 @@ def test_one_address_has_limits_of_its_own():
     assert gate.refusal(HERE, 1, 1.0) == ""
 
 
-@given(st.lists(st.tuples(st.sampled_from(["begun", "proven", "ended"]), st.integers(0, 5))))
+@given(st.lists(st.tuples(st.sampled_from(["begin", "proven", "ended"]), st.integers(0, 5))))
 def test_nothing_is_kept_of_connections_that_are_gone(steps):
     gate = AcceptLimiter(Limits())
     alive: set[int] = set()
     for step, wire in steps:
-        if step == "begun" and wire not in alive:
+        if step == "begin" and wire not in alive:
             alive.add(wire)
-            gate.begun(wire, f"10.0.0.{wire % 2}")
+            gate.begin(wire, f"10.0.0.{wire % 2}")
         elif step == "proven":
             gate.proven(wire)
         elif step == "ended":

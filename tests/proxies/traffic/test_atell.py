@@ -357,7 +357,7 @@ def test_two_actors_that_fill_each_other_get_an_error_and_do_not_hang(make_node)
     outcomes = [answer.exception(10) for answer in asked]
     (failed,) = [error for error in outcomes if isinstance(error, errors.RemoteError)]
     assert failed.type_name == errors.WouldDeadlock.__name__
-    assert "has no room, and waits for" in str(failed)
+    assert "is full, and its handler waits for" in str(failed)
 
 
 def test_a_handler_that_fills_its_own_mailbox_gets_an_error(make_node):

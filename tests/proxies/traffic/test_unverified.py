@@ -8,7 +8,7 @@ from callboard.basp.routing.path_order import pack_path_end
 from callboard.proxies.events import MessagesLost
 from callboard.proxies.messages import UnverifiedFrame
 from callboard.proxies.route_table import OLD_PATH_LIMIT
-from callboard.proxies.traffic.unverified import LOOK_INTERVAL
+from callboard.proxies.traffic.unverified import REVIEW_SECONDS
 from tests.proxies.cast import recorded
 from tests.proxies.test_forgery import Listed, dispatch, forge, linked, listed
 
@@ -132,7 +132,7 @@ def test_what_is_handed_over_waits_for_what_is_under_way(cluster):
     sent = dispatch(a, there, 0, 1)
     forge(a, b, pack_path_end(a.node_id, b.node_id, 0, 2, is_open=True))
     t.runtime.ref_of(b.node_id, NODE_ACTOR).tell(UnverifiedFrame(sent))
-    cluster.advance(LOOK_INTERVAL / 2)
+    cluster.advance(REVIEW_SECONDS / 2)
 
     to_b.tell(1)
     cluster.advance(2.0)

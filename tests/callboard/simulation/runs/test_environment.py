@@ -73,4 +73,4 @@ def test_a_negative_seed_as_an_option_is_refused(pytester):
     result = pytester.runpytest("--callboard-seed=-4")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "give a seed as it is printed" in result.stderr.str()
+    assert "pass a seed that a failed test printed" in result.stderr.str()
