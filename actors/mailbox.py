@@ -394,7 +394,7 @@ class BoundedMailbox(deque[Item]):
         self._cell.schedule()
 
     def _refuse_late(self, item: Item, error: BaseException) -> None:
-        """Count a message that was refused; one that did not fit has been counted."""
+        """Count a refused message, unless it was counted because it did not fit."""
         if isinstance(error, TooManyCalls):
             # Posted, because this thread is inside a call of the mailbox.
             self._cell.runtime.post(

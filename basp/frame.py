@@ -249,12 +249,12 @@ class FrameReader:
             self._head = data[start:]
         return frames
 
-    def _fail(self, operation: int, length: int, source: bytes, another: str) -> None:
-        """Set the error for the rule that a header breaks."""
+    def _fail(self, operation: int, length: int, source: bytes, protocol: str) -> None:
+        """Set the error for a header that breaks a rule."""
         origin = f"from node {node_id_text(source)}"
-        if another and another != OURS:
-            kind = errors.SpeaksTls if another == "TLS" else errors.UnknownOperation
-            self.error = kind(f"it speaks {another}, but this port speaks plain BASP")
+        if protocol and protocol != OURS:
+            kind = errors.SpeaksTls if protocol == "TLS" else errors.UnknownOperation
+            self.error = kind(f"it speaks {protocol}, but this port speaks plain BASP")
         elif operation >= OPERATION_COUNT:
             self.error = errors.UnknownOperation(
                 f"operation {operation} {origin} is not one of 0-{OPERATION_COUNT - 1}; "

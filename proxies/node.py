@@ -783,7 +783,7 @@ class Node(Closing):
     def stats(self) -> NodeStats:
         """Return the node's counters."""
         runtime, broker = self.runtime, self._broker
-        counters = asdict(runtime.counters)  # the same names, and two more
+        counters = asdict(runtime.counters)  # NodeStats takes some of them by name
         counted = {name: counters[name] for name in counters.keys() & _FIGURES}
         depths = [
             cell.depth for cell in list(runtime.contexts.values()) if cell.number >= FIRST_ACTOR

@@ -52,15 +52,15 @@ def main() -> None:
         return
     about = json.loads(first)
     _restore_path(about["python_path"])
-    say = _Voice(control)
+    report = _Reporter(control)
     orders: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=follow, args=(lines, orders), daemon=True).start()
-    offers = {key: load(key, source, say) for key, source in about["offers"].items()}
+    offers = {key: load(key, source, report) for key, source in about["offers"].items()}
     offered = {key: loaded for key, loaded in offers.items() if loaded is not None}
     module, _, name = about["class"].partition(":")
     node_class = getattr(importlib.import_module(module), name)
     with node_class(about["name"], spawnable=offered, limits=Limits(**about["limits"])) as node:
-        serve(node, link, orders, say, bytes.fromhex(about["parent"]))
+        serve(node, link, orders, report, bytes.fromhex(about["parent"]))
 
 
 def follow(lines: IO[str], orders: "SimpleQueue[str]") -> None:
@@ -73,7 +73,7 @@ def follow(lines: IO[str], orders: "SimpleQueue[str]") -> None:
     os._exit(1)
 
 
-class _Voice:
+class _Reporter:
     """Sends reports to the parent. Can be used from any thread."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -91,31 +91,35 @@ class _Voice:
 
 
 def serve(
-    node: Node, link: socket.socket, orders: "SimpleQueue[str]", say: _Voice, parent: bytes
+    node: Node,
+    link: socket.socket,
+    orders: "SimpleQueue[str]",
+    report: _Reporter,
+    parent: bytes,
 ) -> None:
     """Link with the parent, then offer the classes it sends until it closes."""
 
     def note(event: Event) -> None:
         if isinstance(event, LinkUp) and event.peer == parent:
-            node.monitor_node(parent).add_done_callback(say.end)
-            say(node=node.node_id.hex())
+            node.monitor_node(parent).add_done_callback(report.end)
+            report(node=node.node_id.hex())
 
     with node.subscribed(note):
         node.adopt(link, dialer=True)
         for line in iter(orders.get, ""):
             key, *source = json.loads(line)
-            loaded = load(key, source, say)
+            loaded = load(key, source, report)
             if loaded is not None:
                 node.offer(key, loaded)
-                say(offered=key)
+                report(offered=key)
 
 
-def load(key: str, source: Sequence[str], say: _Voice) -> Any:
+def load(key: str, source: Sequence[str], report: _Reporter) -> Any:
     """Load a class; report a failure to the parent."""
     try:
         return load_class(ClassSource(*source))
     except BaseException as error:  # noqa: BLE001  # whatever a user's module raises
-        say(refused=key, why=describe(error))
+        report(refused=key, why=describe(error))
         return None
 
 

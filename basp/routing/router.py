@@ -685,10 +685,10 @@ def _first(queue: dict[NodeId, None], count: int) -> list[NodeId]:
     return first
 
 
-def _is_late(vector: PathVector, known: PathVector | None) -> bool:
-    """Return whether a vector is older than the known one with the same path."""
+def _is_late(vector: PathVector, current: PathVector | None) -> bool:
+    """Return whether a vector is older than the current one with the same path."""
     return (
-        known is not None
-        and known.path == vector.path
-        and any(new < old for new, old in zip(vector.stamps, known.stamps, strict=True))
+        current is not None
+        and current.path == vector.path
+        and any(new < old for new, old in zip(vector.stamps, current.stamps, strict=True))
     )

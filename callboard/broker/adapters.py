@@ -56,8 +56,8 @@ class Adapters:
             try:
                 peering = WIRES.load(wire)
             except LookupError:
-                known = ", ".join((NATIVE, *WIRES.names()))
-                msg = f"there is no wire {wire[:80]!r}; use one of {known}"
+                names = ", ".join((NATIVE, *WIRES.names()))
+                msg = f"there is no wire {wire[:80]!r}; use one of {names}"
                 raise InvalidOption(msg) from None
             adapter = peering(self._hub, BrokerTls.of(self._configuration))
             self.peerings[wire] = self.hold(adapter)

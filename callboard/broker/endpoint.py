@@ -637,7 +637,7 @@ class Endpoint(Closing):
 
     @alias(addr="address")
     def unpeer(self, address: str, port: int) -> bool:
-        """End the peering with an address; True once it has ended.
+        """End the peering with an address; return True once it has ended.
 
         Status subscribers here receive `PeerRemoved`, those of the peer `PeerLost`; for an
         address without a peer they receive an error with the code `PeerInvalid`.

@@ -312,14 +312,14 @@ def move(
       callboard entity move basp://127.0.0.1:4222 --slots 0-127 --to bank
       callboard entity move basp://127.0.0.1:4222 --slots 0-255 --back --json
     """  # noqa: D301
-    from callboard.cli.work.entity_move import Wanted, move_slots
+    from callboard.cli.work.entity_move import MoveRequest, move_slots
 
     if bool(options.to) == options.back:
         raise UsageError(why="slots move to a host, or back", step="use --to NODE, or --back")
     if bool(keys) == bool(options.slots):
         raise UsageError(why="keys or slots move", step="pass keys, or --slots 3,17,40-59")
     slots = None if keys else parse_slots(options.slots)
-    request = Wanted(options.type, keys or [], slots, options.to)
+    request = MoveRequest(options.type, keys or [], slots, options.to)
     moved = move_slots(address, request, options)
     location = f"now on {moved['node']}" if options.to else "no longer bound to a node"
     count = len(moved["slots"])

@@ -192,7 +192,7 @@ class LookOptions(JsonOptions):
         with Live(screen=True, auto_refresh=False) as live:
 
             def draw(_: Any, text: str) -> None:
-                lines = printable(text, kept="\n").split("\n")
+                lines = printable(text, allowed="\n").split("\n")
                 lines = lines[: max(1, live.console.height - 2)]
                 screen_text = Text("\n".join([*lines, "Ctrl-C ends"]), no_wrap=True)
                 live.update(screen_text, refresh=True)

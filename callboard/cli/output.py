@@ -22,7 +22,7 @@ def say(text: object = "", *, err: bool = False) -> None:
         text: text from any source; line breaks and tabs are kept.
         err: print to standard error.
     """
-    typer.echo(printable(str(text), kept="\n\t"), err=err)
+    typer.echo(printable(str(text), allowed="\n\t"), err=err)
 
 
 def to_json(value: Any) -> str:

@@ -179,12 +179,12 @@ def encode_header(header: tuple[int, int, int, int, int, int, int]) -> bytes:
     return _START.pack(MAGIC, crc32(checked)) + checked  # packs the fields only once
 
 
-def decode_header(data: bytes | memoryview, at: int = 0) -> Header | None:
-    """Decode the header at an index of `data`; return None if it is not intact."""
-    if len(data) - at < HEADER_SIZE:
+def decode_header(data: bytes | memoryview, offset: int = 0) -> Header | None:
+    """Decode the header at an offset of `data`; return None if it is not intact."""
+    if len(data) - offset < HEADER_SIZE:
         return None
-    magic, checksum, *fields = _HEADER.unpack_from(data, at)
-    if magic != MAGIC or checksum != crc32(data[at + 8 : at + HEADER_SIZE]):
+    magic, checksum, *fields = _HEADER.unpack_from(data, offset)
+    if magic != MAGIC or checksum != crc32(data[offset + 8 : offset + HEADER_SIZE]):
         return None
     header = Header(*fields)
     return header if header.length <= MAX_BODY and header.records else None

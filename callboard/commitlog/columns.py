@@ -90,8 +90,10 @@ def rows_of(column: Any, count: int) -> Sequence[Any]:
     if column is None or isinstance(column, _SINGLE):
         return [column]
     if not hasattr(column, "__len__") or not hasattr(column, "__getitem__"):
-        what = f"{safe_repr(column):.80} is not a topic, key, headers, sender or list of them"
-        raise InvalidRecord(what)
+        message = (
+            f"{safe_repr(column):.80} is not a topic, key, headers, sender or list of them"
+        )
+        raise InvalidRecord(message)
     _check_length(column, count)
     return column  # type: ignore[no-any-return]
 
@@ -160,8 +162,8 @@ def interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None
     try:
         column = [numbers.setdefault(value, len(numbers)) for value in values]
     except TypeError:
-        what = f"{safe_repr(values):.80}: not all of them are topics, keys or senders"
-        raise InvalidRecord(what) from None
+        message = f"{safe_repr(values):.80}: not all of them are topics, keys or senders"
+        raise InvalidRecord(message) from None
     return list(numbers), column if len(numbers) > 1 else None
 
 

@@ -48,8 +48,8 @@ class LogCorrupt(LogError):
         next_offset: Offset at which reading can resume; the records before it are lost.
     """
 
-    def __init__(self, what: str, *, offset: int = 0, next_offset: int = 0) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, *, offset: int = 0, next_offset: int = 0) -> None:
+        super().__init__(message)
         self.offset = offset
         self.next_offset = next_offset
 
@@ -101,14 +101,14 @@ class WrongKind(InvalidOption, TypeError):
     """An option or argument has the wrong type."""
 
 
-def require_kind(is_so: object, needed: str, given: object) -> None:
+def require_kind(is_so: object, needed: str, value: object) -> None:
     """Check the type of an argument; `needed` describes what the call accepts.
 
     Raises:
         WrongKind: `is_so` is false.
     """
     if not is_so:
-        msg = f"{needed}, not {given!r:.100}"
+        msg = f"{needed}, not {value!r:.100}"
         raise WrongKind(msg)
 
 
@@ -135,8 +135,8 @@ class ReceiptUnknown(ProducerError, TimeoutError):
         number: Number of the first record.
     """
 
-    def __init__(self, what: str, number: int = 0) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, number: int = 0) -> None:
+        super().__init__(message)
         self.number = number
 
 

@@ -310,13 +310,13 @@ def _has_ended(holder: str) -> bool:
 class FileLock:
     """A lock of a log's writer or of a named reader; released when its process ends."""
 
-    def __init__(self, folder: str, name: str, what: str, remedy: str) -> None:
+    def __init__(self, folder: str, name: str, problem: str, remedy: str) -> None:
         """Acquire the lock.
 
         Args:
             folder: Folder of the lock file.
             name: Name of the lock file.
-            what: Beginning of the error text, such as "the log … is written".
+            problem: Beginning of the error text, such as "the log … is written".
             remedy: End of the error text: how to resolve the conflict.
 
         Raises:
@@ -339,7 +339,7 @@ class FileLock:
             owner = f"process {holder}" if holder.isdecimal() else "another process"
             if holder == str(os.getpid()):
                 owner = f"this process ({holder})"
-            text = f"{what} by {owner}; {remedy}"
+            text = f"{problem} by {owner}; {remedy}"
             raise LogLocked(text)
         with suppress(OSError):  # errors will then say "another process"
             os.ftruncate(self._descriptor, 0)

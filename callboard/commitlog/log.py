@@ -259,7 +259,7 @@ class CommitLog(LogReader):
             self.refuse_inside("an append")
         first = self._writer.append(runs)
         if self.growth.is_awaited:
-            self.growth.tell()
+            self.growth.notify()
         if self._sync == "each":
             self._writer.sync()
         elif self._grouping is not None:
@@ -313,7 +313,7 @@ class CommitLog(LogReader):
                 except LogError as error:
                     results[index] = error
         if self.growth.is_awaited and self._writer.end > end:
-            self.growth.tell()
+            self.growth.notify()
         return results
 
     def runs_of(self, name: str) -> Iterator[ProducerEntry]:

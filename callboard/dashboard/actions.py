@@ -118,7 +118,7 @@ class Actions:
             **{f"lever/{name}": (ControlCommand, self._lever(name)) for name in self.levers},
         }
 
-    async def carry_out(self, name: str, order: BaseModel, who: str) -> Any:
+    async def carry_out(self, name: str, order: BaseModel, user: str) -> Any:
         """Run an action; report its outcome as an event and in the audit log.
 
         Raises:
@@ -134,9 +134,9 @@ class Actions:
             outcome = f"failed: {error}"
             raise
         finally:
-            event = DashboardAction(who, name, target[:500], outcome[:500])
+            event = DashboardAction(user, name, target[:500], outcome[:500])
             self._node.context.report(event)
-            details = (who, name, printable(target[:200]), printable(outcome[:200]))
+            details = (user, name, printable(target[:200]), printable(outcome[:200]))
             _AUDIT.info("dashboard: %s did %s to %s: %s", *details)
 
     async def _stop(self, order: ActorOrder) -> Any:

@@ -51,13 +51,13 @@ class Parameter:
     choices: tuple[str, ...] = ()
     is_needed: bool = False
 
-    def read(self, given: Mapping[str, str]) -> Any:
+    def read(self, parameters: Mapping[str, str]) -> Any:
         """Return the value of this parameter in a query.
 
         Raises:
             InvalidParameter: the parameter is missing or has an invalid value.
         """
-        value = given.get(self.name)
+        value = parameters.get(self.name)
         if value is None:
             if self.is_needed:
                 msg = f"{self.name} is missing: {self.text}"

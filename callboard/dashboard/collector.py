@@ -251,10 +251,10 @@ class ClusterWatch:
         for member in self.members.values():
             member.is_asked = False
 
-    async def next_round(self, seen: int) -> int:
-        """Wait for a round after round `seen` to end; return its number."""
+    async def next_round(self, last_round: int) -> int:
+        """Wait for a round after `last_round` to end; return its number."""
         async with self._turned:
-            await self._turned.wait_for(lambda: self.rounds > seen)
+            await self._turned.wait_for(lambda: self.rounds > last_round)
         return self.rounds
 
     async def shared(self, asked: object, answer: Callable[[], Coroutine[Any, Any, T]]) -> T:

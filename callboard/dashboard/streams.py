@@ -52,15 +52,15 @@ class Streams:
     def __init__(self, collector: ClusterWatch) -> None:
         self._collector = collector
 
-    def changes(self, given: Mapping[str, str]) -> Changes:
+    def changes(self, parameters: Mapping[str, str]) -> Changes:
         """Return the stream of a page: `{"whole": …}`, then `{"patch": …}` for each change.
 
         Raises:
             InvalidParameter: the view is unknown, or a parameter is invalid.
         """
-        name = given.get("view", "overview")
+        name = parameters.get("view", "overview")
         if name == "listen":
-            topic = given.get("topic", "")
+            topic = parameters.get("topic", "")
             if not topic or len(topic) > api.TEXT:
                 msg = f"topic is missing or longer than {api.TEXT} characters"
                 raise api.InvalidParameter(msg)
@@ -69,7 +69,7 @@ class Streams:
         if view is None:
             msg = f"view must be one of {', '.join(api.VIEWS)}, listen"
             raise api.InvalidParameter(msg)
-        query = view.read(given)
+        query = view.read(parameters)
         return self._follow((name, *query.items()), lambda: self._answer(view, query))
 
     async def _answer(self, view: api.View, query: api.Asked) -> dict[str, Any]:
@@ -118,18 +118,18 @@ class Streams:
             hub.remove_receiver(queue)
 
 
-def heard(found: Sequence[tuple[str, Any]], missed: int) -> dict[str, Any]:
+def heard(items: Sequence[tuple[str, Any]], missed: int) -> dict[str, Any]:
     """Return the latest messages up to the size limit, and the number left out."""
     rows: list[dict[str, Any]] = []
     size = 0
-    for topic, value in reversed(found):
+    for topic, value in reversed(items):
         text = to_json(value)
         is_long = len(text) > HEARD_VALUE
         size += len(topic) + min(len(text), HEARD_VALUE)
         if rows and size > HEARD:
             break
         rows.append({"topic": topic, "value": f"{text[:HEARD_VALUE]}…" if is_long else value})
-    return {"messages": rows[::-1], "left_out": len(found) - len(rows) + missed}
+    return {"messages": rows[::-1], "left_out": len(items) - len(rows) + missed}
 
 
 def _summary(collector: ClusterWatch) -> dict[str, Any]:

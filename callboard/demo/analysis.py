@@ -163,7 +163,7 @@ class AnalysisResult:
         text = "\n".join(
             [*self.lines(), f"chart: {self.picture or 'its file is not ours to write'}"]
         )
-        print(printable(text, kept="\n"), flush=True)  # noqa: T201
+        print(printable(text, allowed="\n"), flush=True)  # noqa: T201
 
 
 class Analysis:

@@ -184,7 +184,7 @@ class DemoNodeProcess:
             self._mqtt.pass_on(topic, reading)
 
     def _keep(self, sensor: str, level: float) -> None:
-        """Write a reading to the store, and send it to the entity of its peak."""
+        """Write a reading to the store, and send it to the entity that keeps its peak."""
         if self._keeping is not None:
             self._keeping.keep(sensor, level)
         if self._peaks is not None:

@@ -435,5 +435,5 @@ def run(options: DemoOptions) -> int:
         if results_line := show.scene.findings.line():
             print(printable(results_line))  # noqa: T201
     text = json.dumps(summary) if options.as_json else outcome.line()
-    print(printable(text, kept="\n"), flush=True)  # noqa: T201
+    print(printable(text, allowed="\n"), flush=True)  # noqa: T201
     return outcome.exit_code

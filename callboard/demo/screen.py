@@ -68,7 +68,7 @@ class PlainScreen:
 
     def _print(self, text: str) -> None:
         if not self._is_silent:
-            print(printable(text, kept="\n\t"), file=self._out, flush=True)
+            print(printable(text, allowed="\n\t"), file=self._out, flush=True)
 
 
 def event_line(event: SceneEvent, seconds: float) -> str:

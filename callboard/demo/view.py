@@ -48,7 +48,7 @@ class _Terminal(Console):
         """Return the segments of a renderable; rich's own control codes are kept."""
         for segment in super().render(renderable, options):
             if not segment.control and not segment.text.isprintable():
-                segment = segment._replace(text=printable(segment.text, kept="\n"))
+                segment = segment._replace(text=printable(segment.text, allowed="\n"))
             yield segment
 
 

@@ -146,7 +146,7 @@ class MoveTurns:
             begin()
 
     def give_back(self, type_name: str) -> None:
-        """End the turn of a type, or its wait for one."""
+        """End the turn of a type, or remove it from the queue."""
         self._waiting.pop(type_name, None)
         if self._moving == type_name:
             self._moving = next(iter(self._waiting), "")

@@ -77,7 +77,7 @@ class FlightProcess:
         self._is_ended = threading.Event()
         after_fork.register(self)
         self.address = f"{self._scheme}://{self._host}:{self._start(port)}"
-        threading.Thread(target=self._attend, name="callboard-logs", daemon=True).start()
+        threading.Thread(target=self._supervise, name="callboard-logs", daemon=True).start()
 
     def _start(self, port: int) -> int:
         """Start a child and return its port."""
@@ -108,7 +108,7 @@ class FlightProcess:
         after_fork.own_pipes(child)
         return int(reply)
 
-    def _attend(self) -> None:
+    def _supervise(self) -> None:
         """Restart the child whenever it exits."""
         port, backoff = int(self.address.rpartition(":")[2]), Backoff(*_PAUSES)
         while (child := self._child) is not None:

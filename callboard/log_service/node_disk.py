@@ -212,7 +212,7 @@ def names_at(text: str, token: str | None = None, tls: str | Path | None = None)
     return sorted(map(str, caller.ask(ListLogs())))
 
 
-class ToldGrowth(Growth):
+class RemoteGrowth(Growth):
     """Notifier of growth of a remote log; asks its node for news while callbacks wait."""
 
     __slots__ = ("_asking", "_caller", "_known")
@@ -238,11 +238,11 @@ class ToldGrowth(Growth):
         end = None if answer.exception() else answer.result()
         if type(end) is tuple and len(end) == 2:
             self._known = (str(end[0]), end[1] if type(end[1]) is int else -1)
-            self.tell()
+            self.notify()
 
 
 def _deliver(method: "WeakMethod[Callable[[Future[Any]], None]]", answer: Future[Any]) -> None:
-    """Pass a reply to a `ToldGrowth`, unless it has been freed."""
+    """Pass a reply to a `RemoteGrowth`, unless it has been freed."""
     handle_reply = method()
     if handle_reply is not None:
         handle_reply(answer)
@@ -265,7 +265,7 @@ class NodeDisk(ReadOnlyDisk["NodeFile"]):
         """Parse the address of a log; see `LogCaller`."""
         self._caller = LogCaller(text, token, tls, node)
         super().__init__(self._caller.text, self._caller.log)
-        self.growth = ToldGrowth(self._caller)
+        self.growth = RemoteGrowth(self._caller)
 
     def _open(self, name: str) -> "NodeFile":
         """Open a file of a known size."""

@@ -8,14 +8,14 @@ from callboard.model.errors import DataOverflow, InvalidData, UnsupportedData
 COUNT_MAX: Final = 2**64 - 1
 
 
-def whole_number(value: object, what: str) -> int:
+def whole_number(value: object, label: str) -> int:
     """Return `value` as a plain int.
 
     Raises:
-        UnsupportedData: `value` is a bool or not an int; the message starts with `what`.
+        UnsupportedData: `value` is a bool or not an int; the message starts with `label`.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{what} is an int, not {type(value).__name__}"
+        msg = f"{label} must be an int, not {type(value).__name__}"
         raise UnsupportedData(msg)
     return int(value)
 

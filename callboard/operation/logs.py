@@ -55,7 +55,7 @@ class PrintableFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""
-        return printable(redacted(super().format(record)), kept="\n\t")
+        return printable(redacted(super().format(record)), allowed="\n\t")
 
 
 class JsonFormatter(logging.Formatter):

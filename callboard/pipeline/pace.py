@@ -36,20 +36,20 @@ class EventPace:
         self._latest: int | None = None
         self._passed = 0
 
-    def due(self, at: int) -> float:
+    def due(self, time_ns: int) -> float:
         """Return when a record is due, in seconds after the first record.
 
         Args:
-            at: Time of the record in nanoseconds; one before the latest is due at once.
+            time_ns: Time of the record in nanoseconds; one before the latest is due at once.
         """
         if self._latest is None:
-            self._latest = at
-        gap = at - self._latest
+            self._latest = time_ns
+        gap = time_ns - self._latest
         if gap < 0:
             self.behind += 1
         else:
             self._passed += gap if self._longest is None else min(gap, self._longest)
-            self._latest = at
+            self._latest = time_ns
         return 0.0 if math.isinf(self._speed) else self._passed / _NANOSECONDS / self._speed
 
 

@@ -326,10 +326,10 @@ class StatusFile:
             self.status = replace(self.status, **changes, updated=_now())
             self._write()
 
-    def end(self, how: str) -> None:
-        """Record how it ended: stopped, done or failed."""
+    def end(self, outcome: str) -> None:
+        """Record the outcome: stopped, done or failed."""
         with self._lock:
-            self.status = replace(self.status, ended=how)
+            self.status = replace(self.status, ended=outcome)
             self._write()
 
     def _write(self) -> None:

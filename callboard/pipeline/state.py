@@ -76,7 +76,7 @@ class Anomaly(NamedTuple):
 
 
 def learn(
-    state: Baseline, time: float, value: float, how: Detection
+    state: Baseline, time: float, value: float, detection: Detection
 ) -> tuple[Baseline, Anomaly | None]:
     """Return the state after a value, and the anomaly if it is one.
 
@@ -85,15 +85,19 @@ def learn(
     """
     if not math.isfinite(value):
         return state, None
-    seasonal = state.seasonal or (math.nan,) * how.slots
-    slot = how.slot(time)
+    seasonal = state.seasonal or (math.nan,) * detection.slots
+    slot = detection.slot(time)
     usual = seasonal[slot]
     if math.isnan(usual):
         usual = value if not state.learned else value - state.level
     expected = usual + (state.level if state.learned else value - usual)
     step = value - expected
     score = abs(step) / max(math.sqrt(state.variance), _LEAST) if state.variance else 0.0
-    if state.learned >= how.warmup and score > how.threshold and state.streak < _ACCEPTED:
+    if (
+        state.learned >= detection.warmup
+        and score > detection.threshold
+        and state.streak < _ACCEPTED
+    ):
         anomaly = Anomaly(time, value, expected, score)
         return state._replace(streak=state.streak + 1), anomaly
     share = max(_SPREAD, 1 / (state.learned + 1))

@@ -89,9 +89,9 @@ class ActorLife:
         since = max(clock.busy_until, self.simulation.now)
         clock.busy_until = since + seconds / clock.rate
 
-    def refuse(self, what: str, instead: str) -> NoReturn:
+    def refuse(self, problem: str, instead: str) -> NoReturn:
         """Raise `NotSimulated` with the unsupported call and an alternative."""
-        message = f"node {self.name!r}: {what}; {instead}"
+        message = f"node {self.name!r}: {problem}; {instead}"
         raise NotSimulated(message)
 
 

@@ -544,7 +544,7 @@ class FaultInjector:
     def _end_node(self, fault: Fault, node: Node) -> None:
         """Kill or crash a node and schedule its restart.
 
-        Nodes that cannot restart are ended too, but the last running one is spared.
+        A node that cannot restart is spared if it is the last one that runs.
         """
         cluster = self._cluster
         running = [machine for machine in cluster.machines() if cluster.is_running(machine)]

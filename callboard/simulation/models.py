@@ -47,13 +47,13 @@ class OneOf(NamedTuple):
     answers: tuple[Any, ...]
 
 
-def agrees(expected: Any, told: Any) -> bool:
+def agrees(expected: Any, observed: Any) -> bool:
     """Return whether the answer that a client got fits the answer of a model."""
     if expected is ANY:
         return True
     if type(expected) is OneOf:
-        return told in expected.answers
-    return bool(expected == told)
+        return observed in expected.answers
+    return bool(expected == observed)
 
 
 class NotInModel(ValueError):

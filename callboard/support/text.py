@@ -117,7 +117,7 @@ def _has_surrogates(error: BaseException | None) -> bool:
     return False
 
 
-def printable(text: str, kept: str = "") -> str:
+def printable(text: str, allowed: str = "") -> str:
     r"""Return a text with escapes for characters that control a terminal or are invisible.
 
     Control characters, characters that change the direction of text, invisible ones and lone
@@ -125,12 +125,12 @@ def printable(text: str, kept: str = "") -> str:
 
     Args:
         text: a text from a file, another node or a client.
-        kept: characters that are not escaped, such as line breaks.
+        allowed: characters that are not escaped, such as line breaks.
     """
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in text
+        char if char.isprintable() or char in allowed else ascii(char)[1:-1] for char in text
     )
 
 

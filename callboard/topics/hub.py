@@ -259,8 +259,8 @@ class Hub(SystemActor):
         """Slow down publishers, because a receiver is too slow. On the node's thread.
 
         Publishing threads of this node wait until `relax`. The link towards the sender is
-        not read for a time, so its data waits in TCP, and then makes the threads wait that
-        publish there.
+        not read for a time, so its data waits in TCP, and then the threads that publish there
+        wait.
 
         Args:
             receiver: the slow receiver.

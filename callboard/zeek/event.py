@@ -173,8 +173,8 @@ def _record(cls: Any) -> _Codec:
 
     def read_record(values: Any) -> Any:
         if type(values) not in (tuple, list) or not required <= len(values) <= len(codecs):
-            wanted = f"{required} to {len(codecs)}" if required < len(codecs) else str(required)
-            msg = f"{cls.__name__} has {wanted} fields, not {str(values)[:_SHOWN]}"
+            count = f"{required} to {len(codecs)}" if required < len(codecs) else str(required)
+            msg = f"{cls.__name__} has {count} fields, not {str(values)[:_SHOWN]}"
             raise InvalidData(msg)
         try:  # fields after the last value keep their defaults
             made = [read(value) for read, value in zip(readers, values, strict=False)]
@@ -199,9 +199,9 @@ def _convert_field(name: str, convert: _Convert, value: Any) -> Any:
         raise InvalidData(msg) from error
 
 
-def _wrong(value: Any, wanted: str) -> InvalidData:
+def _wrong(value: Any, expected: str) -> InvalidData:
     """Return an error for a value of another type."""
-    return InvalidData(f"{wanted} is not {str(value)[:_SHOWN]!r} ({type(value).__name__})")
+    return InvalidData(f"{expected} is not {str(value)[:_SHOWN]!r} ({type(value).__name__})")
 
 
 def _same(*kinds: type) -> _Codec:

@@ -329,14 +329,14 @@ def _records(payload: bytes, offset: int, count: int, layout: _Layout) -> list[C
     for _ in range(count):
         parts = [head]
         add = parts.append
-        for kind, null, before, read in steps:
+        for kind, null, prefix, read in steps:
             if payload[offset : offset + 4] != kind or (flag := payload[offset + 8]) > 1:
                 raise _no_value(payload, offset, kind)
             offset += _HEAD
             if not flag:
                 add(null)
                 continue
-            add(before)
+            add(prefix)
             if read is None:
                 add(payload[offset : offset + 8])
                 offset += 8

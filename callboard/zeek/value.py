@@ -199,13 +199,13 @@ def _count_of_items(buffer: bytes, offset: int, depth: int) -> tuple[int, int]:
     return count, offset
 
 
-def _items(make: Callable[[list[Data]], Any], each: int = 1) -> Callable[..., _Read]:
-    """Return a reader for containers with `each` values per item."""
+def _items(make: Callable[[list[Data]], Any], values_per_item: int = 1) -> Callable[..., _Read]:
+    """Return a reader for containers with `values_per_item` values per item."""
 
     def read(buffer: bytes, offset: int, depth: int) -> _Read:
         count, offset = _count_of_items(buffer, offset, depth)
         values = []
-        for _ in range(count * each):
+        for _ in range(count * values_per_item):
             item, offset = _read(buffer, offset, depth + 1)
             values.append(item)
         return make(values), offset
@@ -239,6 +239,6 @@ _TYPES: Final[tuple[tuple[DataType, Callable[..., _Read], _Write | None], ...]] 
     (DataType.Timespan, _fixed(_I64, Timespan), lambda value: _I64.pack(value.count())),
     (DataType.EnumValue, _enum, lambda value: _sized(value.name.encode())),
     (DataType.Set, _items(Set), None),
-    (DataType.Table, _items(_table, each=2), None),
+    (DataType.Table, _items(_table, values_per_item=2), None),
     (DataType.Vector, _items(Vector), None),
 )

@@ -291,11 +291,11 @@ class ZeroMqNode:
 
     def want(self, topics: Iterable[str]) -> list[bytes]:
         """Return the frames that set our subscriptions; a member's own are added."""
-        wanted = {*topics}
+        subscribed = {*topics}
         if self.member:
-            wanted |= {self._inbox, f"{NODE_TOPIC}{self.member}."}
-        added, removed = sorted(wanted - self._wanted), sorted(self._wanted - wanted)
-        self._wanted = wanted
+            subscribed |= {self._inbox, f"{NODE_TOPIC}{self.member}."}
+        added, removed = sorted(subscribed - self._wanted), sorted(self._wanted - subscribed)
+        self._wanted = subscribed
         if self.linked:
             self._own_once.update(added)
         self._own_once.difference_update(removed)

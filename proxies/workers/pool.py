@@ -72,7 +72,7 @@ class Worker:
         self._is_over = False
         self._control, self._their_control = map(own_socket, socket.socketpair())
         self._thread = threading.Thread(
-            target=self._attend, name=f"callboard-{self.name}", daemon=True
+            target=self._supervise, name=f"callboard-{self.name}", daemon=True
         )
         self._thread.start()
 
@@ -148,7 +148,7 @@ class Worker:
 
     # --- the thread that follows the process ---
 
-    def _attend(self) -> None:
+    def _supervise(self) -> None:
         """Start the process and follow it to its end."""
         reason = "it could not be started"
         try:

@@ -31,7 +31,7 @@ class TypeHost(NamedTuple):
     node: str
 
 
-class Wanted(NamedTuple):
+class MoveRequest(NamedTuple):
     """The requested move: keys or slots of a type, to a host by name or id; "" moves back."""
 
     type: str
@@ -89,7 +89,7 @@ def owner_of(
     raise CliError(why=reason, step=step)
 
 
-def move_slots(address: str, request: Wanted, options: ClusterOptions) -> dict[str, Any]:
+def move_slots(address: str, request: MoveRequest, options: ClusterOptions) -> dict[str, Any]:
     """Request a move of slots, and wait for the new owner; return the moved slots.
 
     Raises:

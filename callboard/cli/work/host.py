@@ -269,14 +269,14 @@ def ending(report: Drained) -> str:
     return f"{report.seconds:.1f} s: {_counts(report)}"
 
 
-def complain_unless_clean(report: Drained, who: str, step: str) -> None:
+def complain_unless_clean(report: Drained, label: str, step: str) -> None:
     """Report a drain that did not finish all work.
 
     Raises:
         CliError: the drain did not finish all work.
     """
     if not report.is_clean:
-        raise CliError(why=f"{who} was closed at its deadline, {_counts(report)}", step=step)
+        raise CliError(why=f"{label} was closed at its deadline, {_counts(report)}", step=step)
 
 
 def _counts(report: Drained) -> str:

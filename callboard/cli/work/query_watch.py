@@ -88,13 +88,13 @@ class QueryWatch:
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def close(self, how: str = "stopped") -> None:
+    def close(self, outcome: str = "stopped") -> None:
         """Update once more, and record how the query ended."""
         if not self._ends.is_set():
             self._ends.set()
             self._thread.join()
             self._update()
-            self._status.end(how)
+            self._status.end(outcome)
             self._publish()
 
     def _run(self) -> None:

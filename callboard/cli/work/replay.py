@@ -20,7 +20,7 @@ _PASSED, _TESTS_FAILED = 0, 1  # exit codes of pytest; any other means that no t
 _FORMS: Final = "callboard replay SEED, SEED FILE::TEST, or FILE::TEST"
 
 
-class _Wanted(NamedTuple):
+class _RunRequest(NamedTuple):
     """A test to run in a folder, with its seed and its earlier events if known."""
 
     root: Path
@@ -30,12 +30,12 @@ class _Wanted(NamedTuple):
 
 
 def replay(
-    what: str, test: str, options: JsonOptions, *, has_trace: bool, is_twice: bool
+    source: str, test: str, options: JsonOptions, *, has_trace: bool, is_twice: bool
 ) -> int:
     """Rerun the test of a seed, or a printed program; return the exit code.
 
     Args:
-        what: a seed, a test or a file.
+        source: a seed, a test or a file.
         test: the test of the seed, if given.
         options: output format.
         has_trace: whether all events are printed.
@@ -44,7 +44,7 @@ def replay(
     Raises:
         CliError: the seed is unknown, or its test cannot be run.
     """
-    target = _find_test(what, test)
+    target = _find_test(source, test)
     if importlib.util.find_spec("pytest") is None:
         raise CliError(why="pytest is not installed here", step="pip install pytest")
     passed, dump = _run_test(target, quiet=options.as_json)
@@ -81,17 +81,17 @@ def replay(
 # --- which test ---
 
 
-def _find_test(what: str, test: str) -> _Wanted:
-    """Return the test to run; `what` is a seed, a test, or a printed program."""
-    if what.isdecimal():
-        return _test_by_name(test, int(what)) if test else _test_of_seed(int(what))
-    if test or ".py" not in what:
-        reason = f"{what!r} is neither a seed nor a file of tests"
+def _find_test(source: str, test: str) -> _RunRequest:
+    """Return the test to run; `source` is a seed, a test, or a printed program."""
+    if source.isdecimal():
+        return _test_by_name(test, int(source)) if test else _test_of_seed(int(source))
+    if test or ".py" not in source:
+        reason = f"{source!r} is neither a seed nor a file of tests"
         raise UsageError(why=reason, step=f"use one of {_FORMS}")
-    return _test_by_name(what, None)
+    return _test_by_name(source, None)
 
 
-def _test_of_seed(seed: int) -> _Wanted:
+def _test_of_seed(seed: int) -> _RunRequest:
     """Return the test of a seed: one that failed here, or that keeps the seed."""
     folder = Path.cwd()
     for root in (folder, *folder.parents):
@@ -100,13 +100,13 @@ def _test_of_seed(seed: int) -> _Wanted:
                 dump = Dump.read(dump_path(root, seed))
             except UnreadableDump as error:
                 raise CliError(why=str(error), step="run the failing test again") from None
-            return _Wanted(root, dump.test, seed, dump)
+            return _RunRequest(root, dump.test, seed, dump)
         tests = [name for name, seeds in _tests_with_seeds(root) if seed in seeds]
         if len(tests) > 1:
             reason = f"{len(tests)} tests keep seed {seed}: {', '.join(tests)}"
             raise UsageError(why=reason, step=f"name one: callboard replay {seed} {tests[0]}")
         if tests:
-            return _Wanted(root, tests[0], seed)
+            return _RunRequest(root, tests[0], seed)
     reason = f"no {FOLDER / f'{seed}.json'} here or in a folder above, nor is it in {KEPT}"
     step = f"name the test: callboard replay {seed} FILE::TEST; or run the failing test again"
     raise UsageError(why=reason, step=f"{step} to create it")
@@ -123,7 +123,7 @@ def _tests_with_seeds(root: Path) -> list[tuple[str, list[int]]]:
     return tests
 
 
-def _test_by_name(test: str, seed: int | None) -> _Wanted:
+def _test_by_name(test: str, seed: int | None) -> _RunRequest:
     """Return a test by its name, if it exists."""
     file, *names = test.split("::")
     folder = Path.cwd()
@@ -156,7 +156,7 @@ def _test_by_name(test: str, seed: int | None) -> _Wanted:
         except UnreadableDump:
             dump = None
         earlier = dump if dump is not None and dump.test == test else None
-    return _Wanted(root, test, seed, earlier)
+    return _RunRequest(root, test, seed, earlier)
 
 
 def _suggestion(name: str, choices: list[str], kind: str) -> str:
@@ -172,7 +172,7 @@ def _suggestion(name: str, choices: list[str], kind: str) -> str:
 # --- its run ---
 
 
-def _run_test(target: _Wanted, *, quiet: bool) -> tuple[bool, Dump | None]:
+def _run_test(target: _RunRequest, *, quiet: bool) -> tuple[bool, Dump | None]:
     """Run a test; return whether it passed, and its events if it has left any."""
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events.json"

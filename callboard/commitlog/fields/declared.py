@@ -57,7 +57,7 @@ class DeclaredField(NamedTuple):
 
 
 def merge_fields(
-    known: Iterable[DeclaredField], more: Iterable[DeclaredField]
+    known: Iterable[DeclaredField], added: Iterable[DeclaredField]
 ) -> list[DeclaredField]:
     """Return the known fields followed by the new ones.
 
@@ -67,7 +67,7 @@ def merge_fields(
         InvalidOption: a type is unknown, or there are too many fields.
     """
     merged = {field.name.casefold(): field for field in known}
-    for field in more:
+    for field in added:
         if type_parts(field)[0] not in TYPES:
             msg = f"{field.name} has the type {field.type!r}; use one of {', '.join(TYPES)}"
             raise InvalidOption(msg)

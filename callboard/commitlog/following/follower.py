@@ -34,7 +34,7 @@ class Growth:
         self.is_awaited = False
         self._waiters: dict[Callable[[], object], None] = {}
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake all waiters; may be called from any thread."""
         self.is_awaited = False  # first: a waiter that is added from now on sets it again
         waiting: list[Callable[[], object]] = []

@@ -251,7 +251,7 @@ class RetainedExchange:
 
 
 def _is_sound(write: Any) -> bool:
-    """Return whether a write has the form that routers give it, and a client could make it."""
+    """Return whether a write is well-formed, and a client could have published it."""
     is_formed = isinstance(write, RetainedWrite) and all(
         isinstance(getattr(write, name), kind) for name, kind in _KINDS.items()
     )

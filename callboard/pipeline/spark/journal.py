@@ -274,10 +274,10 @@ class FolderJournal:
             forget_copies(self._folder, base)
             segment_file(self._folder, base).unlink()
 
-    def _join(self, first: Path, others: list[Path]) -> None:
+    def _join(self, first: Path, segments: list[Path]) -> None:
         """Append staged files to the first of them."""
         with open(first, "ab", opener=open_private) as target:
-            for other in others:
+            for other in segments:
                 with other.open("rb") as source:
                     shutil.copyfileobj(source, target, _COPY)
 

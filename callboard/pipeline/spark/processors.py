@@ -57,13 +57,13 @@ class TopicProcessor(StatefulProcessor):
         """Do nothing: Spark keeps the state."""
 
 
-def anomaly_processor(how: Detection) -> TopicProcessor:
+def anomaly_processor(detection: Detection) -> TopicProcessor:
     """Return a processor that finds anomalies in rows with `seconds` and `value`."""
 
     def step(topic: str, columns: Known, rows: Iterator[Row]) -> Stepped:
         previous = Baseline._make((*columns[:4], tuple(columns[4]))) if columns else Baseline()
         values = ((row.seconds, row.value) for row in rows)
-        baseline, anomalies = learn_all(previous, values, how)
+        baseline, anomalies = learn_all(previous, values, detection)
         results = [_ANOMALY_ROW(topic, *anomaly) for anomaly in anomalies]
         return (*baseline[:4], list(baseline.seasonal)), results
 

@@ -91,15 +91,15 @@ def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.Record
             expected = error.next_offset
 
 
-def check_loss(options: SourceOptions, expected: int, found: int) -> None:
+def check_loss(options: SourceOptions, expected: int, first: int) -> None:
     """Check for missing records.
 
     Raises:
         DataLost: records are missing, and the query must read them.
     """
-    if found > expected and options.fails_on_loss:
+    if first > expected and options.fails_on_loss:
         msg = (
-            f"records {expected} to {found - 1} of {options.path} are gone, but this query"
+            f"records {expected} to {first - 1} of {options.path} are gone, but this query"
             " must read them; retain records longer, or accept the loss with"
             ' option("failOnDataLoss", "false")'
         )

@@ -61,7 +61,7 @@ class Sharing:
         #: Attribute values of user classes when they were first visited.
         self._classes: dict[type, tuple[object, ...]] = {}
         #: Global names and closure variables that some function assigns.
-        self._set: set[object] = set()
+        self._assigned: set[object] = set()
         self._inspected: set[Cell] = set()
 
     def forget(self, cell: Cell) -> None:
@@ -97,7 +97,7 @@ class Sharing:
         """Record that an actor can reach an object or a name."""
         actors = self._reach[target]
         actors.add(cell)
-        if len(actors) > 1 and (type(target) is int or target in self._set):
+        if len(actors) > 1 and (type(target) is int or target in self._assigned):
             self.actors |= actors
 
     def _referents(self, item: object, cell: Cell) -> Iterator[object]:
@@ -110,7 +110,7 @@ class Sharing:
                 values = tuple(vars(item).values())
                 first_values = self._classes.setdefault(item, values)
                 if list(map(id, first_values)) != list(map(id, values)):
-                    self._set.add((item, ""))
+                    self._assigned.add((item, ""))
                 self._reached((item, ""), cell)
                 yield from values
         elif not type(item).__module__.startswith("callboard."):
@@ -124,7 +124,7 @@ class Sharing:
             if name in home:
                 key = (id(home), name)
                 if name in changed:
-                    self._set.add(key)
+                    self._assigned.add(key)
                 self._reached(key, cell)
                 yield home[name]
         for name, variable in zip(
@@ -132,7 +132,7 @@ class Sharing:
         ):
             self._visited[id(variable)] = variable
             if name in changed:
-                self._set.add((id(variable), ""))
+                self._assigned.add((id(variable), ""))
             self._reached((id(variable), ""), cell)
             try:
                 yield variable.cell_contents

@@ -92,7 +92,7 @@ class Fingerprint:
         """Return the tag of a message, timer or task; 0 without one."""
         return self._tags[id(thing)][1] if id(thing) in self._tags else 0
 
-    def state(self, situation: StateFingerprint, *others: Hashable) -> int:
+    def state(self, situation: StateFingerprint, *parts: Hashable) -> int:
         """Return the fingerprint of a state, before its next step is chosen."""
         names = self._name
         cells = sorted(
@@ -105,7 +105,7 @@ class Fingerprint:
             for cell in situation.cells
         )
         timers = tuple((when, names(timer)) for when, timer in situation.timers)
-        rest = (self._shared, self._test, situation.seen, *others)
+        rest = (self._shared, self._test, situation.seen, *parts)
         return hash((situation.now, tuple(cells), timers, tuple(situation.packets), rest))
 
 

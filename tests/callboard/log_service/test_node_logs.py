@@ -385,7 +385,7 @@ class Caller:
 @pytest.mark.parametrize("reply", [("first", 7), ("first", "a number"), NodeClosed("gone")])
 def test_a_reply_about_growth_wakes_readers_and_a_failure_lets_them_poll(reply):
     caller, woken = Caller(), []
-    growth = node_disk.ToldGrowth(caller)
+    growth = node_disk.RemoteGrowth(caller)
     growth.add(lambda: woken.append(True))
 
     if isinstance(reply, tuple):
@@ -398,7 +398,7 @@ def test_a_reply_about_growth_wakes_readers_and_a_failure_lets_them_poll(reply):
 
 def test_a_reply_to_a_reader_that_is_gone_wakes_nobody():
     caller, woken = Caller(), []
-    growth = node_disk.ToldGrowth(caller)
+    growth = node_disk.RemoteGrowth(caller)
     growth.add(lambda: woken.append(True))
 
     del growth

@@ -86,7 +86,7 @@ def test_a_printable_text_is_one_line_without_controls(text):
 )
 def test_characters_that_control_a_terminal_are_escaped(text, made):
     assert printable(text) == made
-    assert printable("a\nb\x1b", kept="\n") == "a\nb\\x1b"
+    assert printable("a\nb\x1b", allowed="\n") == "a\nb\\x1b"
 
 
 @given(st.text(st.characters(categories=["Cs", "L"])))
