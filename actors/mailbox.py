@@ -218,27 +218,27 @@ class SendTurn:
     for each free place. A cancelled coroutine has sent nothing, and passes its turn on.
     """
 
-    __slots__ = ("_receiver", "_left", "_line", "_room")
+    __slots__ = ("_receiver", "_left", "_pressure", "_room")
 
     def __init__(self, receiver: object) -> None:
         """Create a turn to send to `receiver`, a ref or None."""
         self._receiver = receiver
-        self._line: BackPressure | None = None
+        self._pressure: BackPressure | None = None
         #: The previous line, after a change of lines; its next coroutine has to be resumed.
         self._left: BackPressure | None = None
         self._room: Future[None] = Future(receiver)
 
-    def stand(self, line: BackPressure) -> None:
+    def enter(self, pressure: BackPressure) -> None:
         """Enter the line of a full queue; at the front if it was at the front before.
 
         The caller holds the lock of the queue, so that no item is taken out in between.
         """
         self._room = Future(self._receiver)
-        if line is self._line:
-            line.line.appendleft(self._room)
+        if pressure is self._pressure:
+            pressure.line.appendleft(self._room)
         else:
-            line.line.append(self._room)
-            self._left, self._line = self._line, line
+            pressure.line.append(self._room)
+            self._left, self._pressure = self._pressure, pressure
 
     def pause(self, home: Home, seconds: float) -> None:
         """Try again after some seconds; for a bound that does not resume coroutines."""
@@ -247,11 +247,11 @@ class SendTurn:
 
     def pass_on(self) -> None:
         """Resume the next coroutine of the line."""
-        if self._line is not None:
-            self._line.wake_next()
+        if self._pressure is not None:
+            self._pressure.wake_next()
 
     async def send(self, offer: Callable[["SendTurn"], bool]) -> None:
-        """Call `offer` until it has sent the message; if it has not, it called `stand`."""
+        """Call `offer` until it has sent the message; if it has not, it called `enter`."""
         try:
             while not offer(self):
                 left, self._left = self._left, None
@@ -259,11 +259,11 @@ class SendTurn:
                     left.wake_next()
                 await self._room
         finally:
-            if self._line is not None and (
+            if self._pressure is not None and (
                 self._room.set_result(None) or self._room.cancelled()
             ):
                 with contextlib.suppress(ValueError):  # it was just resumed
-                    self._line.line.remove(self._room)
+                    self._pressure.line.remove(self._room)
             self.pass_on()
 
 
@@ -495,7 +495,7 @@ class BoundedMailbox(deque[Item]):
         with self._lock:
             fits = self.pressure.fits(len(self), size) or not self._cell.alive
             if not fits:
-                turn.stand(self.pressure)
+                turn.enter(self.pressure)
             elif not is_urgent:
                 self._push(item, size)
         return fits

@@ -41,7 +41,7 @@ from callboard.proxies.traffic.unverified import UnverifiedFrames
 #: Seconds between delivery reports while messages arrive.
 REPORT_INTERVAL: Final = 0.1
 #: Seconds between two passes of housekeeping, and between reports without messages.
-TEND_INTERVAL: Final = 1.0
+HOUSEKEEPING_SECONDS: Final = 1.0
 
 
 class Broker:
@@ -51,21 +51,21 @@ class Broker:
         self,
         runtime: Runtime,
         runner: Runner,
-        surroundings: NodeEnvironment,
+        environment: NodeEnvironment,
         options: LinkOptions,
     ) -> None:
         limits = options.limits
         self.runtime = runtime
         self.routes = routes = RouteTable(options.node_id)
-        self.connector = Connector(runner, surroundings.network, options, runtime.report)
+        self.connector = Connector(runner, environment.network, options, runtime.report)
         #: Ports, dials and links of foreign wires.
-        self.foreign = ForeignWires(self.connector, surroundings.network, runtime.report)
+        self.foreign = ForeignWires(self.connector, environment.network, runtime.report)
         self.unrouted = Unrouted(runtime, routes, self.connector.dialer)
         self.outgoing = Outgoing(
             runtime,
             routes,
             self.unrouted,
-            surroundings.registry,
+            environment.registry,
             *(limits.payload, limits.items),
         )
         self.credit_window = CreditSender(runtime, routes, self.outgoing, self.unrouted)
@@ -104,9 +104,12 @@ class Broker:
         self.objection = self.authorizer.objection
         self.connector.start(self)
         #: Called every second with the time.
-        self.on_tend: Callable[[float], object] = lambda _: None
-        self._pause, self._tend_at = TEND_INTERVAL, runtime.now() + TEND_INTERVAL
-        runtime.call_later(TEND_INTERVAL, self._housekeep)
+        self.on_housekeeping: Callable[[float], object] = lambda _: None
+        self._pause, self._housekeeping_at = (
+            HOUSEKEEPING_SECONDS,
+            runtime.now() + HOUSEKEEPING_SECONDS,
+        )
+        runtime.call_later(HOUSEKEEPING_SECONDS, self._housekeep)
 
     def _grant_credit(self, leaf: bytes, number: int) -> None:
         """Grant credit to a leaf that may not hold a proxy."""
@@ -181,12 +184,14 @@ class Broker:
 
         When a path is lost, messages that were not reported count as lost.
         """
-        self._pause = REPORT_INTERVAL if self.report() else min(2 * self._pause, TEND_INTERVAL)
+        self._pause = (
+            REPORT_INTERVAL if self.report() else min(2 * self._pause, HOUSEKEEPING_SECONDS)
+        )
         now = self.runtime.now()
-        if now >= self._tend_at:
-            self._tend_at = now + TEND_INTERVAL
+        if now >= self._housekeeping_at:
+            self._housekeeping_at = now + HOUSEKEEPING_SECONDS
             self.lifetimes.release_unused()
             self.forget_departed()
             self.outgoing.asks.forget_done()
-            self.on_tend(now)
+            self.on_housekeeping(now)
         self.runtime.call_later(self._pause, self._housekeep)

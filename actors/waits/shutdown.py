@@ -187,7 +187,7 @@ class Shutdown:
     def retry_in(self, seconds: float, callback: Action) -> None:
         """Call back once after some seconds, or when the node ends if that is sooner.
 
-        A repetition that the end brings forward fails, because a closed node refuses it.
+        If the end of the node causes the call, a retry in it fails: the node is closed.
         """
         number = next(self._numbers)
         self._listeners[number] = callback, Phase.ENDED

@@ -162,7 +162,7 @@ class Outlet:
         self._leaves = threading.Event()
 
     def leave(self) -> None:
-        """Stop waiting: messages without a subscriber or room stay.
+        """Stop waiting; messages without a subscriber or room are not sent.
 
         Can be called from any thread.
         """

@@ -142,7 +142,7 @@ class InputQueue:
             self._pressure.release()
 
     def set_congested(self, is_congested: bool, cause: object = None) -> None:  # noqa: FBT001
-        """Start or stop to make publishing threads wait; on the node's thread.
+        """Make publishing threads wait, or release them; on the node's thread.
 
         Args:
             is_congested: whether they wait.

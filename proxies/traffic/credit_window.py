@@ -170,7 +170,7 @@ class CreditSender:
             queue = self._queue_of(proxy, len(payload))
             if queue is not None:
                 if not queue.pressure.fits(len(queue), len(payload)):
-                    turn.stand(queue.pressure)
+                    turn.enter(queue.pressure)
                     return False
                 queue.put(message, sender, payload)
         if queue is None:

@@ -273,7 +273,7 @@ class Outgoing:
             if hop is None and queue is not None:
                 if queue.pressure.fits(len(queue), len(payload)):
                     return True
-                turn.stand(queue.pressure)
+                turn.enter(queue.pressure)
                 return False
         if is_full:
             turn.pause(self._runtime, LINK_PAUSE)

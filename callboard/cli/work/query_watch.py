@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 1.0
 
 #: Longest wait for a message from another node, in seconds.
-_HEAR: Final = 0.1
+_RECEIVE_SECONDS: Final = 0.1
 
 
 class LetterCount:
@@ -186,7 +186,7 @@ def rows_from(address: str, options: AccessOptions, seconds: float) -> list[dict
         node.connect(address, max(seconds, 1.0))
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            item = queue.get(min(_HEAR, left))
+            item = queue.get(min(_RECEIVE_SECONDS, left))
             if item is not None and item[0].endswith("/status"):
                 if not rows:  # every other query reports within this time
                     deadline = min(deadline, time.monotonic() + 1.5 * _POLL_SECONDS)

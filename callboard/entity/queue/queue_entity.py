@@ -205,7 +205,7 @@ class QueueEntity(Entity):
 
     @handler
     def on_extend(self, msg: ExtendJob) -> int:
-        """Extend the time of a taker."""
+        """Extend the visibility timeout of a job."""
         if not 0.0 < msg.visible <= MAX_SECONDS:
             return GONE
         now = self.context.runner.now()

@@ -63,7 +63,7 @@ class Fingerprint:
             woken = about.rare.woken if about.rare is not None else ()
             self._got = tuple(map(self._name, [*about.waiting[:1], *list(woken)[:1]]))
 
-    def step_taken(self, about: object, situation: StateFingerprint) -> None:
+    def record_step(self, about: object, situation: StateFingerprint) -> None:
         """Record a step: of an actor, of the network, of time, or of a fault."""
         last = hash((self._chains.get(about, 0), self._got, situation.now))
         is_shared = situation.handled != self._handled  # stores and topics are shared state

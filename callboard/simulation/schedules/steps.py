@@ -464,7 +464,7 @@ class SteppedCluster(Cluster):
         if step.who == TIME:
             row.what = f"{self.now:g} s have passed"
         if self._print is not None:
-            self._print.step_taken(subject, self._scene())
+            self._print.record_step(subject, self._scene())
 
     def _scene(self) -> StateFingerprint:
         """Return the current state, for its fingerprint."""
