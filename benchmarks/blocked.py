@@ -68,7 +68,8 @@ class Ticker(Actor):
 
 
 def ask_when_told(address: str, orders: IO[str]) -> None:
-    """In the other process: for each line, ask for so many seconds and print the times."""
+    """In the other process: for each line, ask for the given number of seconds, and print the
+    times."""
     with Node("neighbour") as node:
         echo = node.remote_actor(f"{address}/echo")
         echo.ask("read").result(LIMIT)
@@ -126,7 +127,7 @@ class Place:
 
 
 def p99_ms(how: str, share: float) -> float:
-    """Return the 99th percentile while one blocks, less that of an idle node."""
+    """Return the 99th percentile while an actor blocks, minus that of an idle node."""
     seconds = BLOCKED * max(0.2, share)
     with Node("measured") as node:
         place = Place(node)

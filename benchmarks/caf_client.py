@@ -8,7 +8,7 @@ from callboard.caf import Atom
 
 
 class CafAsker(Asker):
-    """Asks the sink of CAF's program so many times, one after the other."""
+    """Asks the sink of CAF's program `count` times, one ask after the other."""
 
     @handler
     async def on_count(self, count: int) -> float:
@@ -21,7 +21,7 @@ class CafAsker(Asker):
 
 
 class CafFlooder(Flooder):
-    """Sends so many numbers to the sink of CAF's program, then asks for its count."""
+    """Sends numbers to the sink of CAF's program, then asks for its count."""
 
     @handler
     async def on_count(self, count: int) -> float:

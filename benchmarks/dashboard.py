@@ -48,7 +48,7 @@ def prepare() -> None:
 
 @contextmanager
 def cluster(actors: int = ACTORS, *, has_page: bool = True) -> Iterator[Cluster]:
-    """Start nodes in processes of their own; each is linked with the one that has the page."""
+    """Start nodes in separate processes; each is linked with the one that serves the page."""
     options = ["--actors", str(actors // NODES), *([] if has_page else ["--no-page"])]
     program = [sys.executable, "-m", "benchmarks.dashboard", *options]
     with ExitStack() as stack:
@@ -101,9 +101,9 @@ def percent_of_a_core(seconds: float, *, is_open: bool = False, has_page: bool =
 
 
 def frames_a_second(seconds: float) -> tuple[float, float]:
-    """Return the frames that a browser shows while its table of actors scrolls by script.
+    """Return the frames that a browser shows while a script scrolls its table of actors.
 
-    Behind them the frames of a hundred with a row in the middle of the table.
+    The second figure is the frames of a hundred with a row in the middle of the table.
     """
     with cluster() as (_, link), chromium.a_browser() as page:
         open_actors(page, link)

@@ -1,7 +1,7 @@
 """Frames a second while the window's table of 5,000 actors scrolls, a hundred rows a second.
 
 A script moves the table at each frame of a headless Chromium, which shows 60 at most, to the
-end and again from the beginning; rows are asked for as they come into sight. Beside it the
+end and again from the beginning; rows are requested when they become visible. Beside it the
 share of those frames in which the middle of the table showed a row, as a percentage.
 """
 

@@ -1,7 +1,7 @@
-"""A killed node in the window: from SIGKILL of its process until the page says it is lost.
+"""A killed node on the dashboard: from SIGKILL until the page shows that it is lost.
 
-Four nodes in processes of their own on this machine, the page of the first one open in a
-headless Chromium; the time ends when an observer of the page sees the text.
+Four nodes run in separate processes on this machine, and the page of the first one is open in a
+headless Chromium. The time ends when an observer in the page sees the text.
 """
 
 from benchmarks import dashboard

@@ -61,7 +61,7 @@ class Count(Query[int]):
 
 
 class Tally(Entity):
-    """Counts what was noted."""
+    """Counts notes."""
 
     name = NAME
     snapshot_every = 10**9
@@ -95,7 +95,7 @@ class Sender(Actor):
 
     @handler
     async def on_times(self, times: int) -> int:
-        """Ask so many times; answer with how many were answered."""
+        """Ask `count` times; return the number of answers."""
         assert self.node is not None
         refs = [self.node.entity(Tally, key) for key in self.keys]
         window: deque = deque()
@@ -115,7 +115,7 @@ def host_program(state: str, *options: str) -> list[str]:
 
 @contextmanager
 def hosting(state: str, count: int, takeover: str = "fast") -> Iterator[list[str]]:
-    """Start so many processes that host the type; give their addresses."""
+    """Start processes that host the type; return their addresses."""
     with ExitStack() as stack:
         addresses: list[str] = []
         for _ in range(count):
@@ -143,12 +143,12 @@ def copy_filled(folder: Path, keys: int) -> str:
 
 
 def fill(file: Path, events: dict[str, int]) -> None:
-    """Write a file that holds so many events of each key, as an earlier life left them."""
+    """Write a file with events of each key, as an earlier process would leave it."""
     fill_state(SqliteState(file, "filler"), events)
 
 
 def fill_state(state: EntityState, events: dict[str, int]) -> None:
-    """Write so many events of each key to a state, and close it."""
+    """Write events of each key to a state, and close it."""
     state.claim(NAME, dict.fromkeys({slot_of(key) for key in events}, 0))
     body = f'{{"text":"{TEXT}"}}'
     batches: dict[int, list[NewEvent]] = {}
@@ -165,7 +165,7 @@ def fill_state(state: EntityState, events: dict[str, int]) -> None:
 
 
 def commit(state: EntityState, batches: dict[int, list[NewEvent]]) -> None:
-    """Write what was gathered."""
+    """Write the collected events."""
     done = state.commit([SlotBatch((NAME, slot), 0, each) for slot, each in batches.items()])
     assert not done.fenced, done
     assert not done.failed, done

@@ -7,7 +7,7 @@ a garbage collection and 2,000 earlier asks.
 - a key: the difference to a process with a file of one key, per key.
 - an entity: the growth of the process, per asked entity.
 - one put away: the further growth, per entity, while twice as many other entities were asked
-  and put away. The interpreter reuses freed memory, so this shows whether an entity that was
+  and passivated. The interpreter reuses freed memory, so this shows whether an entity that was
   put away has freed its memory.
 """
 
@@ -77,7 +77,7 @@ def ask(node: Node, keys: list[str]) -> None:
 
 
 def put_away(node: Node, keys: list[str]) -> None:
-    """Put entities away, as those are that nobody has asked for a while."""
+    """Passivate entities, as happens to idle ones."""
     for key in keys:
         ref_of(node, key).stop()
     end = time.monotonic() + LIMIT

@@ -1,6 +1,6 @@
 """The time that messages of a slot wait while it moves to another node; none may be lost.
 
-Two processes host 16 entities in slots of their own, with their state in a file of SQLite; a
+Two processes host 16 entities in separate slots, with their state in a SQLite file; a
 third sends each a message every 10 ms, told and asked in turn, with numbers that rise. All 16
 slots move to the other host and back again and again, or a host is drained and another one has
 taken its place meanwhile. The pause of a move is the longest that an ask of the slot took from
@@ -78,7 +78,7 @@ class Ordered(Entity):
 
     @event
     def on_stepped(self, step: Step) -> None:
-        """Take note of one that was not due."""
+        """Record an answer that was not expected."""
         if step.number != self.last + 1:
             self.wrong.append(step.number)
         self.last = step.number
@@ -118,7 +118,7 @@ class Load:
                     answer.on_done(partial(self._answered, place))
 
     def _answered(self, place: int, answer: Future[int]) -> None:
-        """Take note of an answer: those of a key come in the order of its asks."""
+        """Record an answer: the answers of a key arrive in the order of its asks."""
         began, taken = self.began[place], self.taken[place]
         taken.append(time.perf_counter() - began[len(taken)])
         error = answer.exception()
@@ -135,7 +135,7 @@ class Load:
         return found
 
     def end(self) -> None:
-        """Send no more; fail unless all came in order."""
+        """Stop sending; fail unless all answers arrived in order."""
         self._ends.set()
         self._thread.join()
         for ref in self.refs:
@@ -234,9 +234,9 @@ Way = Callable[[Hosts, Load, int], Iterator[float]]
 
 
 def pause(share: float = 1.0, *, way: Way, quantile: float, awake: int = 0) -> float:
-    """Return a quantile of the pauses, in milliseconds; prints others as well.
+    """Return a quantile of the pauses in milliseconds; print the others.
 
-    So many other entities are awake, in all slots.
+    Other entities are active in all slots.
     """
     keys: dict[int, str] = {}
     for number in itertools.count():

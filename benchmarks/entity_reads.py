@@ -1,7 +1,7 @@
 """Read-only asks of entities in four processes, with fast takeover.
 
-A fifth process asks: one actor with 100 asks outstanding. Each answer waits for a look at the
-fence of its slot that began behind it, so that it is not one of a former owner.
+A fifth process asks: one actor with 100 asks outstanding. Each answer waits for a check of the
+fence of its slot that begins after it, so that no former owner can answer.
 
 casty does the same with its actors and a client; a read there may be one of a former owner.
 """

@@ -6,8 +6,8 @@ before the kill until the last of them has answered, so it includes the start of
 its imports.
 
 - same machine: a file of SQLite, where the system proves that the owners are dead.
-- leases only: PostgreSQL, where nothing proves it, as between machines; the leases of the dead
-  have to run out, for there are no others to vote.
+- leases only: PostgreSQL, where nothing proves it, as between machines; the leases of the
+killed nodes must expire, because there is no other host to vote.
 """
 
 import tempfile

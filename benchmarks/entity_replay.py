@@ -1,7 +1,7 @@
-"""Recovery of one entity from its events of 80 bytes, without a snapshot.
+"""Recovery of one entity from events of 80 bytes, without a snapshot.
 
-The time is that of the first answer of its key, with all its events read from a file of SQLite.
-The peer reads an aggregate of fewer events, which is its rate as well: both are linear.
+The time ends with the first answer of its key, after all its events were read from SQLite.
+The peer reads an aggregate of fewer events; the rates compare, because both are linear.
 """
 
 import tempfile

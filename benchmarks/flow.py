@@ -38,11 +38,11 @@ class Sink(FlowHandler):
 
 
 class Giver(Actor):
-    """Gives so many DATs in one flow."""
+    """Sends a number of DATs in one flow."""
 
     @handler
     async def on_plan(self, plan: tuple) -> float:
-        """Give; answer with the seconds that it took."""
+        """Send, and return the seconds that it took."""
         broker, credit, count = plan
         flow = await Flow.aconnect(broker, credit=credit, timeout=LIMIT)
         async with flow:

@@ -201,7 +201,7 @@ def needs(name: str, package: str) -> Callable[[], None]:
 
 
 def subjects(sinks: int, count: int) -> list[Subject]:
-    """Return ours and the peers, for so many sinks."""
+    """Return callboard's subjects and the peers, for a number of sinks."""
     us = f"callboard, 1 to {sinks}"
     peers = (
         ("threads and queues in Python", threads, None),

@@ -2,7 +2,7 @@
 
     python -m benchmarks.growth [SCALE…] [--most SIZE] [--json FILE]
 
-Each size is measured once, in a process of its own that is stopped after a limit. A full run
+Each size is measured once, in a separate process that is stopped at a time limit. A full run
 writes `docs/benchmarks/growth.json`, a picture for each scale beside it, and the table of
 `docs/performance.md`.
 """
@@ -33,7 +33,7 @@ LIMIT: Final = 900.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure what is asked for; 1 when a size could not be measured."""
+    """Measure the selected scales; return 1 if a size could not be measured."""
     options = parse(arguments)
     console = Console(stderr=True)
     ours = {name: version for name, version in versions().items() if name in OURS}

@@ -27,10 +27,10 @@ class Event(NamedTuple):
 
 
 def register_events(operations: int, keys: int, clients: int, unknown: int) -> list[Event]:
-    """Return the events of a history; the same arguments give the same one.
+    """Return the events of a history; equal arguments give the same history.
 
-    Each operation has its moment somewhere between its begin and its end. Of those that end
-    without an answer half happened; their clients go on.
+    Each operation takes effect at a moment between its start and its end. Half of the
+    operations that end without an answer took effect; their clients continue.
     """
     chance = random.Random(operations)
     lost = set(chance.sample(range(operations), unknown))

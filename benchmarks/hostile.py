@@ -52,7 +52,7 @@ TIMES: Final = 3.0
 
 
 class Open(Actor):
-    """Takes everything, and answers texts with as many bytes as they ask for."""
+    """Accepts every message, and answers a text with the number of bytes that it requests."""
 
     @handler
     def text(self, message: str) -> bytes:
@@ -125,7 +125,7 @@ def _ends(node: Node, ref: Any) -> Iterator[bytes]:
 
 
 def _announces(node: Node, ref: Any) -> Iterator[bytes]:
-    """Announce proxies of actors that there are not, as many as may be and more."""
+    """Announce proxies of actors that do not exist, up to the limit and beyond it."""
     for number in itertools.count(FIRST_ACTOR):
         yield pack_announce(node.node_id, ref.node_id, number % (1 << 31), number)
 
@@ -193,7 +193,7 @@ def be_host() -> None:
 
 
 def be_bystander(address: str) -> None:
-    """Ask: for each line, so many seconds; print the delays and the links lost since."""
+    """Ask for the number of seconds in each line; print the delays and the links lost since."""
     lost: list[object] = []
     with Node("bystander") as node:
         ref = node.remote_actor(f"{address}/open")
@@ -231,7 +231,7 @@ def be_hostile(address: str, what: str) -> None:
                 wire.write(frame)
                 if number % 100 == 0:
                     _wait(wire)
-        else:  # answers that nobody reads
+        else:  # answers that no peer reads
             wire.pause_reading(1e6)
             while True:
                 ref.ask(str(100_000))
@@ -239,7 +239,7 @@ def be_hostile(address: str, what: str) -> None:
 
 
 def _wait(wire: Any) -> None:
-    """Wait until the other side has read most of what was written."""
+    """Wait until the peer has read most of the written bytes."""
     while wire.waiting > AHEAD:
         time.sleep(0.001)
 
@@ -273,7 +273,7 @@ class Role:
 
 @contextmanager
 def role(*arguments: str) -> Iterator[Role]:
-    """Begin a process that ends with the block."""
+    """Start a process that ends with the block."""
     made = Role(*arguments)
     try:
         yield made
@@ -285,7 +285,7 @@ def role(*arguments: str) -> Iterator[Role]:
 
 
 def asked(bystander: Role, seconds: float) -> tuple[float, float, int]:
-    """Return the median and the 99th percentile of a while in ms, and the links lost so far."""
+    """Return the median and the 99th percentile of a period in ms, and the links lost so far."""
     bystander.tell(f"{seconds}")
     delays, lost = json.loads(bystander.line())
     cuts = quantiles(delays, n=100) if len(delays) > 1 else [delays[0]] * 99

@@ -27,7 +27,7 @@ def resident() -> int:
 
 
 def make(count: int) -> tuple[float, float]:
-    """Spawn so many, after a tenth as warm-up; return seconds and bytes for each of them."""
+    """Spawn actors, after a tenth of them as warm-up; return seconds and bytes for each."""
     with Node() as node:
         kept = [node.spawn(Idle) for _ in range(max(1, count // 10))]
         gc.collect()

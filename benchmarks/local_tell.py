@@ -1,7 +1,7 @@
 """Local flood: one-way messages from one actor to another on the same node.
 
 The sender fires all of them inside one handler; the rate is their number by the time until the
-receiver, asked behind them, has answered how many it saw.
+receiver has answered a final ask with their number.
 
 - CAF: an event-based actor's `send`, in C++ with as many workers as cores.
 - pykka: `tell`; each actor is a thread.

@@ -65,7 +65,7 @@ def prepare() -> None:
 
 def ours(share: float = 1.0) -> float:
     """Return records for each second."""
-    import pyarrow.compute  # noqa: F401  (who asks for tables has it)
+    import pyarrow.compute  # noqa: F401  (every user of tables has it)
 
     records = int(RECORDS * share) // RUN * RUN
     with store() as options, written(records, records) as folder:

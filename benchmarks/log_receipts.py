@@ -24,7 +24,7 @@ COUNT = 40_000
 
 
 def rate(callers: list[Callable[[], object]], count: int) -> float:
-    """Return calls for each second; each caller has a thread of its own."""
+    """Return calls a second; each caller has its own thread."""
     done = []
 
     def call(caller: Callable[[], object]) -> None:

@@ -42,7 +42,7 @@ def prepare() -> None:
 
 def ours(share: float = 1.0) -> float:
     """Return records for each second."""
-    import pyarrow.compute  # noqa: F401  (who asks for tables has it)
+    import pyarrow.compute  # noqa: F401  (every user of tables has it)
 
     records = int(RECORDS * share) // RUN * RUN
     with written(records) as folder:

@@ -1,6 +1,6 @@
-"""MQTT with QoS 0 and nothing to merge: 50 publishers, each with a subscriber of its own.
+"""MQTT with QoS 0 and nothing to merge: 50 publishers with one subscriber each.
 
-One message for each write; deliveries for each second of the broker's CPU time.
+One message in each write; deliveries per second of the broker's CPU time.
 """
 
 from benchmarks.measure import Measure

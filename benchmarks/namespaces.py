@@ -24,7 +24,7 @@ _PATIENCE: Final = 20.0
 
 
 def again(*command: str) -> list[str]:
-    """Return a command that runs another one in namespaces of its own."""
+    """Return a command that runs another one in its own namespaces."""
     flags = "-mnpf" if os.geteuid() == 0 else "-Urmnpf"
     return ["unshare", flags, "--mount-proc", "--kill-child", *command]
 
@@ -134,6 +134,6 @@ def _ip(arguments: str) -> None:
 
 
 def run_again(module: str, arguments: Sequence[str], **options: Any) -> int:
-    """Run a module in namespaces of its own; returns its exit code."""
+    """Run a module in its own namespaces; return its exit code."""
     command = again(sys.executable, "-m", module, *arguments)
     return subprocess.run(command, check=False, **options).returncode

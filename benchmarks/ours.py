@@ -89,7 +89,7 @@ class Sink(Actor):
 
 
 class Asker(Actor):
-    """Asks so many times, one after the other, inside one coroutine handler."""
+    """Asks `count` times, one ask after the other, in one coroutine handler."""
 
     def __init__(self, partner: ActorRef) -> None:
         self.partner = partner
@@ -182,7 +182,7 @@ def remote_from_thread(count: int) -> float:
 
 
 def ask_in_sequence(ask: Callable, count: int) -> None:
-    """Ask and wait, so many times."""
+    """Ask and wait, `count` times."""
     for number in range(count):
         ask(number).result(LIMIT)
 
@@ -206,7 +206,7 @@ def milliseconds_to_down(hops: int) -> float:
 
 
 def time_to_down(victim: Popen[str], address: str, between: int) -> float:
-    """Put so many forwarding nodes before `address`, then a monitor, then kill."""
+    """Start forwarding nodes in front of `address`, then monitor an actor there, then kill it."""
     if between:
         with serving(node_program("--join", address)) as (_, nearer):
             return time_to_down(victim, nearer, between - 1)
@@ -214,7 +214,7 @@ def time_to_down(victim: Popen[str], address: str, between: int) -> float:
         node.connect(address)
         watched = find_in_reach(node, "echo")
         down = node.monitor(watched)
-        watched.ask(1).result(LIMIT)  # answered behind the monitor, on the same path
+        watched.ask(1).result(LIMIT)  # answered after the monitor, on the same path
         killed_at = time.perf_counter()
         victim.kill()
         down.result(LIMIT)
@@ -222,7 +222,7 @@ def time_to_down(victim: Popen[str], address: str, between: int) -> float:
 
 
 def find_in_reach(node: Node, name: str) -> ActorRef:
-    """Find an actor, trying again until routes to nodes behind the first hop have arrived."""
+    """Find an actor, retrying until the routes to nodes beyond the first hop have arrived."""
     give_up_at = time.monotonic() + LIMIT
     while True:
         try:

@@ -80,7 +80,7 @@ def peers(measures: dict[str, Any]) -> Iterator[str]:
 
 
 def largest(scales: dict[str, Any]) -> Iterator[str]:
-    """Write the table of what was measured at the largest sizes."""
+    """Write the table of the figures at the largest sizes."""
     yield from head("what grows", "to", "figures there", "made by")
     for name, scale in scales.items():
         if not scale["points"]:

@@ -25,7 +25,7 @@ from callboard.pipeline.java import find_java
 _DEPLOY: Final = "org.apache.spark.deploy"
 _PATIENCE: Final = 60.0
 _RUN_LIMIT: Final = 240.0
-#: What a session on a local master leaves out by itself.
+#: Settings that a session on a local master omits.
 _QUIET: Final = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _ADDRESS: Final = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
 

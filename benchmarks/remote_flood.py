@@ -9,8 +9,8 @@ The peers do the same, each sender firing from inside an actor:
 - CAF: one handler of an event-based actor calls `send` N times, then requests the count.
 - xoscar, awaited: `await ref.count.tell(i)` for each, as its documentation does.
 - xoscar, gathered: the same in `asyncio.gather` of 256 at a time.
-- Thespian: its multiprocess bases, where every actor is a process of its own and TCP or queues
-  connect them. multiprocTCPBase refuses sends when more than about 1,000 wait, so it gets 900.
+- Thespian: its multiprocess bases, where every actor is a separate process, connected by TCP or
+queues. multiprocTCPBase refuses sends when more than about 1,000 wait, so it gets 900.
 """
 
 from benchmarks.measure import Measure, Subject

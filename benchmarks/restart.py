@@ -3,7 +3,7 @@
 A supervised actor raises in a handler; the time is taken from just before that message is sent
 to the `__init__` of the next incarnation, in the same process. The figure is the median of all
 restarts of a run. Logging of the failures is off: it costs more than the restart. None of the
-peers that are measured here starts a crashed actor again by itself.
+peers measured here restarts a crashed actor.
 """
 
 import logging

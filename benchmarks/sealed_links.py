@@ -27,7 +27,7 @@ LIMIT = 60.0
 
 
 class Scales(Actor):
-    """Answers with the size of what it is sent."""
+    """Answers with the size of each message."""
 
     @handler
     def weigh(self, message: bytes) -> int:
@@ -36,7 +36,7 @@ class Scales(Actor):
 
 
 class Computer(Actor):
-    """Computes in plain Python for so many seconds."""
+    """Computes in plain Python for a number of seconds."""
 
     @handler
     def compute(self, seconds: float) -> int:

@@ -5,8 +5,8 @@
 One process is measured: a node that listens and offers a class, an endpoint on it, and an MQTT
 router. Another one, which is killed and started again once a minute, churns: nodes that link,
 spawn, ask, monitor, kill and leave, with a word or without one; endpoints that subscribe,
-publish and end; MQTT clients that come, subscribe, publish and go. The measured node spawns and
-stops actors of its own. A line each ten seconds says what it holds. In the end, after a rest,
+publish and end; MQTT clients that come, subscribe, publish and go. The measured node also
+spawns and stops actors itself. A line every ten seconds reports its contents. In the end, after a rest,
 descriptors and threads must be where they were before the churn, and the line through the
 memory of the second half must rise by less than 1 MiB in ten minutes.
 """
@@ -44,7 +44,7 @@ MEANWHILE: Final = (errors.CallboardError, OSError, TimeoutError, ValueError)
 
 
 class Worker(Actor):
-    """Answers, keeps a little, and ends after a minute if nobody ends it."""
+    """Answers, keeps some data, and ends after a minute unless it is stopped."""
 
     def __init__(self) -> None:
         self.kept: list[str] = []
@@ -156,7 +156,7 @@ def actors_come(node: Node, until: threading.Event) -> None:
 
 
 def soak(seconds: float, rest: float) -> list[str]:
-    """Live for so long; return what is wrong in the end."""
+    """Run for a time; return the problems at the end."""
     with (
         Node("host", spawnable={"worker": Worker}) as node,
         Endpoint(node=node) as endpoint,
@@ -210,7 +210,7 @@ def _more(after: tuple[int, int], before: tuple[int, int]) -> bool:
 
 
 def main() -> int:
-    """Soak, and say what is wrong."""
+    """Run the soak test, and print the problems."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="how long it lives")
     parser.add_argument("--rest", type=float, default=30.0, help="seconds of peace in the end")

@@ -1,6 +1,6 @@
 """Stores: put new keys into a master in memory, one process.
 
-The time ends when a `get` of the last key is answered, which on both sides is behind all puts.
+The time ends when a `get` of the last key is answered; both sides answer it after all puts.
 """
 
 from benchmarks.peers.zeek_stores import compared, pair

@@ -1,4 +1,4 @@
-"""Stores: put one key on a master, until a clone in another process has seen it and said so.
+"""Stores: put one key on a master, until a clone in another process reports it.
 
 The other process hears of the change as an event of its clone, and answers by a topic; then
 comes the next put. Broker 1.4 collects messages for some milliseconds before it sends them.

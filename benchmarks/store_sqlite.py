@@ -1,7 +1,7 @@
 """Stores: put new keys into a master in a SQLite file, until the last one is durable.
 
-The same modes on both sides, those of Broker 1.4: synchronous FULL, journal DELETE. Broker has
-a transaction for each put; with callboard all that waits shares one.
+Both sides use the modes of Broker 1.4: synchronous FULL, journal DELETE. Broker has a
+transaction for each put; with callboard all waiting puts share one.
 """
 
 from benchmarks.peers.zeek_stores import compared, pair

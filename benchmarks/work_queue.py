@@ -58,7 +58,7 @@ def ours(share: float = 1.0) -> float:
 
         def take(_: int, done: Callable[[], None]) -> None:
             taking = queue.take()
-            takings.add(taking)  # what nobody holds takes nothing
+            takings.add(taking)  # an unreferenced object takes no memory
 
             def taken(_: object) -> None:
                 takings.discard(taking)

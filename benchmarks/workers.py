@@ -2,7 +2,7 @@
 
 The work is the same in both: each actor counts in plain Python, asked once. The figure is how
 many times as fast two workers are as one node; two cores allow 2.0. Both are timed in turns in
-one run, so that whatever else the machine does hits both.
+one run, so that other load on the machine affects both.
 """
 
 import time
@@ -22,7 +22,7 @@ class Computer(Actor):
 
     @handler
     def on_steps(self, steps: int) -> int:
-        """Add up so many numbers."""
+        """Add up numbers."""
         total = 0
         for number in range(steps):
             total += number & 7

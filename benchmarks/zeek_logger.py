@@ -1,7 +1,6 @@
 """Zeek's log-writes into the commit log: conn.log, 21 fields, in batches of 400 as Zeek's are.
 
-A process of its own pushes; the time ends when all records are appended, and those of ours
-durable. The peer is a plain PULL of pyzmq that counts messages: what the sockets alone take.
+A separate process pushes; the time ends when all records are appended, and with callboard The peer is a plain PULL of pyzmq that counts messages: what the sockets alone take.
 """
 
 import tempfile
@@ -54,7 +53,7 @@ def row(number: int) -> tuple[object, ...]:
 
 
 def push(address: str, messages: int, batch: int) -> None:
-    """Write so many batches, all alike."""
+    """Write equal batches."""
     payload = encode_log_write("conn", CONN, [row(number) for number in range(batch)])
     parts = [b"log-write", b"zeromq_worker-1_host_1_N", b"zeek-bin-v1", payload]
     with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
@@ -98,7 +97,7 @@ def in_batches(share: float = 1.0) -> float:
 
 
 def one_by_one(share: float = 1.0) -> float:
-    """Return records for each second, each in a message of its own."""
+    """Return records a second, with one record in each message."""
     return ours(1, share / 4)
 
 

@@ -4,7 +4,7 @@ Events for each second that the process computes: on a machine that does other t
 says more than the clock. In: from the first event that the subscriber has to the last one. Out:
 from the first `publish` until the other side has all. The other side of Broker's wire is a
 program that has its frames ready, or only counts them: `peers/zeek_peer_load.py`. That of our
-own wire is a second endpoint, in a process of its own. No real Broker 2.x can be installed
+own wire is a second endpoint, in a separate process. No real Broker 2.x can be installed
 here: both subjects are ours.
 """
 

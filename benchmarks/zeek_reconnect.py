@@ -30,7 +30,7 @@ def _zeek(port: int) -> Endpoint:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports that nobody has."""
+    """Return free ports."""
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))

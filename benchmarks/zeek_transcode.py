@@ -1,6 +1,7 @@
 """Doors to Zeek: an event of three arguments, from Broker's bytes to ours and back.
 
-The peer is the way by objects, `zeek.value` and `model.encoding`, which defines what comes out.
+The peer converts by way of objects, with `zeek.value` and `model.encoding`, which define the
+result.
 A checkout without the short way measures that one as its own; in instructions, beside one that
 has commit 722bf6e:
 

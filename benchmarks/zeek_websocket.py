@@ -3,8 +3,8 @@
 Events for each second that the process computes: on a machine that does other things too,
 this says more than the clock. In: from the first event that the handler has to the last one;
 its arguments come as Python values by its annotations. Out: from the first `publish` until
-the other side has all; an event counts once for each connection that it goes to. Ours are
-clients of a port of an endpoint, and what is published goes to each. zeekpy has a connection
+the other side has all; an event counts once for each connection that it goes to. Callboard's
+are clients of a port of an endpoint, and each message goes to all of them. zeekpy has a connection
 for each of its objects: four `AsyncZeek` of one event loop read (a `Zeek` is no faster), and
 each event is published by all four. At their other side is a plain server. It and our clients
 are the same program, which costs next to nothing and sends the same bytes:
@@ -93,7 +93,7 @@ class Load:
     def begin(self) -> None:
         """Start, once its clients are connected."""
         if self.line() != "ready":
-            message = "the other side has no connections"
+            message = "the peer has no connections"
             raise RunFailedError(message)
         self._stdin.write("\n")
         self._stdin.flush()
@@ -107,7 +107,7 @@ class Load:
 
 
 def shared(events: int) -> int:
-    """Return so many events that each connection has as many."""
+    """Return the number of events, a multiple of the number of connections."""
     return max(1, events // CONNECTIONS) * CONNECTIONS
 
 

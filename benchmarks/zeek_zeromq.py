@@ -1,6 +1,6 @@
 """Zeek's ZeroMQ backend: events of three arguments in, through the transcoder, to one handler.
 
-A process of its own is the manager, whose proxy joins XPUB and XSUB, and the node that
+A separate process is the manager, whose proxy joins XPUB and XSUB, and the node that
 publishes; nothing is dropped on the way, so both wait for who reads. The peer is a plain
 subscriber of pyzmq that reads the same messages and does nothing: what the sockets alone take.
 Once by the clock, once for each second that the reading process computes, which says more on a
@@ -42,7 +42,8 @@ class Seen:
 
 
 def cluster(pipe: Any, events: int) -> None:
-    """Be the manager and a node that publishes once somebody subscribes; in its own process."""
+    """Run the manager and a node that publishes once it has a subscriber, in a separate
+    process."""
     context = zmq.Context()
     xpub, xsub = context.socket(zmq.XPUB), context.socket(zmq.XSUB)
     xpub.setsockopt(zmq.XPUB_VERBOSER, 1)
@@ -93,7 +94,7 @@ def measured(read: Callable[[list[str], Taken], float], clock: Clock, share: flo
 
 
 def through_the_door(addresses: list[str], taken: Taken) -> float:
-    """Read with a handler behind the door."""
+    """Read with a handler that subscribes to the adapter."""
     with Endpoint() as endpoint:
         detector = endpoint.node.spawn(Detector, taken)
         endpoint.subscribe(detector, TOPIC, message=zeek_events(Seen))

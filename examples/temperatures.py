@@ -3,7 +3,7 @@
 The temperatures are data of the National Oceanic and Atmospheric Administration of the United
 States, in the public domain, as shipped with the Python package vega_datasets 0.9.0. They are
 in degrees Fahrenheit, for San Francisco and Seattle, and contain no anomalies; this program
-adds those of `ANOMALIES`.
+adds the ones in `ANOMALIES`.
 
 Run it with `python examples/temperatures.py`.
 """

@@ -41,7 +41,7 @@ from callboard.proxies.traffic.unverified import UnverifiedFrames
 #: Seconds between delivery reports while messages arrive.
 REPORT_INTERVAL: Final = 0.1
 #: Seconds between two passes of housekeeping, and between reports without messages.
-HOUSEKEEPING_SECONDS: Final = 1.0
+UPKEEP_SECONDS: Final = 1.0
 
 
 class Broker:
@@ -104,12 +104,12 @@ class Broker:
         self.objection = self.authorizer.objection
         self.connector.start(self)
         #: Called every second with the time.
-        self.on_housekeeping: Callable[[float], object] = lambda _: None
-        self._pause, self._housekeeping_at = (
-            HOUSEKEEPING_SECONDS,
-            runtime.now() + HOUSEKEEPING_SECONDS,
+        self.on_upkeep: Callable[[float], object] = lambda _: None
+        self._pause, self._upkeep_at = (
+            UPKEEP_SECONDS,
+            runtime.now() + UPKEEP_SECONDS,
         )
-        runtime.call_later(HOUSEKEEPING_SECONDS, self._housekeep)
+        runtime.call_later(UPKEEP_SECONDS, self._housekeep)
 
     def _grant_credit(self, leaf: bytes, number: int) -> None:
         """Grant credit to a leaf that may not hold a proxy."""
@@ -184,14 +184,12 @@ class Broker:
 
         When a path is lost, messages that were not reported count as lost.
         """
-        self._pause = (
-            REPORT_INTERVAL if self.report() else min(2 * self._pause, HOUSEKEEPING_SECONDS)
-        )
+        self._pause = REPORT_INTERVAL if self.report() else min(2 * self._pause, UPKEEP_SECONDS)
         now = self.runtime.now()
-        if now >= self._housekeeping_at:
-            self._housekeeping_at = now + HOUSEKEEPING_SECONDS
+        if now >= self._upkeep_at:
+            self._upkeep_at = now + UPKEEP_SECONDS
             self.lifetimes.release_unused()
             self.forget_departed()
             self.outgoing.asks.forget_done()
-            self.on_housekeeping(now)
+            self.on_upkeep(now)
         self.runtime.call_later(self._pause, self._housekeep)

@@ -257,9 +257,7 @@ class Node(Closing):
         parts = (self._broker, names, self._drain, history, looks)
         start_actor(Inspector, parts, number=INSPECTOR)
         contexts = self.runtime.contexts.values()
-        self._broker.on_housekeeping = lambda now: looks.pass_by(
-            contexts, now, self.runner.sampler
-        )
+        self._broker.on_upkeep = lambda now: looks.pass_by(contexts, now, self.runner.sampler)
         authorizer = self._broker.authorizer
         authorizer.registered, authorizer.offered = names.names_of, self._offered
         authorizer.inspections = QUESTIONS

@@ -32,7 +32,7 @@ class _Page(HTMLParser):
 
 
 class BrokenLink(NamedTuple):
-    """A link that leads nowhere.
+    """A broken link.
 
     Attributes:
         page: path of the page, in the folder.
@@ -58,7 +58,7 @@ def broken_links(folder: Path) -> list[BrokenLink]:
 
 
 def _problem(pages: dict[Path, _Page], path: Path, link: str) -> str:
-    """Return what is wrong with a link of a page; "" where nothing is."""
+    """Return the problem of a link on a page; empty if it has none."""
     address, anchor = urldefrag(link)
     parts = urlsplit(address)
     if parts.scheme or parts.netloc:

@@ -43,7 +43,7 @@ _MAKERS: Final = {
 
 _LOCK_HEAD: Final = "| rank | lock | guards | owner | file | kind |"
 _SIGNAL_HEAD: Final = "| signal | what a thread waits for | file | kind |"
-#: What a file has that makes one; most have none, and parsing takes longest.
+#: A text in every file that creates a lock; skips parsing the others, which takes longest.
 _MENTION: Final = re.compile(
     r"\blocks\.|\bimport (threading|_thread)|from (threading|_thread) "
 )
@@ -192,7 +192,7 @@ def texts(page: str) -> dict[str, str]:
 
 
 def tables(page: str) -> tuple[str, str]:
-    """Return both tables; what each lock guards is taken from a page."""
+    """Return both tables; the column of guarded data is taken from a page."""
     known = texts(page)
     made, signals = in_code()
     rows = [_LOCK_HEAD, "|---|---|---|---|---|---|"]

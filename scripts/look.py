@@ -1,4 +1,4 @@
-"""Look at each built page as a reader does: `python -m scripts.look docs/_build [FOLDER]`.
+"""Check each built page as a reader sees it: `python -m scripts.look docs/_build [FOLDER]`.
 
 In a real browser, 390 and 1280 pixels wide, in light and dark: nothing is wider than the page,
 images load, and texts of drawings can be read on what they stand on. With a folder it takes a
@@ -14,7 +14,8 @@ from tests.callboard.dashboard.browser import Browser, a_browser, why_not
 
 WIDTHS: Final = (390, 1280)
 
-#: Of a text to what is behind it, from 1 to 21: WCAG 2 wants so much for text of that size.
+#: Contrast of a text with its background, from 1 to 21: the minimum of WCAG 2 for text of that
+#: size.
 CONTRAST: Final = 4.5
 
 _PROBLEMS: Final = """
@@ -54,7 +55,7 @@ return problems
 
 
 def problems(browser: Browser, page: Path, pictures: Path | None = None) -> Iterator[str]:
-    """Yield what is wrong with a page."""
+    """Yield the problems of a page."""
     for width in WIDTHS:
         browser.size(width, 900, is_phone=width < 500)
         browser.open(page.resolve().as_uri())
@@ -69,7 +70,7 @@ def problems(browser: Browser, page: Path, pictures: Path | None = None) -> Iter
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what is wrong with the pages of a folder; return 1 if anything is."""
+    """Print the problems of the pages in a folder; return 1 if there are any."""
     if reason := why_not():
         print(f"not looked at: {reason}", file=sys.stderr)
         return 0

@@ -31,7 +31,7 @@ TREE = ROOT / "build" / "mutants"
 TOP = ("actors", "basp", "proxies")
 #: The name of what stands in callboard/ itself.
 MODULES = "modules"
-#: Packages that pass names on, and have no code of their own.
+#: Packages that only re-export names.
 ALIASES = ("kernel", "endpoint")
 #: Seconds until a run is taken for one that hangs, which is a bug that is found.
 LIMIT = 900
@@ -49,7 +49,7 @@ COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.IsNot: ast.Is,
 }
 OPERATORS: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add}
-#: Functions whose text nobody relies on.
+#: Functions whose text is not part of any promise.
 PASSED_OVER = ("__repr__", "__str__", "__del__")
 
 
@@ -188,7 +188,7 @@ def first_failure(tests: list[str], jobs: str) -> str:
     command += ["-m", "not faults and (quick or not slow)", *tests]
     # The copy stands before the checkout, for the commands that tests start as well.
     environment = os.environ | {"PYTHONPATH": str(TREE)}
-    # What was compiled once serves all runs: a file with a bug has another size than without.
+    # Compiled files serve all runs: a file with a planted bug differs in size.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         run = subprocess.run(

@@ -1,8 +1,8 @@
 """Draws texts for a reader who has not seen the code: `python -m scripts.reading_sample`.
 
 Prints thirty functions, ten error texts and the names of three pages of the docs. The draw
-depends on the hash of the commit alone, so nobody chooses what is read, and two readers of one
-commit read the same. `--draw 2` draws other texts of the same commit.
+depends on the hash of the commit alone, so the texts are not chosen, and two readers of one
+commit read the same ones. `--draw 2` draws other texts of the same commit.
 """
 
 import argparse

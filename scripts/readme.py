@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-#: A picture of the repository, with the line break behind it.
+#: A picture of the repository, with the line break after it.
 _PICTURE: Final = re.compile(r"!\[([^\]]*)\]\((?![a-z][a-z0-9+.-]*:)([^)\s]+)\)\n*")
 #: A link to a file of the repository: no scheme, no place on the page itself.
 _LINK: Final = re.compile(r"\[([^\]]+)\]\((?![a-z][a-z0-9+.-]*:|#)([^)\s]+)\)")
@@ -20,7 +20,7 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\((?![a-z][a-z0-9+.-]*:|#)([^)\s]+)\)")
 def with_links(text: str, home: str) -> str:
     """Return a page with its relative links at home, or as text if there is no home.
 
-    Pictures are shown from home, or left out.
+    Pictures are loaded from home, or omitted.
     """
     if not home:
         text = _PICTURE.sub("", text)

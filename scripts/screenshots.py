@@ -11,7 +11,7 @@ PLACE = Path(__file__).parents[1] / "docs" / "pictures"
 
 
 class Till(Actor):
-    """Answers what it is asked."""
+    """Answers asks."""
 
     @handler
     def text(self, message: str) -> str:

@@ -23,9 +23,9 @@ LIMIT = 75_000
 
 
 class Package(NamedTuple):
-    """A package of npm: the hash of its archive, and what is copied under which name.
+    """A package of npm: the hash of its archive, and the copied files with their new names.
 
-    Files of one name follow one another there.
+    Files with the same name are concatenated.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""The rivals: installed on demand, run in processes of their own, never in our environment."""
+"""The peers: installed on demand, and run in separate processes, never in our environment."""

@@ -18,7 +18,7 @@ TUNED = ("--scheduler.policy=sharing", "--scheduler.max-threads=1")
 
 
 def prepare() -> None:
-    """Compile the program, if that was not done before.
+    """Compile the program, unless it was compiled before.
 
     Raises:
         PeerMissingError: CAF or the compiler is not installed, or CAF is another one.

@@ -21,7 +21,7 @@ HOSTS, SENDERS = 2, 8
 
 
 def prepare() -> None:
-    """Install it in an environment of its own.
+    """Install it in a separate environment.
 
     Raises:
         PeerMissingError: it could not be installed, or there is no Python for it.
@@ -62,7 +62,7 @@ def version() -> str:
 
 
 def asked(hosts: int, times: int) -> float:
-    """Measure asks that change nothing of 1,000 actors in so many processes, by a client."""
+    """Measure a client's read-only asks to 1,000 actors in a number of processes."""
     with ExitStack() as stack:
         seeds = [address for _, address in hosting("memory", hosts, stack)]
         return printed_rate(program("ask", f"{times}", *seeds))
@@ -95,7 +95,7 @@ def hosting(
 
 
 def told(hosts: Sequence[subprocess.Popen[str]], order: str) -> list[str]:
-    """Give an order to hosts at once, and return what they print when it is done.
+    """Send an order to all hosts, and return their output when it is done.
 
     Raises:
         RunFailedError: one of them has ended.

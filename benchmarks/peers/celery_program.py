@@ -2,8 +2,7 @@
 
     celery_program.py N FOLDER      N jobs put and done, by a worker with two processes
 
-It starts a Redis of its own that listens at a socket in the folder, and appends to a file that
-is synced each second; prints its rate, after a tenth of the work as warm-up. A job is done when
+It starts its own Redis, which listens at a socket in the folder, and appends to a file that prints its rate, after a tenth of the work as warm-up. A job is done when
 the worker has acknowledged it (`acks_late`).
 """
 
@@ -43,7 +42,7 @@ def started(folder: Path) -> redis.Redis:
 
 
 def measure(connection: redis.Redis, count: int) -> float:
-    """Return the seconds that so many jobs take."""
+    """Return the seconds that a number of jobs take."""
     begun = time.perf_counter()
     for number in range(count):
         send.delay("ann", number)

@@ -30,10 +30,10 @@ class Compiled:
         return BUILD / f"{self.source.stem}-{digest}"
 
     def prepare(self, peer: str) -> None:
-        """Compile the program, if that was not done before.
+        """Compile the program, unless it was compiled before.
 
         Args:
-            peer: What it is compiled with, its version, and the version that it needs.
+            peer: the compiler, its version, and the required version.
 
         Raises:
             PeerMissingError: the peer or the compiler is not installed, or it is another one.

@@ -20,7 +20,7 @@ TEXT = "x" * 68
 
 
 class Tally(Aggregate):
-    """Counts what was noted."""
+    """Counts notes."""
 
     def __init__(self) -> None:
         self.count = 0

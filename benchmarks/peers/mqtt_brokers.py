@@ -78,7 +78,7 @@ def amqtt() -> Iterator[tuple[int, int]]:
 
 
 def free_port() -> int:
-    """Return a port that nobody uses: these brokers cannot be told to pick one."""
+    """Return a free port: these brokers cannot pick one."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
         return port
@@ -86,7 +86,7 @@ def free_port() -> int:
 
 @contextmanager
 def listening(command: list[str], port: int) -> Iterator[int]:
-    """Run a broker until it is not needed any more; gives its process id when it listens."""
+    """Run a broker for a `with` block; yield its process id when it listens."""
     broker = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + START_LIMIT

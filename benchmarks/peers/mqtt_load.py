@@ -78,7 +78,7 @@ def text(value: str) -> bytes:
 
 
 class Client(asyncio.Protocol):
-    """One connection: counts what comes, and answers it."""
+    """One connection: counts and answers packets."""
 
     transport: asyncio.Transport
 
@@ -102,7 +102,7 @@ class Client(asyncio.Protocol):
         transport.write(frame(0x10, text("MQTT") + b"\x04\x02\x02\x58" + text(self.name)))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail what waits."""
+        """Fail the waiting futures."""
         self.is_lost = True
         for waiting in (self.connected, self.subscribed):
             if not waiting.done():
@@ -197,7 +197,7 @@ class Flow:
         self.subscribers: list[Client] = []
         self._counts = (options.publishers, options.subscribers)
         self._batch = 1 if options.pairs else BATCH
-        #: Set at every read: somebody may go on.
+        #: Set at every read, so that waiting coroutines can continue.
         self._moved = asyncio.Event()
 
     async def open(self) -> None:

@@ -35,7 +35,7 @@ class Flooder(pykka.ThreadingActor):
         self.sink = sink
 
     def on_receive(self, message: int) -> float:
-        """Send so many; answer with the seconds until the sink had all."""
+        """Send messages; return the seconds until the sink has all of them."""
         tell = self.sink.tell
         started = time.perf_counter()
         for number in range(message):

@@ -45,7 +45,7 @@ def main() -> None:
     options = parser.parse_args()
     broker = importlib.import_module(options.package)
     plain = broker.BrokerOptions()
-    plain.disable_ssl = True  # on both sides: encryption is not what is measured
+    plain.disable_ssl = True  # on both sides: encryption is not measured
     endpoint = broker.Endpoint(broker.Configuration(plain))
     if options.role in ("keeper", "mirror"):
         serve(broker, endpoint, options.role)
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def serve(broker: Any, endpoint: Any, role: str) -> None:
-    """Carry out what is asked, until stdin ends."""
+    """Carry out orders until stdin ends."""
     store = endpoint.attach_master(NAME, broker.Backend.Memory) if role == "keeper" else None
     requests = endpoint.make_subscriber([THERE])
     print(endpoint.listen("127.0.0.1", 0), flush=True)
@@ -106,12 +106,12 @@ def put_sqlite(broker: Any, endpoint: Any, options: argparse.Namespace) -> float
     """Put new keys into a master in a file, until they are durable, as Broker 1.4 does it."""
     with tempfile.TemporaryDirectory() as folder:
         backend: dict[str, Any] = {"path": str(Path(folder) / "bench.db")}
-        if broker.__name__ != "broker":  # it has no choice: these are its modes
+        if broker.__name__ != "broker":  # these are its only modes
             backend |= {"synchronous": "FULL", "journal_mode": "DELETE"}
         master = endpoint.attach_master(NAME, broker.Backend.SQLite, backend)
 
         def put_durably(part: str, count: int) -> None:
-            put_all(master, part, count)  # Broker answers a get behind them when they are
+            put_all(master, part, count)  # Broker answers a later get when they are
             if broker.__name__ != "broker":
                 master.await_idle(PATIENCE)
 
@@ -162,7 +162,7 @@ def to_master(_broker: Any, endpoint: Any, options: argparse.Namespace) -> float
 
 
 def one(broker: Any, endpoint: Any, options: argparse.Namespace) -> float:
-    """Put one key on the master, until a clone elsewhere has seen it and said so."""
+    """Put one key on the master, and wait until a remote clone reports it."""
     master, other = with_mirror(broker, endpoint, options)
     other.ask("echo")
 
@@ -207,7 +207,7 @@ MEASURES: dict[str, Callable[..., float]] = {
 
 
 class Other:
-    """The keeper or mirror, which is asked by topic."""
+    """The keeper or mirror, which receives orders by topic."""
 
     def __init__(self, endpoint: Any, port: int) -> None:
         self._endpoint = endpoint
@@ -243,7 +243,7 @@ def with_mirror(broker: Any, endpoint: Any, options: argparse.Namespace) -> tupl
 
 
 def timed(count: int, act: Callable[[str, int], object]) -> float:
-    """Do something so many times, after a tenth of it as warm-up; return the rate."""
+    """Call a function `count` times, after a tenth of that as warm-up; return the rate."""
     act("warm", max(count // 10, 1))
     started = time.perf_counter()
     act("run", count)
@@ -251,7 +251,7 @@ def timed(count: int, act: Callable[[str, int], object]) -> float:
 
 
 def fill(store: Any, count: int) -> None:
-    """Put so many entries, the last one under `filled`."""
+    """Put entries, the last one under `filled`."""
     for number in range(count):
         store.put(f"k{number}", number)
     store.put("filled", 1)
@@ -259,7 +259,7 @@ def fill(store: Any, count: int) -> None:
 
 
 def put_all(store: Any, part: str, count: int) -> None:
-    """Put so many new keys, and get the last one."""
+    """Put new keys, and get the last one."""
     for number in range(count):
         store.put(f"{part} {number}", number)
     if store.get(f"{part} {count - 1}") != count - 1:
@@ -267,7 +267,7 @@ def put_all(store: Any, part: str, count: int) -> None:
 
 
 def get_all(store: Any, count: int) -> None:
-    """Get so many values."""
+    """Get a number of values."""
     for number in range(count):
         store.get(f"k{number % 1000}")
 

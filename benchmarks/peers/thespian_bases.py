@@ -22,7 +22,7 @@ LIMIT = timedelta(seconds=50)
 
 @dataclass
 class Start:
-    """Begin, with this partner."""
+    """Start with this partner."""
 
     count: int
     partner: ActorAddress
@@ -107,7 +107,7 @@ def measured(base: str, sender_class: type[Actor], count: int) -> float:
 
 
 def free_port() -> int:
-    """Find a port on this machine that nobody listens on."""
+    """Find a free port on this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

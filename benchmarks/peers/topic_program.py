@@ -42,7 +42,7 @@ def main() -> None:
     options.spoken = {"wire": options.wire} if options.wire else {}
     broker = importlib.import_module(options.package)
     plain = broker.BrokerOptions()
-    plain.disable_ssl = True  # on both sides: encryption is not what is measured
+    plain.disable_ssl = True  # on both sides: encryption is not measured
     endpoint = broker.Endpoint(broker.Configuration(plain))
     if options.role in ("relay", "sink"):
         serve(endpoint, options)
@@ -69,10 +69,10 @@ def serve(endpoint: Any, options: argparse.Namespace) -> None:
 
 
 def answer(endpoint: Any, subscriber: Any) -> None:
-    """Answer each text; count what else comes, and tell when that was as many as announced."""
+    """Answer each text; count other messages, and report when the announced number has arrived."""
     seen = wanted = 0
     while True:
-        # Broker 1.4 keeps Python's lock while it waits, so nobody else could look at stdin.
+        # Broker 1.4 keeps Python's lock while it waits, so no other thread could read stdin.
         got = subscriber.get() if seen < wanted else subscriber.get(POLL_SECONDS)
         if got is None:
             if select.select([sys.stdin], [], [], 0)[0]:
@@ -110,7 +110,7 @@ def measure(broker: Any, endpoint: Any, options: argparse.Namespace) -> float:
 
 
 def wait_until_open(endpoint: Any, subscriber: Any) -> None:
-    """Publish until an answer comes: Broker 1.4 has no call that waits for a path."""
+    """Publish until an answer arrives: Broker 1.4 has no call that waits for a path."""
     give_up_at = time.monotonic() + PATIENCE
     number = 0
     while time.monotonic() < give_up_at:
@@ -150,7 +150,7 @@ def batches(broker: Any, endpoint: Any, count: int) -> None:
 
 
 def rounds(endpoint: Any, subscriber: Any, count: int) -> float:
-    """Publish and wait for the answer, so many times."""
+    """Publish and wait for the answer, `count` times."""
     started = time.perf_counter()
     for number in range(count):
         ask(endpoint, subscriber, str(number))

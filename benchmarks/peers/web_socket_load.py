@@ -57,7 +57,7 @@ def framed(text: str, *, masked: bool) -> bytes:
 
 
 def send(sock: socket.socket, events: int, *, masked: bool) -> None:
-    """Send so many events."""
+    """Send events."""
     frames = [framed(event(number), masked=masked) for number in range(BATCH)]
     batch = b"".join(frames)
     for _ in range(events // BATCH):
@@ -110,7 +110,7 @@ def accepted(server: socket.socket) -> socket.socket:
 
 
 def shake_hands(sock: socket.socket, core: ClientProtocol | ServerProtocol) -> list[Any]:
-    """Send what a protocol has to say, and let it read one head."""
+    """Send a protocol's output, and let it read one head."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.sendall(b"".join(core.data_to_send()))
     head = b""

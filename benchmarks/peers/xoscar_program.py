@@ -33,7 +33,7 @@ GATHER = 256
 
 
 class Echo(xo.Actor):
-    """Answers what it is asked; counts what it is told."""
+    """Answers asks, and counts tells."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -99,7 +99,7 @@ class Idle(xo.Actor):
 
 
 def free_address() -> str:
-    """Find a port on this machine that nobody listens on."""
+    """Find a free port on this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"

@@ -23,7 +23,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 OURS = (sys.executable, "-m", "benchmarks.peers.topic_program", "callboard.broker")
 PEER = (SYSTEM_PYTHON, str(PROGRAM), "broker")
-#: What ours are told so that they speak the wire of the package.
+#: Arguments with which our endpoints speak the wire of the package.
 WIRE = ("--wire", "zeek-1.4")
 
 
@@ -70,7 +70,7 @@ def version() -> str:
 
 
 def measure(command: Sequence[str], role: str, count: int, *, relays: int = 0) -> float:
-    """Measure a role of the program; the messages pass so many nodes that only forward."""
+    """Measure a role of the program; the messages pass a number of nodes that only forward."""
     with serving([*command, "sink"]) as (_, port):
         return _measure_at(command, role, count, port, relays)
 

@@ -1,4 +1,4 @@
-"""The other side of our own wire, as `zeek_peer_load.py` is that of Broker's: an endpoint.
+"""The peer for our own wire, as `zeek_peer_load.py` is for Broker's: an endpoint.
 
 python zeek_node_load.py feed|take EVENTS PORT
 """

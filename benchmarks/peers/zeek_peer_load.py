@@ -2,9 +2,8 @@
 
     python zeek_peer_load.py feed|take EVENTS PORT
 
-Peers with the endpoint at a port of this machine, prints a line, and goes on at a line on
-stdin: `feed` sends so many events of three arguments, `take` subscribes to them and counts.
-A last line says that it sent or has everything. Behind the handshake it does next to nothing.
+Peers with the endpoint at a port of this machine, prints a line, and continues at a line on `feed` sends so many events of three arguments, `take` subscribes to them and counts.
+A last line says that it sent or has everything. After the handshake it does almost nothing.
 """
 
 import socket
@@ -52,7 +51,7 @@ def peered(sock: socket.socket, topics: tuple[str, ...]) -> PeeringSession:
 
 
 def feed(sock: socket.socket, session: PeeringSession, events: int) -> None:
-    """Send so many events."""
+    """Send events."""
     event = Event("Test::ping", "hello world", Count(7), "10.0.0.1")
     payload = broker_from_cbor(python_to_cbor(event))
     run = session.send(TOPIC.encode(), payload, 16) * BATCH
@@ -61,7 +60,7 @@ def feed(sock: socket.socket, session: PeeringSession, events: int) -> None:
 
 
 def take(sock: socket.socket, _session: PeeringSession, events: int) -> None:
-    """Count what comes, until it is so many."""
+    """Count events until all have arrived."""
     buffer, seen = FrameBuffer(), 0
     while seen < events:
         bodies = buffer.take(sock.recv(READ), FRAME_LIMIT)

@@ -29,7 +29,7 @@ class Counter(Actor):
 
     @handler
     def on_question(self, question: str) -> int:
-        """Answer with the count; whoever was told before this one has counted, too."""
+        """Return the count, which includes all earlier messages."""
         return self.seen
 
 
@@ -48,7 +48,7 @@ class Maker(Actor):
 
     @handler
     def on_size(self, size: Size) -> float:
-        """Spawn so many; answer with the seconds that it took."""
+        """Spawn actors; return the seconds that it took."""
         spawn = self.spawn
         started = time.perf_counter()
         self.made = [spawn(Counter) for _ in range(size.actors)]
@@ -69,7 +69,7 @@ class Maker(Actor):
 
 
 def measure(size: int) -> dict[str, float]:
-    """Make so many actors."""
+    """Create actors."""
     with Node() as node:
         maker = node.spawn(Maker)
         maker.ask(Size(1)).result(LIMIT)

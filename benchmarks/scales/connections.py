@@ -1,6 +1,6 @@
-"""MQTT clients of one router in a process of its own: each subscribes one topic and waits.
+"""MQTT clients of one router in a separate process: each subscribes to one topic and waits.
 
-Then one of them publishes, some times, and all hear it.
+Then one of them publishes several times, and all receive it.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ max_connections = {most}
 
 
 class Client(asyncio.Protocol):
-    """Connects, subscribes, and counts bytes until so many have come."""
+    """Connects, subscribes, and counts bytes up to a number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -63,13 +63,13 @@ class Client(asyncio.Protocol):
             self.heard.set_result(None)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail whoever waits."""
+        """Fail the waiting futures."""
         if not self.heard.done():
             self.heard.set_exception(error or ConnectionResetError("closed"))
 
 
 async def connected(port: int, size: int) -> list[Client]:
-    """Connect so many clients, a hundred at once."""
+    """Connect clients, a hundred at a time."""
     loop = asyncio.get_running_loop()
     clients: list[Client] = []
     for first in range(0, size, AT_ONCE):
@@ -117,7 +117,7 @@ async def play(port: int, router: psutil.Process, size: int) -> dict[str, float]
 
 
 def measure(size: int) -> dict[str, float]:
-    """Connect so many clients."""
+    """Connect clients."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """Nodes of one simulated star: the time until all know each other, and of an ask across.
 
 Simulated nodes run the code of real ones on virtual time, in one process and one thread. Each
-node finds a path to each other one, so there are as many paths as pairs, in both directions.
+node finds a path to every other one: one path for each pair and direction.
 """
 
 import gc
@@ -26,7 +26,7 @@ class Echo(Actor):
 
 
 def measure(size: int) -> dict[str, float]:
-    """Make a star of so many nodes."""
+    """Create a star of nodes."""
     gc.collect()
     before = resident()
     cluster = Cluster(0)

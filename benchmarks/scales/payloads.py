@@ -1,4 +1,4 @@
-"""The size of a message: one-way messages of so many bytes to an actor in another process."""
+"""The size of a message: one-way messages of a size to an actor in another process."""
 
 import time
 
@@ -23,7 +23,7 @@ class Sender(Actor):
 
     @handler
     async def on_plan(self, plan: tuple[int, int]) -> float:
-        """Send so many of so many bytes; answer with the seconds until all have arrived."""
+        """Send `count` messages of `size` bytes; return the seconds until all have arrived."""
         size, count = plan
         partner, send, content = self.partner, self.send, bytes(size)
         window = max(1, min(1_000, (8 << 20) // size))

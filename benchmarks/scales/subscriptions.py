@@ -1,7 +1,7 @@
 """Subscriptions of an endpoint: their memory, and the rate of messages to them.
 
-One subscriber has all of them, each a topic of its own; another endpoint of the same process
-publishes to topics all over them, ever others and then the same ones again.
+One subscriber has all of them, each for a separate topic; another endpoint of the same process
+publishes to topics all over them, first to new topics and then to the same ones again.
 """
 
 import gc
@@ -23,7 +23,7 @@ Batches = Sequence[Sequence[tuple[str, int]]]
 
 
 def measure(size: int) -> dict[str, float]:
-    """Subscribe to so many topics."""
+    """Subscribe to a number of topics."""
     topics = [f"/building/{number % 997}/room/{number}" for number in range(size)]
     with broker.Endpoint() as here, broker.Endpoint() as there:
         if not there.peer("127.0.0.1", here.listen("127.0.0.1", 0)):
@@ -56,7 +56,7 @@ def measure(size: int) -> dict[str, float]:
 
 
 def batches(topics: Sequence[str], variety: int) -> Batches:
-    """Return all messages, on so many topics, spread over all that are subscribed."""
+    """Return all messages, on topics spread over the subscribed ones."""
     step = max(1, len(topics) // variety)
     chosen = [f"{topics[n * step % len(topics)]}/heat/{n}" for n in range(variety)]
     return [

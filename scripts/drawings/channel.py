@@ -1,4 +1,4 @@
-"""A channel: one event is lost on the way, and asked for again."""
+"""A channel: one event is lost on the way, and requested again."""
 
 from scripts.drawings.picture import Picture
 from scripts.drawings.sequence import Sequence

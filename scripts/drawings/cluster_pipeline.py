@@ -1,4 +1,4 @@
-"""A pipeline on a cluster: what is where, and what goes between the hosts."""
+"""A pipeline on a cluster: the parts on each host, and the data between them."""
 
 from scripts.drawings.picture import Picture
 

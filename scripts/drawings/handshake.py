@@ -1,4 +1,4 @@
-"""The handshake of one link: two nodes learn and prove who they are, then agree on one link."""
+"""The handshake of one link: two nodes prove their identities, then agree on one link."""
 
 from scripts.drawings.picture import Picture
 from scripts.drawings.sequence import Sequence

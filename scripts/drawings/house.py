@@ -1,4 +1,4 @@
-"""The rooms, and who may import whom: read from the import rules in `pyproject.toml`."""
+"""The packages and their allowed imports, read from the import rules in `pyproject.toml`."""
 
 import tomllib
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from scripts.drawings.picture import Picture
 from scripts.drawings.place import ROOT
 
-#: What each room holds. A room without a line here, or a line without a room, is an error.
+#: The contents of each package. A package without a line here, or the reverse, is an error.
 HOLDS: Final = {
     "composition": "names all parts, imports none",
     "cli": "the command line",

@@ -1,4 +1,4 @@
-"""The way of a message: to an actor here, and to one behind a third node."""
+"""The way of a message: to a local actor, and to a remote one beyond a third node."""
 
 from scripts.drawings.picture import Picture
 

@@ -29,7 +29,7 @@ _DARK: Final = (
     "--blue:#58a6ff;--blue-box:#10294a;--warm:#f0883e;--warm-box:#3a2113;"
     "--green:#3fb950;--green-box:#12301c;--grid:#30363d;--violet:#bc8cff"
 )
-# The first two serve the file by itself, the others a page with a switch of its own (furo).
+# The first two are for the file alone, the others for a page with its own switch (furo).
 _STYLE: Final = f"""
 .cb{{{_LIGHT}}}
 @media (prefers-color-scheme:dark){{.cb{{{_DARK}}}}}
@@ -76,12 +76,12 @@ class Picture:
     """A sheet that shapes are added to.
 
     Attributes:
-        width: Of the sheet.
-        title: What the picture shows, for readers who do not see it.
+        width: of the sheet.
+        title: description of the picture, for readers who cannot see it.
     """
 
     def __init__(self, title: str, width: int = 520) -> None:
-        """Begin with an empty sheet."""
+        """Start with an empty sheet."""
         self.width, self.title = width, title
         self._parts: list[str] = []
         self._bottom = 0.0
@@ -172,12 +172,12 @@ class Picture:
         self._bottom = max(self._bottom, bottom)
 
     def behind(self, element: str, bottom: float) -> None:
-        """Add an element behind all that is there."""
+        """Add an element below all others."""
         self._parts.insert(0, element)
         self._bottom = max(self._bottom, bottom)
 
     def svg(self) -> str:
-        """Return the picture; its height is what was put on it."""
+        """Return the picture; its height fits its contents."""
         height = round(self._bottom + 8)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="cb" width="{self.width}" '

@@ -1,4 +1,4 @@
-"""Where the sources of the pictures are, and where the pictures go."""
+"""The folders of the sources of pictures, and of the pictures."""
 
 from pathlib import Path
 from typing import Final

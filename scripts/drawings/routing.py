@@ -1,4 +1,4 @@
-"""Routing: a link breaks, and messages go on over another path in their order."""
+"""Routing: a link breaks, and messages continue in order over another path."""
 
 from scripts.drawings.picture import Picture
 

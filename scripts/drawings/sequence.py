@@ -18,11 +18,12 @@ class Sequence:
     """
 
     def __init__(self, picture: Picture, places: dict[str, float], y: float = 8) -> None:
-        """Put the heads of the parties.
+        """Draw the heads of the parties.
 
         Args:
             picture: the sheet.
-            places: the middle of each party, by its name; what is behind a `/` stands below it.
+            places: the middle of each party, by its name; the text after a `/` goes on a second
+            line.
             y: the top.
         """
         self._picture = picture
@@ -61,7 +62,7 @@ class Sequence:
         self.y += height + 30
 
     def end(self) -> None:
-        """Draw the lifelines, behind everything else."""
+        """Draw the lifelines, below everything else."""
         for x in self._places.values():
             way = f"M{x:g} {self._top:g}V{self.y - 16:g}"
             self._picture.behind(f'<path class="l dash" d="{way}"/>', self.y - 16)

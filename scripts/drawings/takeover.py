@@ -1,4 +1,4 @@
-"""An entity's takeover: its node stands still, another one goes on, the first is fenced."""
+"""An entity's takeover: its node pauses, another one continues, and the first is fenced."""
 
 from scripts.drawings.picture import Picture
 from scripts.drawings.sequence import Sequence

@@ -1,4 +1,4 @@
-"""What is recorded for the docs, and the pictures that are made from it."""
+"""The recordings for the docs, and the pictures made of them."""
 
 import sys
 from collections.abc import Callable
@@ -22,15 +22,15 @@ class Film:
 
     Attributes:
         typed: the command as a reader types it.
-        command: what is run for it.
-        stage: makes the folder in which it runs, and what has to be there.
+        command: the command that is run.
+        stage: creates its working folder and the files in it.
         moves: whether the picture moves, or shows the end.
         columns: width of the terminal.
         rows: its height.
         interval: seconds between two pictures.
         longest: seconds that nothing may happen.
-        rest: seconds that the last picture stands.
-        after: what has to be shown before the film goes on from the command.
+        rest: seconds for which the last picture is shown.
+        after: text that must appear before the film continues after the command.
     """
 
     typed: str

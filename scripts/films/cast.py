@@ -20,19 +20,19 @@ _CODES: Final = {"b": 1, "d": 2, "r": 7} | {
         ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
     )
 }
-#: What opens a dashboard is nobody else's business, and differs from run to run.
+#: A dashboard's token is secret, and differs from run to run.
 _SECRET: Final = re.compile(r"token=[\w-]+")
 
 
 @dataclass(frozen=True)
 class Cast:
-    """What a terminal was told, and when.
+    """The output of a program to a terminal, with times.
 
     Attributes:
         columns: width of the terminal.
         rows: its height.
-        title: what was recorded.
-        events: seconds since the begin, and what was written then.
+        title: name of the recording.
+        events: seconds since the start, and the text written then.
     """
 
     columns: int
@@ -70,10 +70,10 @@ def thinned(cast: Cast, interval: float, longest: float, after: str = "") -> Cas
     """Return a recording with at most one picture per interval, of lines that changed only.
 
     Args:
-        cast: what was recorded.
+        cast: the recording.
         interval: seconds between two pictures.
         longest: seconds that nothing may happen; a longer rest is shortened to it.
-        after: what has to be shown first; what is before it is left out, but the first picture.
+        after: text that must appear first; earlier pictures are omitted, except for the first.
     """
     before: list[Row] = [()] * cast.rows
     events: list[tuple[float, str]] = []

@@ -1,7 +1,7 @@
-"""A recording as one SVG: the pictures stand side by side, and CSS steps from one to the next.
+"""A recording as one SVG: the pictures are side by side, and CSS steps from one to the next.
 
-It needs no script, so that it moves in an `img` as well, and follows light and dark as the
-drawings do. A reader who asked for reduced motion sees the last picture.
+It needs no script, so it also moves in an `img`, and follows light and dark like the drawings.
+A reader whose browser requests reduced motion sees the last picture.
 """
 
 import re
@@ -48,9 +48,9 @@ def film(name: str, cast: Cast, rest: float) -> str:
     """Return a moving picture.
 
     Args:
-        name: of the picture; nothing else on a page may have it.
-        cast: what was recorded.
-        rest: seconds that the last picture stands.
+        name: id of the picture, unique on its page.
+        cast: the recording.
+        rest: seconds for which the last picture is shown.
     """
     frames = list(cast.frames())
     begins = [0.0, *(seconds for seconds, _ in frames[1:])]
@@ -119,7 +119,7 @@ def _line(row: Row) -> str:
 
 
 def _run(run: Run) -> str:
-    """Return one run; its words are as wide as their cells, in whatever font there is."""
+    """Return one run; its words are as wide as their cells in any font."""
     is_reversed = "r" in run.look.split()
     classes = " ".join(f"tty-{word}" for word in run.look.split())
     look = f' class="{classes}"' if classes else ""

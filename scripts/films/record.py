@@ -1,4 +1,4 @@
-"""Run a program in a terminal of its own, and keep what it writes there."""
+"""Run a program in a separate terminal, and record its output."""
 
 import fcntl
 import os
@@ -54,7 +54,7 @@ def record(command: Sequence[str], typed: str, columns: int, rows: int, folder: 
 
 
 def _read(terminal: int) -> bytes:
-    """Return what was written; b"" when the program has ended."""
+    """Return the output since the last call; b"" when the program has ended."""
     try:
         return os.read(terminal, 65536)
     except OSError:  # EIO: Linux says so when no one holds the other side
@@ -62,7 +62,7 @@ def _read(terminal: int) -> bytes:
 
 
 def _whole(events: list[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Move the begin of a sequence that was cut in two to where it goes on."""
+    """Join the two parts of a sequence that was cut."""
     whole, rest = [], ""
     for seconds, text in events:
         text = rest + text

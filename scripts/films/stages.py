@@ -1,4 +1,4 @@
-"""What has to be there when a program is recorded: the files of a tutorial, and its nodes."""
+"""Prerequisites of recordings: the files of a tutorial, and its nodes."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a terminal shows of what a program writes: the part of ECMA-48 that ours write."""
+"""A terminal's screen: the part of ECMA-48 that our programs use."""
 
 import re
 from collections.abc import Iterator
@@ -37,13 +37,13 @@ class Terminal:
     """A screen of a fixed size, with the alternate screen that full-screen programs use."""
 
     def __init__(self, columns: int, rows: int) -> None:
-        """Begin with an empty screen."""
+        """Start with an empty screen."""
         self.columns, self.rows = columns, rows
         self._screen = self._empty()
         self._kept = self._empty()
         self._place = (0, 0)
         self._kept_place = (0, 0)
-        self._look: frozenset[str] = frozenset()
+        self._style: frozenset[str] = frozenset()
 
     def feed(self, text: str) -> None:
         """Take what a program wrote; a sequence must not be cut in two."""
@@ -71,7 +71,7 @@ class Terminal:
             self._place = (row, 0)
             self._down()
             row, column = self._place
-        self._screen[row][column] = (letter, " ".join(sorted(self._look)))
+        self._screen[row][column] = (letter, " ".join(sorted(self._style)))
         self._place = (row, column + 1)
 
     def _down(self) -> None:
@@ -99,11 +99,11 @@ class Terminal:
 
     def _paint(self, code: int) -> None:
         if code == 0:
-            self._look = frozenset()
+            self._style = frozenset()
         elif code in _MARKS:
-            self._look |= {_MARKS[code]}
+            self._style |= {_MARKS[code]}
         elif 30 <= code < 38:
-            self._look = self._look - {*_COLORS} | {_COLORS[code - 30]}
+            self._style = self._style - {*_COLORS} | {_COLORS[code - 30]}
 
 
 def _runs(cells: list[_Cell]) -> Iterator[Run]:

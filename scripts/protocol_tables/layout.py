@@ -2,7 +2,7 @@
 
 Each line of a page is `field | meaning` for the next field of the struct, or `field | size |
 meaning` for bytes that no struct describes. Such a size is a number, the name of a constant in
-the module of the struct, or words: behind words, no offset is known.
+the module of the struct, or words: after a field of words, no offset is known.
 """
 
 import re
@@ -34,7 +34,7 @@ def struct_fields(form: Struct) -> Iterator[StructField]:
     """Iterate over the fields of a struct in their order; padding has the type `padding`.
 
     Raises:
-        TableError: its byte order is the machine's, so that it is no wire format.
+        TableError: its byte order is the machine's, so it is not a wire format.
     """
     order, codes = form.format[0], form.format[1:]
     if order not in _ORDERS:
@@ -64,7 +64,7 @@ def layout_rows(target: str, lines: list[str], start: int = 0) -> list[LayoutRow
     """Return the rows of a layout.
 
     Args:
-        target: `module:struct`, or `module:` where no struct is behind it.
+        target: `module:struct`, or `module:` if there is no struct.
         lines: what the page says of the fields.
         start: offset of the first field.
 
@@ -98,7 +98,7 @@ def layout_rows(target: str, lines: list[str], start: int = 0) -> list[LayoutRow
 def _add(
     rows: list[LayoutRow], offset: int, size: int | str, kind: str, name: str, meaning: str
 ) -> int:
-    """Add a row, and return the offset behind it; -1 is unknown."""
+    """Add a row, and return the offset after it; -1 is unknown."""
     rows.append(LayoutRow(offset, size, kind, name, meaning))
     return offset + size if offset >= 0 and isinstance(size, int) else -1
 
@@ -113,7 +113,7 @@ def _size(module: str, text: str) -> int | str:
 
 
 def layout_text(target: str, lines: list[str], options: dict[str, str]) -> str:
-    """Return a layout as a table in Markdown, with what is known of the whole above it.
+    """Return a layout as a table in Markdown, with the total size above it if it is known.
 
     Options: `sample`, the kind and name of golden bytes whose fields are shown; `at`, where in
     them the layout begins; `start`, offset of the first field; `size`, a constant that all

@@ -1,4 +1,4 @@
-"""What pages refer to: an attribute of a module, and the comment that stands above it."""
+"""Targets of references in pages: an attribute of a module, and the comment above it."""
 
 import inspect
 import re
@@ -28,7 +28,7 @@ def module_of(name: str) -> ModuleType:
 
 
 def attribute(target: str) -> Any:
-    """Return what `module:name` or `module:name[key]` refers to.
+    """Return the target of `module:name` or `module:name[key]`.
 
     The key of a dictionary is written as an attribute of the module or as an integer.
 

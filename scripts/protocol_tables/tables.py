@@ -68,7 +68,7 @@ def constants_text(target: str, lines: list[str], _: Options) -> str:
     for name, said in _words(lines).items():
         meaning = said or comment_of(module, name)
         if not meaning:
-            msg = f"{target}.{name} has no comment, and the page says nothing of it"
+            msg = f"{target}.{name} has no comment, and the page does not describe it"
             raise TableError(msg)
         rows.append([f"`{name}`", _shown(attribute(f"{target}:{name}")), meaning])
     return _markdown(["name", "value", "meaning"], rows)
@@ -186,7 +186,7 @@ def store_commands_text(_: str, __: list[str], ___: Options) -> str:
     return _markdown(["number", "command", "fields"], rows)
 
 
-#: What makes the table of each kind, from its target, lines and options.
+#: The function that makes the table of each kind, from its target, lines and options.
 TABLES: Final[Mapping[str, Callable[[str, list[str], Options], str]]] = {
     "bytes": layout_text,
     "codes": codes_text,

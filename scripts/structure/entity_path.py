@@ -11,13 +11,13 @@ checks, and the code of the entity itself.
 An ask is sent in one of these ways:
 
 - `batched`: an actor asks two entities in one handler, so both asks travel in one batch.
-- `alone`: a thread asks, so the ask travels in a frame of its own.
+- `alone`: a thread asks, so the ask travels in a separate frame.
 - `gathered`: an actor asks one entity twice, so the second event is gathered while the first
   one is being committed.
 - `telling`: the handler also sends a message, which waits for the event like the answer.
 
 Counted are distinct *functions* and the *files* that hold them, for each way and for all ways
-together, as these are what a reader has to know. Several asks are sent for each seed and way,
+together, as a reader has to know all of these. Several asks are sent for each seed and way,
 and the shortest path counts, because timers of other subjects add calls.
 """
 

@@ -39,9 +39,9 @@ def draw(report: dict[str, Any], names: Sequence[str], title: str) -> str:
 
 
 def variants(measure: dict[str, Any]) -> Iterator[tuple[str, list[Subject]]]:
-    """Return each way in which a measure was taken, with the subjects that took it so.
+    """Return each method by which a figure was measured, with the subjects that used it.
 
-    Ours come first, then those that were measured against them.
+    Callboard's come first, followed by the peers.
     """
     subjects = [each for each in measure["subjects"] if each["figures"]]
     own = [each for each in subjects if not each["against"]]
@@ -79,7 +79,7 @@ def _measure(picture: Picture, measure: dict[str, Any], y: float) -> float:
 
 
 def _bar(picture: Picture, subject: Subject, name: str, y: float, scale: float) -> None:
-    """Draw one bar with its name before it and its figure behind it."""
+    """Draw one bar between its name and its figure."""
     length = max(1.0, scale * subject["median"])
     kind = "peer" if subject["against"] and not name.startswith(_OURS) else "f0"
     middle = y + BAR / 2 + 2

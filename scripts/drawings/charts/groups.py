@@ -1,4 +1,4 @@
-"""Which charts there are, and what each one shows."""
+"""The charts, and the figures that each one shows."""
 
 import json
 from pathlib import Path
@@ -83,7 +83,7 @@ GROUPS: Final = {
         "dashboard_lost",
     ),
 }
-#: What the front page shows: where we are faster, and where we are slower.
+#: The chart of the front page: where callboard is faster, and where it is slower.
 FRONT: Final = ("remote_flood", "remote_ask", "topic_rounds", "local_ask")
 
 

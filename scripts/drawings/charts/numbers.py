@@ -1,4 +1,4 @@
-"""Numbers as charts write them, and the places of the lines behind them."""
+"""Numbers as charts write them, and the positions of grid lines."""
 
 from collections.abc import Sequence
 from math import floor, log10

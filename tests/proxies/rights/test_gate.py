@@ -305,7 +305,7 @@ def test_a_node_that_may_not_be_reached_is_answered_in_order_and_its_account_end
 
 
 def test_what_was_given_is_bounded_and_the_oldest_is_forgotten(monkeypatch):
-    monkeypatch.setattr(gates, "GIVEN_LIMIT", 5)
+    monkeypatch.setattr(gates, "ACTORS_LIMIT", 5)
     gate = gate_of(monitor=["*"])
     for number in range(100, 120):
         gate.lets_out(pack_frame(2, 0, ME, LEAF, number, 30, b"\x81\x01"))

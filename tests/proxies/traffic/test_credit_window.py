@@ -497,10 +497,10 @@ def test_a_proxy_that_nobody_holds_stays_until_its_bounds_are_known(three, monke
     a, b, _ = three
     local = b.spawn(Small)
     lifetimes, told = a._broker.lifetimes, []
-    take = a._broker.credit_window.take_credit
+    take = a._broker.credit_window.apply_credit
     with monkeypatch.context() as patch:
         patch.setattr(
-            type(a._broker.credit_window), "take_credit", lambda *line: told.append(line[1:])
+            type(a._broker.credit_window), "apply_credit", lambda *line: told.append(line[1:])
         )
         ref = bare(a, local)
         assert [ref.ask(number).result(5) for number in range(3)] == [0, 1, 2]
