@@ -68,8 +68,7 @@ class Ticker(Actor):
 
 
 def ask_when_told(address: str, orders: IO[str]) -> None:
-    """In the other process: for each line, ask for the given number of seconds, and print the
-    times."""
+    """In the other process: for each line, ask for its number of seconds, and print times."""
     with Node("neighbour") as node:
         echo = node.remote_actor(f"{address}/echo")
         echo.ask("read").result(LIMIT)

@@ -1,7 +1,8 @@
 """First paint of the window: a browser that was never here opens the link of a page.
 
-A fresh headless Chromium asks a node of a cluster of four, in separate processes on this the figure is its first contentful paint (the performance API), from the click on the
-link: the redirect that puts the token into a cookie is in it.
+A fresh headless Chromium asks a node of a cluster of four, in separate processes on this the
+figure is its first contentful paint (the performance API), from the click on the link: the
+redirect that puts the token into a cookie is in it.
 """
 
 from benchmarks import dashboard

@@ -285,7 +285,7 @@ def role(*arguments: str) -> Iterator[Role]:
 
 
 def asked(bystander: Role, seconds: float) -> tuple[float, float, int]:
-    """Return the median and the 99th percentile of a period in ms, and the links lost so far."""
+    """Return the median and the 99th percentile of a period in ms, and the lost links."""
     bystander.tell(f"{seconds}")
     delays, lost = json.loads(bystander.line())
     cuts = quantiles(delays, n=100) if len(delays) > 1 else [delays[0]] * 99

@@ -206,7 +206,7 @@ def milliseconds_to_down(hops: int) -> float:
 
 
 def time_to_down(victim: Popen[str], address: str, between: int) -> float:
-    """Start forwarding nodes in front of `address`, then monitor an actor there, then kill it."""
+    """Start forwarding nodes before `address`, monitor an actor there, and kill it."""
     if between:
         with serving(node_program("--join", address)) as (_, nearer):
             return time_to_down(victim, nearer, between - 1)

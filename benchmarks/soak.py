@@ -6,9 +6,9 @@ One process is measured: a node that listens and offers a class, an endpoint on 
 router. Another one, which is killed and started again once a minute, churns: nodes that link,
 spawn, ask, monitor, kill and leave, with a word or without one; endpoints that subscribe,
 publish and end; MQTT clients that come, subscribe, publish and go. The measured node also
-spawns and stops actors itself. A line every ten seconds reports its contents. In the end, after a rest,
-descriptors and threads must be where they were before the churn, and the line through the
-memory of the second half must rise by less than 1 MiB in ten minutes.
+spawns and stops actors itself. A line every ten seconds reports its contents. In the end, after
+a rest, descriptors and threads must be where they were before the churn, and the line through
+the memory of the second half must rise by less than 1 MiB in ten minutes.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Zeek's log-writes into the commit log: conn.log, 21 fields, in batches of 400 as Zeek's are.
 
-A separate process pushes; the time ends when all records are appended, and with callboard The peer is a plain PULL of pyzmq that counts messages: what the sockets alone take.
+A separate process pushes; the time ends when all records are appended, and with callboard The
+peer is a plain PULL of pyzmq that counts messages: what the sockets alone take.
 """
 
 import tempfile

@@ -1,10 +1,10 @@
 """Zeek's WebSocket JSON: events of three arguments, in to one handler and out, 4 connections.
 
-Events for each second that the process computes: on a machine that does other things too,
-this says more than the clock. In: from the first event that the handler has to the last one;
-its arguments come as Python values by its annotations. Out: from the first `publish` until
-the other side has all; an event counts once for each connection that it goes to. Callboard's
-are clients of a port of an endpoint, and each message goes to all of them. zeekpy has a connection
+Events for each second that the process computes: on a machine that does other things too, this
+says more than the clock. In: from the first event that the handler has to the last one; its
+arguments come as Python values by its annotations. Out: from the first `publish` until the
+other side has all; an event counts once for each connection that it goes to. Callboard's are
+clients of a port of an endpoint, and each message goes to all of them. zeekpy has a connection
 for each of its objects: four `AsyncZeek` of one event loop read (a `Zeek` is no faster), and
 each event is published by all four. At their other side is a plain server. It and our clients
 are the same program, which costs next to nothing and sends the same bytes:

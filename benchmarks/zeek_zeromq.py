@@ -42,8 +42,7 @@ class Seen:
 
 
 def cluster(pipe: Any, events: int) -> None:
-    """Run the manager and a node that publishes once it has a subscriber, in a separate
-    process."""
+    """Run the manager, and a node that publishes once it has a subscriber."""
     context = zmq.Context()
     xpub, xsub = context.socket(zmq.XPUB), context.socket(zmq.XSUB)
     xpub.setsockopt(zmq.XPUB_VERBOSER, 1)

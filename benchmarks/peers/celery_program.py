@@ -2,8 +2,9 @@
 
     celery_program.py N FOLDER      N jobs put and done, by a worker with two processes
 
-It starts its own Redis, which listens at a socket in the folder, and appends to a file that prints its rate, after a tenth of the work as warm-up. A job is done when
-the worker has acknowledged it (`acks_late`).
+It starts its own Redis, which listens at a socket in the folder, and appends to a file that
+prints its rate, after a tenth of the work as warm-up. A job is done when the worker has
+acknowledged it (`acks_late`).
 """
 
 import subprocess

@@ -69,7 +69,7 @@ def serve(endpoint: Any, options: argparse.Namespace) -> None:
 
 
 def answer(endpoint: Any, subscriber: Any) -> None:
-    """Answer each text; count other messages, and report when the announced number has arrived."""
+    """Answer each text; count other messages, and report when all have arrived."""
     seen = wanted = 0
     while True:
         # Broker 1.4 keeps Python's lock while it waits, so no other thread could read stdin.

@@ -2,8 +2,9 @@
 
     python zeek_peer_load.py feed|take EVENTS PORT
 
-Peers with the endpoint at a port of this machine, prints a line, and continues at a line on `feed` sends so many events of three arguments, `take` subscribes to them and counts.
-A last line says that it sent or has everything. After the handshake it does almost nothing.
+Peers with the endpoint at a port of this machine, prints a line, and continues at a line on
+`feed` sends so many events of three arguments, `take` subscribes to them and counts. A last
+line says that it sent or has everything. After the handshake it does almost nothing.
 """
 
 import socket
