@@ -1,4 +1,4 @@
-"""What every test shares: how many examples hypothesis tries.
+"""Configuration of all tests, such as the number of examples that hypothesis tries.
 
 At a desk 30 random ones each time; with `CI=true` 30 that are the same in every run, so that a
 failure there is a failure here: `make fuzz` tries millions on every codec, and
@@ -29,8 +29,8 @@ settings.register_profile("thorough", max_examples=500, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 
 
-#: What the pytest of examples and projects has in its environment: callboard's plugin, and none
-#: of the others here, of which each process would compute for seconds until they are imported.
+#: Environment of the pytest of examples and projects: callboard's plugin alone, since importing
+#: the others takes each process seconds.
 QUICK_PYTEST = {
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     "PYTEST_ADDOPTS": "-p callboard.simulation.plugin",
@@ -63,7 +63,7 @@ def pytest_configure(config):
 
 
 def pytest_collection(session):
-    """Look for no garbage while tests are collected: none of these objects is."""
+    """Turn the garbage collector off while tests are collected: these objects stay."""
     gc.disable()
     config = session.config
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # a run of all files
@@ -75,7 +75,7 @@ def pytest_collection(session):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """Keep what was collected out of every later search for garbage."""
+    """Exclude the collected objects from later garbage collections."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -119,7 +119,7 @@ def pytest_itemcollected(item):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave out files of which no test runs: importing them takes seconds in all."""
+    """Skip files without a selected test: importing them takes seconds in total."""
     marks = config.getoption("markexpr")
     if collection_path.suffix != ".py":
         return (collection_path.name == "faults" and "not faults" in marks) or None
@@ -180,7 +180,7 @@ TOGETHER = ("tests/callboard/pipeline/",)
 
 
 class Scheduling(LoadFileScheduling):
-    """Gives whole files to processes, and whole folders of those that share a server."""
+    """Assigns whole files to processes, and whole folders if their tests share a server."""
 
     def _split_scope(self, nodeid):
         folders = (folder for folder in TOGETHER if nodeid.startswith(folder))
@@ -193,7 +193,7 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-#: Where a process remembers what it has open, for pages and metrics.
+#: Tables of a process's open objects, for pages and metrics.
 REGISTRIES = [
     ("callboard.commitlog.log", "_WRITTEN"),
     ("callboard.commitlog.following.named", "_OPEN"),
@@ -248,6 +248,6 @@ def pytest_runtest_protocol(item):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Begin with what takes longest, so that no process ends long after the others."""
+    """Start with the slowest tests, so that no process ends long after the others."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))

@@ -1,8 +1,8 @@
 """Processor time of tests: the slowest are listed, and each folder has a budget.
 
 Processor time, not time on the clock, because a busy machine stretches the latter at will. It
-is that of the process and of its children that have ended, so it includes programs that a test
-starts. Servers that are shared by several tests are charged to the test that stops them.
+is the time of the process and of its ended children, so it includes programs that a test
+Servers that are shared by several tests are charged to the test that stops them.
 
 A budget is several times what the tests of a folder took when it was set, in seconds of the
 machine of that day: it was measured beside other work. A short loop measures how fast the
@@ -26,19 +26,18 @@ from hypothesis import settings
 
 HERE = Path(__file__).parent
 BUDGETS: Final = HERE / "budgets.toml"
-#: Where the figures of the last whole run are written: by test the seconds of processor time
-#: and those on the clock.
+#: File with the figures of the last whole run: processor and clock seconds by test.
 REPORT: Final = HERE.parent / "build" / "test-costs.json"
 
 #: Tests that are listed at the end of a whole run.
 LISTED: Final = 20
 #: Seconds of a test without the mark `slow` beyond which the end of the run names it.
 QUICK_LIMIT: Final = 1.0
-#: Seconds of a folder that has no line in the budgets: a new package.
+#: Seconds of a folder without a line in the budgets: a new package.
 DEFAULT_BUDGET: Final = 40.0
 #: Seconds of the loop of `measure_speed` on the machine of the budgets.
 REFERENCE: Final = 0.0115
-#: More examples than these are no run that budgets are meant for.
+#: Budgets do not apply to runs with more examples than these.
 USUAL_EXAMPLES: Final = 30
 
 
@@ -113,7 +112,7 @@ class Costs:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Iterator[None]:
-        """Attach to the report of each phase what the test has cost so far."""
+        """Attach the cost of the test so far to the report of each phase."""
         report: Any = yield
         report.cost = processor_seconds() - item.stash[_begun]
         report.is_slow = item.get_closest_marker("slow") is not None

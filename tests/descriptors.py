@@ -1,4 +1,4 @@
-"""What this process has open. A number tells nothing: other threads open and close as well."""
+"""The open descriptors of this process. Other threads open and close some at any time."""
 
 import contextlib
 import os
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def open_files() -> list[tuple[int, int]]:
-    """Return device and inode of the file, folder or socket behind each open descriptor."""
+    """Return device and inode of the file, folder or socket of each open descriptor."""
     found = []
     for each in Path("/dev/fd").iterdir():
-        with contextlib.suppress(OSError):  # closed meanwhile, as that of the folder itself
+        with contextlib.suppress(OSError):  # closed since then, as the folder's own
             about = os.fstat(int(each.name))
             found.append((about.st_dev, about.st_ino))
     return found

@@ -1,9 +1,9 @@
-"""A machine of another speed: what a node does comes late, and so does the next line of a test.
+"""A machine of another speed: a node's work is delayed, and so is the next line of a test.
 
 A plugin of pytest. `DISTURB=7 make test ARGS="-p tests.disturbance"` lets runners, subscribers,
 log records and threads wait for a few milliseconds now and then, and the test itself between
 its lines; 7 is where chance begins. A test that passes here asks for no effect at the moment of
-its cause. Bounds on time fail where they are meant for real machines: run those again without.
+its cause. Bounds on time that assume a fast machine fail: run those again without.
 """
 
 import logging
@@ -33,9 +33,9 @@ def _delay(share: float, longest: float) -> float:
 
 
 def _delayed(owner, name: str, *speeds: tuple[float, float]) -> None:
-    """Let a method wait before it begins, but on the thread of the test.
+    """Delay a method before it starts, except on the thread of the test.
 
-    Each object is as slow as chance makes it for its life: of two nodes one may be quick.
+    Each object has a random delay for its lifetime: of two nodes one may be quick.
     """
     method = getattr(owner, name)
     slowness: WeakKeyDictionary[object, tuple[float, float]] = WeakKeyDictionary()
@@ -51,7 +51,7 @@ def _delayed(owner, name: str, *speeds: tuple[float, float]) -> None:
 def pytest_configure():
     sys.setswitchinterval(SWITCH_INTERVAL)
     never = (0.0, 0.0)
-    _delayed(Runner, "_housekeep", never, (0.05, 0.02), (0.5, 0.03))  # nobody takes over
+    _delayed(Runner, "_housekeep", never, (0.05, 0.02), (0.5, 0.03))  # no node takes over
     _delayed(Runtime, "report", never, (0.3, 0.01), (0.5, 0.1))
     _delayed(logging.Logger, "callHandlers", never, (0.3, 0.01), (0.5, 0.1))
     _delayed(threading.Thread, "run", never, (1.0, 0.02), (1.0, 0.1))
@@ -59,7 +59,7 @@ def pytest_configure():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Let the lines of a test wait."""
+    """Delay the lines of a test."""
     body, left = getattr(pyfuncitem.obj, "__code__", None), OF_A_TEST
 
     def at_line(frame, event, arg):

@@ -1,4 +1,4 @@
-"""Waiting for a condition that nobody tells of."""
+"""Waiting for a condition without a notification."""
 
 import time
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from typing import Any
 def eventually(
     check: Callable[[], Any], seconds: float = 60.0, *, interval: float = 0.002
 ) -> Any:
-    """Poll until `check()` is true, and return what it returned.
+    """Poll until `check()` is true, and return its result.
 
     Raises:
-        AssertionError: it was not true within so many seconds.
+        AssertionError: it was not true in time.
     """
     deadline = time.monotonic() + seconds
     while not (found := check()):

@@ -23,7 +23,7 @@ class Echo(Actor):
 
 
 class Collector(Actor):
-    """Keeps what it is told; answers `list` (the class) with all of it."""
+    """Keeps messages; answers `list` (the class) with all of them."""
 
     def __init__(self):
         self.kept = []
@@ -73,7 +73,7 @@ class Waiter(Actor):
 
 
 class Parent(Actor):
-    """Spawns what it is given."""
+    """Spawns the classes that it receives."""
 
     @handler
     def start(self, msg: type) -> object:
@@ -81,5 +81,5 @@ class Parent(Actor):
 
 
 def instance(ref):
-    """The actor behind a local ref."""
+    """The actor of a local ref."""
     return ref.target.actor

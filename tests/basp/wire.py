@@ -33,7 +33,7 @@ def write_update(announced, withdrawn, cuts=(), statements=(), names=()) -> byte
 
 
 def receive(link: Link, data: bytes, now: float) -> list[Effect]:
-    """Give a link bytes; return its effects, a run of dispatches among them."""
+    """Pass bytes to a link; return its effects, including a run of dispatches."""
     frames, effects = link.take(data, now)
     return [Deliver(frames)] if frames else effects
 
@@ -177,5 +177,5 @@ class Wire:
 
 
 def empty_lists(count: int) -> bytes:
-    """Return the CBOR of a list of so many empty ones, 65,536 or more; quickly made."""
+    """Return the CBOR of a list of empty lists, 65,536 or more; quickly made."""
     return b"\x9a" + count.to_bytes(4, "big") + b"\x80" * count

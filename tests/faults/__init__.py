@@ -2,8 +2,8 @@
 
 import os
 
-#: How often each is done, or how many times as long.
+#: The number of repetitions, or the factor for durations.
 ROUNDS = int(os.environ.get("CALLBOARD_ROUNDS", "1"))
 
-#: How often what is killed in the middle of its work is killed.
+#: The number of kills in tests that kill a process in the middle of its work.
 KILLS = int(os.environ.get("CALLBOARD_KILLS", "5"))

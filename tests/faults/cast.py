@@ -36,7 +36,7 @@ class Sink(Actor):
 
 
 class Worker(Actor):
-    """Does inside of a node process what the test asks for."""
+    """Carries out the test's orders inside a node process."""
 
     def __init__(self) -> None:
         self.flooding = threading.Event()
@@ -88,7 +88,7 @@ class Worker(Actor):
         }
 
     def leave_descriptors(self, count: int) -> None:
-        """Let the process open only so many more files."""
+        """Limit the number of further files that the process can open."""
         used = 1 + max(int(path.name) for path in Path("/proc/self/fd").iterdir())
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + count, hard))

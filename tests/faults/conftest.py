@@ -1,7 +1,7 @@
-"""What the faults have in common: they are marked, tell their figures, poll, and take turns.
+"""Shared parts of the fault tests: marks, figures, polling, and turns.
 
 `CALLBOARD_ROUNDS` says how often, or how many times as long, each is done; in CI once.
-`make faults` runs two at a time, but for those that are marked `alone`: they measure time.
+`make faults` runs two at a time, except for tests marked `alone`: they measure time.
 """
 
 import fcntl
@@ -31,13 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Run beside the test of the other process, or alone; its time begins behind that."""
+    """Run beside the other process's test, or alone; its time starts after the wait."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
     LOCKS.mkdir(exist_ok=True)
     kind = fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH
     with (LOCKS / "faults.lock").open("w") as place:
-        with (LOCKS / "faults.turn").open("w") as turn:  # nobody passes one that waits
+        with (LOCKS / "faults.turn").open("w") as turn:  # no test overtakes a waiting one
             fcntl.flock(turn, fcntl.LOCK_EX)
             fcntl.flock(place, kind)
         return (yield)
@@ -54,7 +54,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Tell a figure; it is printed when the test has ended."""
+    """Report a figure; it is printed when the test has ended."""
     return lambda text: request.node.user_properties.append(("figure", text))
 
 
@@ -69,7 +69,7 @@ def eventually() -> Callable[..., Any]:
             try:
                 if found := check():
                     return found
-            except Exception as error:  # noqa: BLE001  (asks of every kind fail meanwhile)
+            except Exception as error:  # noqa: BLE001  (all kinds of asks fail during faults)
                 problem = error
             assert time.monotonic() < deadline, f"not within {seconds:g} s: {problem}"
             time.sleep(pause)

@@ -112,7 +112,7 @@ class Tickets(Entity):
 
 
 def _stop_inside_commits() -> None:
-    """Let SIGUSR1 stop this process inside its next commit on PostgreSQL."""
+    """Make SIGUSR1 stop this process inside its next commit on PostgreSQL."""
     from callboard.entity.state.postgresql import PostgresqlState
 
     write, wanted = PostgresqlState._write_others, []

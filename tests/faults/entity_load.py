@@ -14,7 +14,7 @@ from tests.faults.entity_host import Alarm, Entry, Ledger, SetAlarm, Ticket, Tic
 
 KEYS = 40
 
-#: Threads that send, keys that they send to, and what each sends to a key at a time.
+#: Sending threads, their keys, and the messages of each to a key at a time.
 SENDERS, TICKET_KEYS, AT_ONCE = 4, 20, 3
 
 #: Jobs that wait at most, so that takers can have had all of them when the load ends.
@@ -24,7 +24,7 @@ BACKLOG = 500
 def until_all_answer(refs: list[ActorRef], question: str) -> float:
     """Return the seconds until every key has answered a question asked from here on.
 
-    All are asked at once, and those that fail or take long are asked again.
+    All keys are asked at once; asks that fail or take long are repeated.
     """
     began, waiting = time.monotonic(), refs
     while waiting:
@@ -79,7 +79,7 @@ class Client:
         return process
 
     def load(self) -> None:
-        """Let numbers be entered, each key by one thread, until `stop`."""
+        """Append numbers, each key on one thread, until `stop`."""
         self._threads = [threading.Thread(target=self._enter, args=(i,)) for i in range(4)]
         for thread in self._threads:
             thread.start()
@@ -111,7 +111,7 @@ class Client:
         return until_all_answer(self.refs, "all")
 
     def check(self) -> int:
-        """Compare what is kept with what was acknowledged; returns how many that were."""
+        """Compare the stored numbers with the acknowledged ones; return their count."""
         for i, ref in enumerate(self.refs):
             kept = ref.ask("all", timeout=10.0).result(20)
             assert kept == sorted(set(kept)), f"k-{i}: twice or out of order"
@@ -160,7 +160,7 @@ class RowLoad:
         number = 0
         while not self._ends.is_set():
             if len(self.put) - len(self.acknowledged) > BACKLOG:
-                self._ends.wait(0.01)  # what is not taken in the end is not known to be there
+                self._ends.wait(0.01)  # a job that nobody took at the end may not exist
                 continue
             numbers = range(number + 1, number + 11)
             for number, put in [(n, self.queue.put(n)) for n in numbers]:
@@ -185,7 +185,7 @@ class RowLoad:
                 self.unknown.add(job.value)
 
     def check(self) -> tuple[int, int]:
-        """End the load, wait for what is due, and compare; returns reminders and jobs."""
+        """End the load, wait for due reminders and jobs, and compare; return their counts."""
         self._ends.set()
         for thread in self._threads:
             thread.join(90)
@@ -211,7 +211,7 @@ class TicketLoad:
     def __init__(self, client: Client) -> None:
         self.refs = [client.node.entity(Tickets, f"t-{i}") for i in range(TICKET_KEYS)]
         ways = [(sender, i) for sender in range(SENDERS) for i in range(TICKET_KEYS)]
-        #: By sender and key: what was acknowledged, what perhaps happened, and what did not.
+        #: By sender and key: acknowledged, possible and impossible numbers.
         self.acknowledged: dict[tuple[int, int], set[int]] = {way: set() for way in ways}
         self.unknown: dict[tuple[int, int], set[int]] = {way: set() for way in ways}
         self.refused: dict[tuple[int, int], set[int]] = {way: set() for way in ways}
@@ -249,7 +249,7 @@ class TicketLoad:
         return until_all_answer(self.refs, "count")
 
     def stop(self) -> Counter[str]:
-        """End the load, and compare; returns how many of which kind there are."""
+        """End the load, and compare; return the count of each kind."""
         self._ends.set()
         for thread in self._threads:
             thread.join(60)

@@ -7,7 +7,7 @@ from callboard.errors import CallboardError
 
 
 def main() -> None:
-    """Take one job, print what it is, wait for a line, and print what came of its ack."""
+    """Take one job, print it, wait for a line, and print the outcome of its ack."""
     with Node() as node:
         node.connect(sys.argv[1])
         job = node.queue("faults").take(visible_after=600.0).result(60)

@@ -1,4 +1,4 @@
-"""What stands beside node processes: a relay that goes deaf, a peer that never reads."""
+"""Helpers beside node processes: a relay that stops forwarding, and a peer that never reads."""
 
 import contextlib
 import socket
@@ -16,7 +16,7 @@ _POLL_SECONDS = 0.05
 
 
 class Relay:
-    """Forwards TCP connections until it is told to swallow all bytes, without closing."""
+    """Forwards TCP connections until it is ordered to drop all bytes, without closing."""
 
     def __init__(self, to: str) -> None:
         host, _, port = to.removeprefix("basp://").rpartition(":")

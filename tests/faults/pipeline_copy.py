@@ -1,4 +1,4 @@
-"""Pipelines that copy logs, in a process of its own, whose sink may be told to die.
+"""Pipelines that copy logs, in a separate process whose sink can be killed.
 
     python -m tests.faults.pipeline_copy MASTER
 
@@ -49,7 +49,7 @@ class MortalFormat(CallboardFormat):
 
 
 def copy(spark, *, log, out, checkpoint, death=None):
-    """Copy what there is; returns why that failed, or ""."""
+    """Copy the available records; return the reason of a failure, or ""."""
     rows = spark.readStream.format("callboard").option("maxOffsetsPerTrigger", str(ROWS))
     writer = rows.load(log).writeStream.format("mortal" if death else "callboard")
     if death:

@@ -1,8 +1,7 @@
-"""Spark as faults start it: soon there, and with less to compute; what it does is the same.
+"""Spark for fault tests: it starts sooner and computes less, with the same results.
 
-Java compiles little and checks no classes, queries run without code of their own, and Python
-imports pyspark where it is installed: Spark's zip of it is compiled again in each process, and
-a query starts ten.
+Java compiles little and checks no classes, queries run without generated code, and Python
+Spark's zip of it is compiled again in each process, and a query starts ten.
 """
 
 from pathlib import Path

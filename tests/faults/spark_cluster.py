@@ -5,10 +5,10 @@
 It runs below `benchmarks.namespaces.again`. Hosts share nothing but a network and the folder
 `shared`, which is Spark's own file system here (`viewfs://cluster/shared`) and has the
 checkpoints. One host records what this process publishes and serves the log; one is the
-driver's, who alone has the results; two are workers, with a Python of their own. While they
+driver's, who alone has the results; two are workers, with their own Python. While they
 work each victim is killed at a random moment and started again: `driver`, `executor`,
-`log-server`, `recorder`. At the end the results are those of the same job on a local master,
-and of pandas, row by row.
+`log-server`, `recorder`. At the end the results must equal those of the same job on a local
+master,
 """
 
 import json
@@ -115,7 +115,7 @@ class Site:
         (base / "permissions.toml").write_text(PERMISSIONS)
 
     def _add_worker(self):
-        """Make a host with a Python and a callboard of its own, and nothing of the driver's."""
+        """Create a host with its own Python and callboard, and nothing of the driver's."""
         worker = self._network.add_host()
         worker.show(Path(sys.prefix), self._base / "python")
         for name in ("callboard", "actors", "basp", "proxies"):
@@ -125,7 +125,7 @@ class Site:
         return worker
 
     def start(self, host, name, *command, **variables):
-        """Start a process on a host, in a group of its own; returns it and what it says."""
+        """Start a process on a host, in a new process group; return it and its output."""
         said = self._base / f"{name}.txt"
         with said.open("a") as file:
             process = subprocess.Popen(

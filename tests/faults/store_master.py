@@ -13,7 +13,7 @@ from callboard.topics.hub import Hub
 
 
 def write(master: Store) -> None:
-    """Write and count for ever; what is printed is durable."""
+    """Write and count for ever; printed numbers are durable."""
     number = max((key for key in master.mapping() if isinstance(key, int)), default=0)
     while True:
         for _ in range(50):

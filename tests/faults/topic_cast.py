@@ -22,7 +22,7 @@ class TopicHost(Actor):
         Hub.of(self.node, HubOptions(overflow_policy=policy, peer_buffer_size=size))
 
     async def subscribe(self, topic: str, count: int, limit: int) -> None:
-        """Add subscribers; nobody reads them before `read`."""
+        """Add subscribers, which do not read before `read`."""
         for _ in range(count):
             self.queues.append(MessageQueue(limit))
             self.seen.append(0)
@@ -50,7 +50,7 @@ class TopicHost(Actor):
         return min(read), max(read)
 
     def unread(self) -> tuple[int, int]:
-        """Return what waits for the first subscriber, and what was dropped for it."""
+        """Return the first subscriber's waiting messages, and the number of dropped ones."""
         return self.queues[0].available(), self.queues[0].dropped
 
     def dropped(self) -> int:

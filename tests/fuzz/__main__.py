@@ -2,7 +2,7 @@
 
 Each seed makes one case of some frames. A case that fails is printed with the command that
 replays it, and kept in `tests/fuzz/regressions/`. With `--record` the seeds and counts are
-added to `docs/reliability/fuzz.json`, and the next run goes on after them.
+added to `docs/reliability/fuzz.json`, and the next run continues after them.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Broker 1.4: damaged handshakes, frames and batches at the machines of both ends.
 
-What follows the handshake is fed twice, whole and in pieces: what comes out must not depend on
-how a network cut it. What was taken for a message must be one: its value decodes, and a batch
+The bytes after the handshake are fed twice, whole and in pieces: the result must not depend on
+how a network cut them. Every decoded message must be valid: its value decodes, and a batch
 with it is read as the same again.
 """
 
@@ -136,7 +136,7 @@ def _play(session: Broker14Session, pieces: list[bytes]) -> list[Any]:
 
 
 def _check(arrived: list[Any]) -> None:
-    """Look whether what arrived are messages."""
+    """Check that all arrivals are messages."""
     for each in arrived:
         if type(each) is tuple and len(each) == 3:
             ttl, topic, content = each
@@ -166,7 +166,7 @@ class Broker14:
         return {"end": number, "start": start, "parts": parts, "piece": rng.choice([1, 7, 100])}
 
     def run(self, case: Case) -> int:
-        """Feed the stream; whatever it is, the machine goes on or ends."""
+        """Feed the stream; on any input the machine must continue or end."""
         other, piece = 1 - case["end"], case["piece"]
         stream = b"".join(case["parts"])
         cuts = [stream[at : at + piece] for at in range(0, len(stream), piece)]

@@ -1,7 +1,7 @@
 """CAF's wire: damaged frames and messages at the machines of both ends, and at the codec.
 
-The stream is fed twice, whole and in pieces: what comes out must not depend on the cuts. The
-content of what was taken for a message is decoded, and encoded again to the same bytes.
+The stream is fed twice, whole and in pieces: the result must not depend on the cuts. The
+content of every decoded message is decoded, and encoded again to the same bytes.
 """
 
 import random
@@ -124,7 +124,7 @@ class Caf:
     name = "caf"
 
     def make(self, seed: int) -> Case:
-        """Return what one end sends: handshake and frames, some of them damaged."""
+        """Return the bytes of one end: handshake and frames, some of them damaged."""
         rng = random.Random(seed)
         number = rng.randrange(2)
         start = _start(number)
@@ -134,7 +134,7 @@ class Caf:
         return {"end": number, "start": start, "parts": parts, "piece": rng.choice([1, 7, 100])}
 
     def run(self, case: Case) -> int:
-        """Feed the stream; whatever it is, the machine continues or ends."""
+        """Feed the stream; on any input the machine must continue or end."""
         other, piece = 1 - case["end"], case["piece"]
         stream = b"".join([case["start"], *case["parts"]])
         cuts = [stream[at : at + piece] for at in range(0, len(stream), piece)]

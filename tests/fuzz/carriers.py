@@ -45,7 +45,7 @@ from tests.fuzz.node import (
     errors_are_violations,
 )
 
-#: Connections of a case, what each sends, and the asks of the victim and of its friend.
+#: Connections of a case, their bytes, and the asks of the victim and of its friend.
 CONNECTIONS = 4
 FRAMES = 16
 ASKS = 12
@@ -58,8 +58,8 @@ _DISPATCH = int(Operation.DISPATCH_MESSAGE)
 #: It is read in pieces.
 _LARGE = b"\x81" + empty_lists(70_000)
 
-#: What messages and answers are, as they would be alone: of entities, of no class, and no CBOR;
-#: with a deadline, with other options.
+#: Messages and answers as they would be outside a batch: for entities, of unknown classes, and
+#: invalid CBOR; with a deadline, with other options.
 BODIES = [
     *map(CODEC.encode, ("x", "fail", 5, [1], None, NotOwner(), Failure("ActorDown", "x"))),
     *map(CODEC.encode, (Failure("NotPermitted", "x"), Failure([], 5), NotOwner([5]))),  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ _KEYS = [b"k-1", b"k-2", b"k-3", b"\xff\xfe", b"", b"nul\x00", b"x" * 2_000, "ä
 
 
 class Shelf(Entity):
-    """Takes whatever comes."""
+    """Accepts every message."""
 
     name = "fuzz.Shelf"
 
@@ -139,7 +139,7 @@ def answers(rng: random.Random, share: float, ids: list[int]) -> tuple[bytes, in
 
 
 def _frame(rng: random.Random, peer: bytes, share: float) -> bytes:
-    """Return a frame with what goes together, which may say what is not true."""
+    """Return a frame with a batch, which may contain false statements."""
     if rng.random() < 0.8:
         payload, count = messages(rng, share)
         data = rng.choice((7, 7, 9, HIGH_PRIORITY | 8))
@@ -162,15 +162,15 @@ def _frame(rng: random.Random, peer: bytes, share: float) -> bytes:
 
 
 class Carriers:
-    """A victim that hosts entities, a friend that asks them, and a member that has gone mad.
+    """A victim that hosts entities, a friend that asks them, and a member that lies.
 
-    The victim asks entities of which the mad one says that they are there.
+    The victim asks entities that the lying member claims to host.
     """
 
     name = "carriers"
 
     def make(self, seed: int) -> Case:
-        """Return what the mad member sends on its links, and the seeds of its answers."""
+        """Return the bytes of the lying member's links, and the seeds of its answers."""
         rng = random.Random(seed)
         connections = []
         for _ in range(CONNECTIONS):
@@ -246,7 +246,7 @@ class _Hall:
         return asked
 
     def _serve(self, what: str) -> None:
-        """Check that the friend gets its answers, whatever the mad one does."""
+        """Check that the friend gets its answers in spite of the lying member."""
         asked = self._ask(self.friend, Shelf, 2.0)
         require(self.echo.ask(what).result(1) == what, "an echo is wrong")
         self.cluster.run_until(
@@ -286,7 +286,7 @@ class _Hall:
 
 
 class _Answering:
-    """Reads what the victim asks a mad member, and answers or lies."""
+    """Reads the victim's asks to a lying member, and answers truly or falsely."""
 
     def __init__(
         self, peer: MadPeer, node: bytes, rng: random.Random, share: float, table: Any
@@ -299,7 +299,7 @@ class _Answering:
         self._send(0, ENTITIES, CODEC.encode(self._table(self._node)))
 
     def answer(self) -> None:
-        """Answer what came since the last time."""
+        """Answer the asks since the last call."""
         for frame in self._reader.feed(self._peer.read()):
             operation, _, data, source, _, actor, number, payload = frame
             message_id = data & MESSAGE_ID_MASK
@@ -321,7 +321,7 @@ class _Answering:
     def _answer(self, message_id: int, message: object) -> None:
         rng = self._rng
         if isinstance(message, EntityMessages):
-            if rng.random() < 0.1:  # refused as a whole, or not at all
+            if rng.random() < 0.1:  # refused as a whole, or accepted
                 self._send(RESPONSE | message_id, 0, rng.choice(BODIES))
             ids = [each[0] for each in message.each()]
             ids = rng.choice((ids, ids, [*ids, message_id], ids[:2]))

@@ -23,7 +23,7 @@ _DOWN, _ROUTES, _REPORT = (
 
 
 def _updates() -> list[bytes]:
-    """Let a peer's router speak: updates as they really are, with paths, cuts, whatever."""
+    """Return a peer's routing updates: real ones, with paths and cuts."""
     peer, made = Router(PEER), []
     others = [NodeId(bytes([number]) * 18) for number in range(1, 6)]
     peer.names.update({node: "ä" * number for number, node in enumerate(others)})

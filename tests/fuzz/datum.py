@@ -10,7 +10,7 @@ from callboard.model.scalar import Count, Enum
 from callboard.model.timespan import Timespan, Timestamp
 
 _EDGES = (0, 1, 23, 24, 255, 256, 2**31, 2**32 - 1, 2**63 - 1)
-#: Thirty years of nanoseconds: what a calendar has.
+#: Thirty years of nanoseconds, a usual range of times.
 _MOMENT = 2**60
 
 _SCALARS: tuple[Callable[[random.Random], Any], ...] = (

@@ -1,7 +1,7 @@
-"""What members tell each other about entities: tables, votes, markers, moves, journals.
+"""Messages between members about entities: tables, votes, markers, moves, journals.
 
-Two members share a type; a third node tells one of them what no member would, and answers what
-that one asks. What the members acknowledge has to be there in the end.
+Two members share a type; a third node sends one of them messages that no member would, and
+answers its asks. Everything that the members acknowledge must be stored at the end.
 """
 
 import random
@@ -51,7 +51,7 @@ class Added:
 
 
 class Tally(Entity):
-    """Counts, and keeps what it has counted."""
+    """Counts, and persists the count."""
 
     name = "fuzz.Tally"
 
@@ -146,7 +146,7 @@ class EntityWire:
     name = "entities"
 
     def make(self, seed: int) -> Case:
-        """Return what the mad member sends on its links, and what it answers."""
+        """Return the bytes of the lying member's links, and its answers."""
         rng = random.Random(seed)
         connections = []
         for _ in range(CONNECTIONS):
@@ -166,7 +166,7 @@ class EntityWire:
         return {"connections": connections}
 
     def run(self, case: Case) -> int:
-        """Check that what was acknowledged is there, and that all is served in the end."""
+        """Check that acknowledged values are stored, and that all slots are served."""
         with errors_are_violations():
             cluster = Cluster(_SEED)
             try:
@@ -204,7 +204,7 @@ class _House:
         return frames
 
     def _check(self, timeout: float) -> None:
-        """Check that each key is served, and has what was acknowledged and was not made up."""
+        """Check that each key is served, with all acknowledged values and no invented ones."""
         for node in (self.friend, self.client, self.victim):
             for key in range(KEYS):
                 ref = node.entity(Tally, f"k-{key}")
@@ -215,7 +215,7 @@ class _House:
                 )
 
     def _ask(self) -> None:
-        """Let each node add to each key in one turn."""
+        """Add to each key from each node in one turn."""
         for node in (self.friend, self.client, self.victim):
             refs = [node.entity(Tally, f"k-{key}") for key in range(KEYS)]
 

@@ -36,7 +36,7 @@ _TEXTS: Final = {
     "dump.json": b'{"seed": 7, "test": "t", "events": ["a", "b"]}',
     "secret": b"a long secret\n",
 }
-#: What takes long or deep in a parser, in the place of a value or of all.
+#: Inputs that are slow or deeply nested for a parser, in place of a value or of everything.
 _HOSTILE: Final = (
     b"[" * 5000,
     b'{"a":' * 3000,

@@ -35,7 +35,7 @@ class Gateways:
         }
 
     def run(self, case: Case) -> int:
-        """Read each; what is read is written again as it was."""
+        """Read each input; a value must be written back to the same bytes."""
         for data in case["messages"]:
             _read_message(data)
         for data in case["controls"]:

@@ -159,7 +159,7 @@ class Handshake:
 
 
 class _Watch:
-    """What must hold of the effects of one link."""
+    """Rules for the effects of one link."""
 
     def __init__(self, link: Link, *, is_impostor: bool) -> None:
         self._link = link

@@ -48,7 +48,7 @@ class MqttRouter:
         return {"versions": versions, "steps": steps}
 
     def run(self, case: Case) -> int:
-        """Nothing comes out of the router, a friend is served, and nothing is left behind."""
+        """The router does not raise, serves a friend, and leaves nothing over."""
         stage = Stage(Limits(inflight=5, delivery_quota=50, subscriptions=20, retained=10))
         friend = stage.client("friend")
         friend.subscribe("friend/only", qos=2)

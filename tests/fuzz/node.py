@@ -47,12 +47,12 @@ VICTIM = make_node_id(b"simulation", _SEED, 0, 1)
 PEERS = (NodeId(bytes(17) + b"\x01"), NodeId(b"\xff" * 17 + b"\xfe"))
 ESTABLISHED = 99
 _MOMENT = 0.002
-#: Classes of actors and entities of which a peer may make handlers fail.
+#: Classes of actors and entities whose handlers a peer may make fail.
 _TOYS = ("Toy", "Shelf")
 
 
 class _Name:
-    """Stands for a ref where nobody has a node to make one."""
+    """Replaces a ref where no node exists to make one."""
 
     def __init__(self, node: bytes, number: int) -> None:
         self.pair = (node, number)
@@ -64,7 +64,7 @@ CODEC = PayloadCodec(
 
 
 class Toy(Actor):
-    """Takes whatever comes."""
+    """Accepts every message."""
 
     @handler
     def text(self, msg: str) -> str:
@@ -156,7 +156,8 @@ class WholeNode:
     name = "node"
 
     def make(self, seed: int) -> Case:
-        """Return the connections: who, up to which state it behaves, and what it sends then."""
+        """Return the connections: the peer, the state up to which it behaves, and its later
+        bytes."""
         rng = random.Random(seed)
         connections = []
         for _ in range(CONNECTIONS):
@@ -254,7 +255,7 @@ class MadPeer:
         self.link.upper_state = state
 
     def behave(self, stage: int) -> None:
-        """Shake hands as far as `stage` frames go, or to the end."""
+        """Carry out the handshake up to `stage` frames, or to the end."""
         sent = 0
         for _ in range(20):
             self._cluster.advance(_MOMENT)

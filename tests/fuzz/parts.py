@@ -1,7 +1,7 @@
 """Every message that a node knows, with fields of other types, to every part of a node.
 
-No annotation is looked at when a message is read, so what takes it has to look. Damaged bytes
-are the matter of other targets: what is sent here is whole, and the link stays.
+Annotations are not checked when a message is decoded, so handlers must check it. Damaged bytes
+are the matter of other targets: these messages are well-formed, and the link stays up.
 """
 
 import random
@@ -28,9 +28,10 @@ FRAMES = 40
 _SEED = 1
 _MOMENT = 0.002
 _DISPATCH = int(Operation.DISPATCH_MESSAGE)
-#: Parts of a node, its toys, what is not there, and where what is not permitted goes.
+#: Numbers of a node's parts, its test actors, missing actors, and the target of refused
+#: messages.
 _PARTS = (*range(8), 15, 16, 17, 999)
-#: Members may end actors and nodes: that is no defect.
+#: Members may end actors and nodes: that is not a defect.
 _ENDS = ("DrainNode", "callboard.Stop", "callboard.Link", "callboard.Exit")
 _ODD: Final[tuple[Any, ...]] = (
     None, True, 0, 1, -1, 255, 2**31, 2**62, 2**70, 0.5, float("nan"), float("inf"), "", "x",
@@ -40,7 +41,7 @@ _ODD: Final[tuple[Any, ...]] = (
 
 
 def _seeds() -> list[Any]:
-    """Return the messages as items of CBOR, but for those that end something."""
+    """Return the messages as items of CBOR, except for those that end something."""
     found = []
     for sample in SAMPLES.values():
         with suppress(cbor2.CBORDecodeError, ValueError):

@@ -78,7 +78,7 @@ class Peering:
         for number, frame in enumerate(frames):
             if rng.random() < (0.02 if number < 4 else 0.2):
                 frame = mutate_bytes(rng, frame)
-                if rng.random() < 0.8:  # so that what follows is read as frames
+                if rng.random() < 0.8:  # so that later bytes are read as frames
                     frame = max(1, len(frame) - 4).to_bytes(4) + frame[4:]
             if rng.random() < 0.02:
                 stream += _odd_frame(rng)
@@ -86,7 +86,7 @@ class Peering:
         return {"role": role, "stream": stream, "piece": rng.choice([1, 7, 100, 65_536])}
 
     def run(self, case: Case) -> int:
-        """Feed the stream; the machine goes on, or ends with an error of ours."""
+        """Feed the stream; the machine must continue, or end with one of its errors."""
         own, is_dialed, _ = _SESSIONS[case["role"]]
         known: dict[bytes, PeeringSession] = {}
         session = PeeringSession(

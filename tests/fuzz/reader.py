@@ -76,14 +76,14 @@ def _frame(rng: random.Random) -> bytes:
 
 
 def _dribble(rng: random.Random) -> list[bytes]:
-    """A large frame that comes in drops of a few bytes: each is an object of its own."""
+    """A large frame that arrives in pieces of a few bytes, each a separate object."""
     stream = pack_frame(2, 1, A, B, 16, 17, bytes(LIMIT))[: -rng.randrange(1, 99)]
     size = rng.randrange(2, 9)
     return [stream[at : at + size] for at in range(0, len(stream), size)]
 
 
 def _measure(chunks: list[bytes]) -> None:
-    """Check what Python really holds for a reader, copies of what it was fed included."""
+    """Check the memory that a reader really holds, including copies of its input."""
     reader = FrameReader(LIMIT)
     tracemalloc.start()
     try:

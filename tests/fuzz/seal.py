@@ -1,4 +1,4 @@
-"""Sealed links between two nodes, and somebody between them who has everything but the keys.
+"""Sealed links between two nodes, and an attacker between them who lacks only the keys.
 
 Batches are cut, reordered, replayed, reflected, truncated, changed, left out, or taken from
 another link of the same two nodes with the same secret. None of them is acted on.
@@ -29,7 +29,7 @@ class Seal:
     name = "seal"
 
     def make(self, seed: int) -> Case:
-        """Return payloads for both directions, and what is done with their batches."""
+        """Return payloads for both directions, and the attacks on their batches."""
         rng = random.Random(seed)
         sizes = [rng.choice(_SIZES) for _ in range(8)]
         if rng.random() < 0.02:
@@ -96,7 +96,7 @@ def _batches(end: End, frames: list[bytes]) -> list[bytes]:
 
 
 class _Heard:
-    """What the one in the middle has: the batches of both directions, and of another link."""
+    """The attacker's material: the batches of both directions, and of another link."""
 
     def __init__(
         self, sent: list[bytes], back: list[bytes], other: list[bytes], at: int
@@ -110,7 +110,7 @@ class _Heard:
 
     @property
     def rest(self) -> bytes:
-        """What follows it."""
+        """The bytes that follow it."""
         return b"".join(self.sent[self.at + 1 :])
 
 
@@ -150,7 +150,7 @@ def _changed(heard: _Heard, rng: random.Random) -> bytes:
 
 
 def _counted_anew(heard: _Heard, rng: random.Random) -> bytes:
-    """Give another batch the number that is due."""
+    """Give another batch the next number."""
     batch = heard.sent[rng.choice([n for n in range(len(heard.sent)) if n != heard.at])]
     return batch[:4] + heard.due[4:12] + batch[12:] + heard.rest
 
@@ -167,7 +167,7 @@ def _resized(heard: _Heard, rng: random.Random) -> bytes:
 
 
 def _forged(heard: _Heard, rng: random.Random) -> bytes:
-    """Seal with a key that somebody without the secret might guess."""
+    """Seal with a key that an attacker without the secret might guess."""
     sealer = Sealer(rng.choice((bytes(32), SECRET.ljust(32, b"\0"), b"a" * 32)))
     sealer._counter = int.from_bytes(heard.due[4:12], "big")
     return sealer.seal(pack_frame(2, 1, A, B, 16, 17, b"open up!")) + heard.rest
@@ -206,7 +206,7 @@ def _try(opener: Opener, hostile: bytes, rng: random.Random, kind: str) -> None:
 
 
 def _try_honest(opener: Opener, batches: list[bytes], rng: random.Random) -> None:
-    """Feed what was really sent, cut anywhere: all of it is opened."""
+    """Feed the original bytes, cut anywhere: all batches must open."""
     copied = copy.copy(opener)
     copied._pending = bytearray(opener._pending)
     opened = [copied.open(data) for data in cut(rng, b"".join(batches))]

@@ -97,13 +97,13 @@ class TopicEndpoint:
     name = "endpoint"
 
     def make(self, seed: int) -> Case:
-        """Return what the mad node sends to the core actor."""
+        """Return the hostile node's messages to the core actor."""
         rng = random.Random(seed)
         valid = [run(rng) for _ in range(12)]
         return {"runs": [_message(rng, valid) for _ in range(_RUNS)], "seed": seed}
 
     def run(self, case: Case) -> int:
-        """Both go on: the endpoint serves its friend, and nothing is logged as an error."""
+        """Both must continue: the endpoint serves its friend, and logs no error."""
         with errors_are_violations():
             cluster = Cluster(1)
             try:

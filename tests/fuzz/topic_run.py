@@ -40,7 +40,7 @@ class TopicRun:
         return {"payloads": payloads, "measure": seed % _SAMPLE == 0}
 
     def run(self, case: Case) -> int:
-        """What is read is a run; made again and read again, it is the same."""
+        """The decoded value is a run; encoded and decoded again, it is equal."""
         for payload in case["payloads"]:
             found = _measured(payload) if case["measure"] else _decoded(payload)
             if found is None:
@@ -58,7 +58,7 @@ def _check_again(payload: bytes, items: list[tuple[str, Any]]) -> None:
     for again, count in pack_runs(PackedType.DATA, 1, pairs):
         _, second = decode_run(again)
         require(count == len(items), "the run was cut")
-        # Text that came as a byte string is the same value, and goes on as text.
+        # Text that arrived as a byte string is an equal value, and is forwarded as text.
         require([encode_pair(*item) for item in second] == pairs, payload.hex())
 
 
@@ -133,12 +133,12 @@ class TopicFilters:
     name = "filter"
 
     def make(self, seed: int) -> Case:
-        """Return plain updates, as a decoder of CBOR gives them, and who sends each."""
+        """Return plain updates, as a CBOR decoder returns them, with their senders."""
         rng = random.Random(seed)
         return {"updates": [_plain_update(rng) for _ in range(_UPDATES)]}
 
     def run(self, case: Case) -> int:
-        """After all of them, one whole filter of each node is what is known."""
+        """At the end, exactly one whole filter of each node is known."""
         ours = FilterExchange(b"o" * 16)
         ours.change({"/ours"}, set(), 0.0)
         for now, (node, plain) in enumerate(case["updates"], 1):

@@ -64,7 +64,7 @@ class TopicValue:
         return {name: _payloads(rng, name) for name in _CODECS}
 
     def run(self, case: Case) -> int:
-        """Decode; what was decoded has one form, and comes back from it."""
+        """Decode; the value has one encoding, and can be decoded from it again."""
         for name, (decode, encode) in _CODECS.items():
             for payload in case.get(name, ()):  # cases kept before there was a codec
                 value = _outcome(decode, payload)
@@ -80,7 +80,7 @@ class TopicValue:
 
 
 def _is_partly_unreadable(value: Any) -> bool:
-    """Return whether a value is runs of which some actions could not be read."""
+    """Return whether a value consists of runs with some unreadable actions."""
     return isinstance(value, list) and any(
         action[0] == Command.UNREADABLE
         for run in value

@@ -40,7 +40,7 @@ _SCALARS: tuple[Callable[[random.Random], Any], ...] = (
     lambda rng: rng.choice((*Color, *Level, *Word, *Access, Mode(3))),
     lambda rng: Ref(rng.randbytes(18), rng.getrandbits(32)),
     lambda _: Empty(),
-    lambda rng: Derived(rng.getrandbits(10)),  # the last one: it has no hash
+    lambda rng: Derived(rng.getrandbits(10)),  # the last one: it is not hashable
 )
 _HOLDERS: tuple[Callable[[random.Random, int], Any], ...] = (
     lambda rng, depth: [value(rng, depth) for _ in range(rng.randrange(5))],

@@ -1,7 +1,7 @@
 """Zeek's WebSocket: damaged handshakes, frames and texts at the machines of both ends.
 
-Each stream is fed twice, whole and in pieces: what comes out must not depend on how a network
-cut it. What was taken for a message must be one: its value decodes, and goes out as a text
+Each stream is fed twice, whole and in pieces: the result must not depend on how a network cut
+them. Every decoded message must be valid: its value decodes, and goes out as a text
 that is read as the same value again.
 """
 
@@ -40,7 +40,7 @@ _FILTERS: Final = (
     '["/pong"]', "[]", '["/a","/a","/b"]', '{"a":1}', "[1]", '["', '["\\ud800"]', "[[]]",
     json.dumps(["/t"] * 5_000), json.dumps(["/" + "t" * 3_000]), "null", '["<$>"]', '[""]',
 )  # fmt: skip
-#: A type, and what may stand as its data; the first ones are right.
+#: A type, and candidates for its data; the first ones are valid.
 _VALUES: Final = {
     "none": ["{}", "null", "0"],
     "boolean": ["true", "false", "1", '"true"'],
@@ -160,7 +160,7 @@ def _play(session: _Session, stream: bytes, piece: int) -> tuple[list[Any], byte
 
 
 def _check(arrived: list[Any]) -> None:
-    """Look whether what arrived are messages."""
+    """Check that all arrivals are messages."""
     for each in arrived:
         if isinstance(each, tuple):
             topic, content = each
@@ -206,7 +206,7 @@ class WebSocket:
         return _case(rng, upgrade, first, 0x80, _SENT)
 
     def run(self, case: Case) -> int:
-        """Feed the stream; whatever it is, the machine goes on or ends."""
+        """Feed the stream; on any input the machine must continue or end."""
         return _run(
             lambda: ZeekServerSession(WebSocketAdmission(), "e", "v", 0.0, limit=_LIMIT), case
         )
@@ -230,7 +230,7 @@ class WebSocketClient:
         return _case(rng, upgrade, first, 0, _GOT)
 
     def run(self, case: Case) -> int:
-        """Feed the stream; whatever it is, the machine goes on or ends."""
+        """Feed the stream; on any input the machine must continue or end."""
 
         def make() -> ZeekClientSession:
             session = ZeekClientSession(

@@ -29,7 +29,7 @@ def _publish(rng: random.Random) -> list[bytes]:
 
 
 def _damaged(rng: random.Random, parts: list[bytes]) -> list[bytes]:
-    """Return parts of which some are other bytes, missing, or there twice."""
+    """Return parts, some of them altered, missing or repeated."""
     found = [mutate_bytes(rng, each) if rng.random() < 0.3 else each for each in parts]
     if rng.random() < 0.1:
         found = rng.choices(found, k=rng.randrange(7))

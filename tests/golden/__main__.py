@@ -1,4 +1,4 @@
-"""Write all golden files anew, or those of the kinds named: `python -m tests.golden log`."""
+"""Write all golden files anew, or only the given kinds: `python -m tests.golden log`."""
 
 import sys
 from pathlib import Path

@@ -23,7 +23,7 @@ C = NodeId(b"c" * 18)
 
 
 def converse(secret: bytes | None) -> list[tuple[bool, bytes]]:
-    """Let two links find each other, send a heartbeat each, and part."""
+    """Connect two links, send a heartbeat from each, and disconnect."""
     release = None if secret is None else ("0.2.0", "0123456789ab")
     dialer = Link(
         LinkConfig(B, ("callboard", "golden"), secret, release=release),
@@ -143,7 +143,7 @@ CREDIT = [(17, 1_000, 0), (18, NO_BOUND, 0), (19, 70_000, 4_096)]
 
 
 def take_report(payload: bytes) -> tuple[int, ...]:
-    """Let the sender of 1005 messages in four epochs take it."""
+    """Pass it to the sender of 1005 messages in four epochs."""
     accounts = Accounts()
     account = accounts.account(B)
     for count in (1, 1, 1, 1002):

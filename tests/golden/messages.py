@@ -41,7 +41,7 @@ from tests.golden.sample import Sample
 
 
 class Ref(NamedTuple):
-    """Stands for an actor reference; the codec is told what it is made of."""
+    """Replaces an actor reference; the codec gets its parts."""
 
     node: bytes
     number: int
@@ -82,7 +82,7 @@ JOIN = convention.Join(REF, {"Admin Port": 1900, "list": [1, (2,)]})
 WRITE = cluster.RetainedWrite(b"k" * 16, 7, b"o", b"t", b"x", 1, "c", b"\x01\x01", 2.5)
 TABLE = entities.EntityTable("shop.Cart", 7, "{}")
 KEPT = (("publish", ("x", 1, None, b"y")), ("close", ("s",)))
-#: What goes in a group: a plain record, and one with all that a record may have.
+#: The records of a group: a plain one, and one with all possible fields.
 APPENDS = (
     ProducerAppend("meter-7", 10**18, 7, [AppendedRow("/t", b"one")]),
     ProducerAppend(
@@ -285,7 +285,7 @@ SAMPLES |= {f"Thespian's {kind.__name__}": thespians(kind) for kind in TRAVELING
 
 
 def missing() -> set[str]:
-    """Return names that stand in the source and have no sample, or less than all fields."""
+    """Return names in the source that lack a sample, or some of its fields."""
     root = Path(__file__).parents[2]
     sources = (
         p

@@ -1,7 +1,7 @@
 """The journal of an MQTT router: every kind of record, and whole folders.
 
-A folder is looked at as clients see it: a router starts with a copy, they connect, and what
-each of them gets is compared. Clients and clocks are those of the router's own tests.
+A folder is checked as clients see it: a router starts with a copy, they connect, and their
+messages are compared. Clients and clocks are those of the router's tests.
 """
 
 import shutil
@@ -60,7 +60,7 @@ def run(count: int = 2, recipient: str | None = None, **options: Any) -> Message
 
 
 def shown(value: Any) -> Any:
-    """Return what a record says; of messages, what the journal has of them."""
+    """Return the content of a record; for messages, the part that the journal stores."""
     if isinstance(value, MessageRun):
         names = ("topic", "number", "qos", "retain", "publisher", "properties", "expires_at")
         found = {name: getattr(value, name) for name in names}
@@ -164,7 +164,7 @@ LASTING: dict[str, Any] = {"clean": False, "expiry": 1000}
 
 
 def live(stage: DiskStage) -> None:
-    """Let clients do what makes a router write every kind of record that it writes alone."""
+    """Make clients cause every kind of record that a router writes without a cluster."""
     publisher = stage.client("p", **LASTING)
     publisher.publish("kept/1", b"first", 1, retain=True)
     publisher.publish("kept/1", b"second", 1, retain=True, content_type="c")

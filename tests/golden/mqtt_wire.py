@@ -1,4 +1,4 @@
-"""What a router sends: to clients of both versions, and to another router for a session."""
+"""The output of a router: to clients of both versions, and to another router for a session."""
 
 from collections.abc import Callable
 from functools import cache
@@ -42,7 +42,7 @@ class WireStage(Stage):
 
 @cache
 def everything() -> dict[str, bytes]:
-    """Let clients do all that changes what a router sends."""
+    """Make clients do everything that affects a router's output."""
     stage = WireStage()
     live(stage)
     old = stage.client("old", version=V4)
@@ -76,7 +76,7 @@ def everything() -> dict[str, bytes]:
 
 
 def told_by(data: bytes, version: int) -> list[str]:
-    """Return what packets say; those of 3.1.1 have no properties."""
+    """Return the content of packets; packets of 3.1.1 have no properties."""
     return [
         f"{each.topic} {each.payload.decode()} q{each.qos} #{each.packet_id}"
         if isinstance(each, Publish) and each.properties is None
@@ -110,7 +110,7 @@ def claims_of(stage: Stage, clock: Callable[[], int]) -> Claims:
 
 
 def move() -> tuple[bytes, WireStage]:
-    """Let the reader of `live` come to another router; a message comes in behind the offer."""
+    """Connect the reader of `live` to another router; a message arrives after the offer."""
     one, two = WireStage(), WireStage()
     old, new = claims_of(one, lambda: 10**18), claims_of(two, lambda: 2 * 10**18)
     live(one)
@@ -171,7 +171,7 @@ ACKS = ["ConnAck", *(f"PubAck {n}" for n in range(1, 5))]
 ACKS += [f"{kind} {n}" for n in range(5, 9) for kind in ("PubRec", "PubComp")]
 
 
-#: What clients were told; commas between packets would take a line each.
+#: The output to clients; commas between packets would take a line each.
 SEEN: dict[str, str] = {
     "reader": (
         "ConnAck, SubAck 1, retain kept/1 second q1 #1, SubAck 2, t 0 q0 #0 for 300, t 1 "
@@ -223,5 +223,5 @@ SAMPLES |= {
 
 
 def missing() -> set[str]:
-    """Return nothing: packets and messages are complete in kinds of their own."""
+    """Return nothing: packets and messages are covered by separate kinds."""
     return set()

@@ -133,7 +133,7 @@ def make_letters(path: Path) -> None:
 
 
 def bury_more(path: Path) -> list[tuple[Any, ...]]:
-    """Bury letters that are there, which changes nothing, and those of another query."""
+    """Bury existing letters, which changes nothing, and letters of another query."""
     known = [each for each in records(path) if each in BURIED]
     before = records(path) + ([] if known else BURIED[:1])
     bury(str(path), LETTERS[:1])

@@ -1,4 +1,4 @@
-"""What a kind consists of, and the files in which the bytes are."""
+"""The parts of a kind, and the files with its bytes."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ _SAME = object()
 
 
 class Sample(NamedTuple):
-    """A value, how it is written and read, and what is read if that is not the same."""
+    """A value, its writer and reader, and the value that is read if it differs."""
 
     value: Any
     write: Callable[[Any], bytes]
@@ -23,14 +23,14 @@ class Sample(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """A directory that is made, looked into, and perhaps goes on.
+    """A directory that is created and opened, and perhaps continued.
 
     Attributes:
         make: writes it.
-        look: opens it with the real class and returns what is in it.
+        look: opens it with the real class and returns its contents.
         expected: what `look` returns.
         go_on: writes more; returns what `look` returns afterwards.
-        foreign: endings of files whose bytes depend on somebody else's library.
+        foreign: endings of files whose bytes depend on third-party libraries.
     """
 
     make: Callable[[Path], None]
@@ -41,7 +41,7 @@ class Folder(NamedTuple):
 
 
 def plain(value: Any) -> Any:
-    """Return what an object holds, as values that can be compared."""
+    """Return the content of an object as comparable values."""
     if isinstance(value, str | bytes | int | float | None):
         return value
     if isinstance(value, dict):

@@ -33,7 +33,7 @@ def look(path: Path) -> list[bytes]:
     spool.close()
     assert head is not None
     assert head[1][8:] == frames[0][8:]
-    assert head[1][:8] == NO_SOURCE  # that of an earlier run
+    assert head[1][:8] == NO_SOURCE  # the file of an earlier run
     return frames
 
 

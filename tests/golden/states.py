@@ -38,7 +38,7 @@ JOB = StoredJob("mail", 1, JobState(), 0, '{"to":"ann"}')
 TAKEN = JobState(JobStatus.TAKEN, 0, 1, "taker", 30_000, "")
 DELAYED = StoredJob("mail", 2, JobState(JobStatus.DELAYED, 2**41, 2, "", 0, "why"), 0, "1")
 
-#: What the database's clock and `uuid4` say: other numbers each time.
+#: Results of the database's clock and of `uuid4`, which differ each time.
 CHANGING = re.compile(r"\b1[5-9]\d{11}\b|'[0-9a-f]{32}'|'[0-9a-f-]{36}'")
 
 

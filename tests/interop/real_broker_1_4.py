@@ -1,4 +1,4 @@
-"""An endpoint of the real Broker 1.4 that does what it is told; one line each.
+"""An endpoint of the real Broker 1.4 that carries out orders, one on each line.
 
 Run by the interpreter that has the package `broker`: reads `repr` of a verb and its arguments,
 prints `repr` of the answer.
@@ -43,11 +43,11 @@ class RealEndpoint:
         self.endpoint.forward([broker.Topic(topic)])
 
     def get(self, topic, count):
-        """Return so many messages, the values as text."""
+        """Return a number of messages, with values as text."""
         return [(name, repr(value)) for name, value in self.subscribers[topic].get(count)]
 
     def count(self, topic, count):
-        """Take so many numbers; tell whether each was one more than that before it."""
+        """Receive numbers; return whether each was one more than the previous one."""
         take, seen, in_order = self.subscribers[topic].get, 0, True
         while seen < count:
             for _, (number, *_) in take(min(count - seen, 100)):
@@ -65,13 +65,13 @@ class RealEndpoint:
             publish(topic, [number, "hello"])
 
     def echo(self, topic, answer, count):
-        """Answer so many messages."""
+        """Answer a number of messages."""
         subscriber, publish = self.subscribers[topic], self.endpoint.publish
         for _ in range(count):
             publish(answer, subscriber.get()[1])
 
     def rounds(self, topic, answer, count):
-        """Return the seconds of so many round trips."""
+        """Return the seconds of a number of round trips."""
         subscriber, started = self.subscribers[answer], time.monotonic()
         for number in range(count):
             self.endpoint.publish(topic, number)

@@ -43,7 +43,7 @@ def build(description):
 
 
 def attempt(function, value):
-    """Tell the result, or the type of the exception."""
+    """Print the result, or the type of the exception."""
     try:
         return function(value)
     except (TypeError, ValueError) as error:
@@ -51,12 +51,12 @@ def attempt(function, value):
 
 
 def to_py(data):
-    """Tell the Python value as text."""
+    """Print the Python value as text."""
     return repr(broker.Data.to_py(data))
 
 
 def names():
-    """Tell the members of each enumeration, the attributes of each class, and some texts."""
+    """Print the members of each enumeration, the attributes of each class, and some texts."""
     counted = ("EC", "SC", "PeerStatus", "PeerFlags", "Backend", "Frontend")
     members = {
         name: {key: int(value) for key, value in getattr(broker, name).__members__.items()}

@@ -1,4 +1,4 @@
-"""Look for every planted bug from some starts: `python -m tests.planted --starts 5`."""
+"""Search for every planted bug from some starts: `python -m tests.planted --starts 5`."""
 
 import argparse
 import logging
@@ -12,7 +12,7 @@ from tests.planted.plants import PLANTS
 
 
 def found(plant: Plant, start: int, seconds: float) -> tuple[float, float, int, int] | None:
-    """Look for a bug; returns the seconds until it was found and until it was small, and sizes.
+    """Search for a bug; return the seconds until it was found and shrunk, and the sizes.
 
     The sizes are faults and steps in the printed program.
     """

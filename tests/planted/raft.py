@@ -1,8 +1,9 @@
 """A small Raft: one register on three machines, as a program of actors.
 
-Members elect a leader for a term; it appends what clients want to its log and to those of the
-others, and what a majority has on disk is committed and done. Reads go through the log as well.
-(Ongaro and Ousterhout, "In search of an understandable consensus algorithm", 2014.)
+Members elect a leader for a term; it appends clients' commands to its log and to the logs of
+the others, and commits and applies commands that a majority has on disk. Reads go through the
+log as well. (Ongaro and Ousterhout, "In search of an understandable consensus algorithm",
+2014.)
 """
 
 import random
@@ -19,7 +20,7 @@ NOT_LEADER = "not leader"
 @message("planted.raft.Begin")
 @dataclass(frozen=True)
 class Begin:
-    """Begin to follow the time."""
+    """Start to follow the time."""
 
 
 @message("planted.raft.Canvass")
@@ -62,13 +63,13 @@ class Append:
 @message("planted.raft.Do")
 @dataclass(frozen=True)
 class Do:
-    """What a client wants: a number to write, or nothing to read."""
+    """A client's command: a number to write, or None for a read."""
 
     value: str
 
 
 class Member(Actor):
-    """One of the members; what it has promised is on its disk."""
+    """A member; its promises are on its disk."""
 
     def __init__(self, name, disk, peers, members):
         self.name, self.peers = name, peers
@@ -131,7 +132,7 @@ class Member(Actor):
             self.me.tell(Canvass(peer, self.term))
 
     def step_down(self, term, vote=""):
-        """Go on to a later term."""
+        """Advance to a later term."""
         self.role, self.quiet = "follower", 0
         self.patience = self.random.randint(8, 16)
         self.term, self.vote = term, vote
@@ -195,7 +196,7 @@ class Member(Actor):
             self.count()
 
     def count(self):
-        """Commit what a majority has, if the last of it is of this term."""
+        """Commit the entries that a majority has, if the last one is of this term."""
         have = sorted([len(self.log), *self.match.values()])
         most = have[len(have) // 2]
         if most > self.commit and self.log[most - 1][0] == self.term:

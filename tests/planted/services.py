@@ -1,4 +1,4 @@
-"""Small programs that are right, each with the test that has to find what is wrong."""
+"""Small correct programs, each with a test that must find its planted bug."""
 
 import asyncio
 import itertools
@@ -20,7 +20,7 @@ from callboard.simulation import (
 
 
 class Tally(Actor):
-    """Adds; it asks nobody, but takes its time."""
+    """Adds; it asks no other actor, but is slow."""
 
     def __init__(self):
         self.total = 0
@@ -57,11 +57,11 @@ class Pay:
 @message("planted.Balance")
 @dataclass(frozen=True)
 class Balance:
-    """How much was paid."""
+    """The paid amount."""
 
 
 class Bank(Actor):
-    """Keeps what was paid, each payment once; an answer means that it is on the disk."""
+    """Stores each payment once; an answer means that it is on the disk."""
 
     def __init__(self, disk):
         self.file = disk.open("bank", append=True)
@@ -229,7 +229,7 @@ class Locker(Actor):
 
 
 class Guard(Actor):
-    """Takes what comes with the highest token."""
+    """Accepts the write with the highest token."""
 
     token = 0
 
@@ -372,7 +372,7 @@ def monitors(cluster):
 
 
 def wills(cluster):
-    """A router's journal that could not be synced is its end: another process goes on."""
+    """A router whose journal cannot be synced ends: another process continues."""
     hub, left, right = cluster(3, topology="none")
     history, asked, ends = cluster.history(), [], []
 
@@ -387,7 +387,7 @@ def wills(cluster):
             MqttClient(node, "ill", hub, history, will=a_will)
 
     def is_read():
-        """Return whether the reader has subscribed: wills before that are for nobody."""
+        """Return whether the reader has subscribed: earlier wills have no receiver."""
         return any(each.done() for each in asked)
 
     def a_will(number):

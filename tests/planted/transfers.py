@@ -18,7 +18,7 @@ class Move:
 
 
 class Pages:
-    """Lines in a file; what is written is on the disk."""
+    """Lines in a file; written lines are on the disk."""
 
     def __init__(self, disk, name):
         self.lines = []
@@ -30,7 +30,7 @@ class Pages:
         self.file = disk.open(f"{name}.new", append=True)
         self.file.truncate(0)
         self.is_broken = False
-        for line in self.lines:  # what was read may not be durable
+        for line in self.lines:  # the lines that were read may not be durable
             self.append(line)
         self.file.fsync()
         disk.rename(f"{name}.new", name)
@@ -42,7 +42,7 @@ class Pages:
             raise OSError("the disk is full")
 
     def write(self, *words):
-        """Write a line; behind an error nobody knows what is there until it is read again."""
+        """Write a line; after an error the content is unknown until it is read again."""
         if self.is_broken:
             raise OSError("the file has to be read again")
         self.is_broken = True
@@ -52,7 +52,7 @@ class Pages:
 
 
 class Account(Actor):
-    """Has money; it adds what has a name only once."""
+    """Has money; it applies a named transfer only once."""
 
     def __init__(self, disk, name, accounts):
         accounts[name] = self
@@ -89,7 +89,7 @@ class Clerk(Actor):
 
     @handler
     def on_text(self, msg: str) -> None:
-        """Begin a transfer; an answer means that it will be done."""
+        """Start a transfer; an answer means that it will be done."""
         self.last += 1
         self.pages.write("begin", str(self.last))
         self.me.tell(self.last)

@@ -60,7 +60,7 @@ class Unregistered:
 
 
 class Echo(Actor):
-    """Answers what it is told; keeps nothing."""
+    """Answers messages; keeps nothing."""
 
     @handler
     def text(self, msg: str) -> str:
@@ -170,7 +170,7 @@ class Linking(Actor):
 
 
 class Guard(Linking):
-    """Monitors and links others, and remembers what it was told."""
+    """Monitors and links others, and records the notifications."""
 
     trap_exit = True
 
@@ -195,7 +195,7 @@ class Guard(Linking):
 
 
 class Fragile(Linking):
-    """Ends together with whom it is linked to."""
+    """Ends together with the actors that it is linked to."""
 
     @handler
     def text(self, msg: str) -> str:
@@ -259,7 +259,7 @@ def bare(node: Node, ref: ActorRef) -> ActorRef:
 
 
 def heal(node: Node, other: Node) -> None:
-    """Let two neighbours link again."""
+    """Make two neighbors link again."""
     node._broker.connector._barred.clear()
     other._broker.connector._barred.clear()
     connect(node, other)
@@ -301,7 +301,7 @@ def recorded(node: Node) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def child_node(*joins: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a node with an Echo registered as `echo` in a process of its own."""
+    """Run a node with an Echo registered as `echo` in a separate process."""
     program = (
         "import sys, threading\n"
         "from callboard import Node\n"

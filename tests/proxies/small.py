@@ -1,4 +1,4 @@
-"""An actor with little room: what tells it has to wait, here and on other nodes."""
+"""An actor with a small mailbox: senders on this and other nodes have to wait."""
 
 import threading
 

@@ -29,7 +29,7 @@ def cut(node, other) -> None:
 
 
 def bare(node, ref):
-    """Return the ref without an address, so that nobody dials it directly."""
+    """Return the ref without an address, so that no node dials it directly."""
     return node.ref(f"basp:///{ref.actor_id}@{ref.node_id.hex()}")
 
 

@@ -1,6 +1,6 @@
 """Visit every state that a model can reach, whatever the order of its events.
 
-A model has states; each knows its successors, and what has to be true of it. States are told
+A model has states; each knows its successors and its rules. States are told
 apart by a key. The search goes deep first, so the way to a state is at hand when something is
 wrong with it.
 """
@@ -19,7 +19,7 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True)
 class Explored:
-    """What a search has seen; an end is a state in which nothing more happens by itself."""
+    """Result of a search; an end is a state in which nothing more happens without an event."""
 
     states: int
     steps: int
@@ -29,14 +29,14 @@ class Explored:
 
 
 class Model(Generic[S]):
-    """What is searched; a subclass says how its states are made and judged."""
+    """The searched model; a subclass defines how its states are made and judged."""
 
     def start(self) -> S:
         """Return the state to begin with."""
         raise NotImplementedError
 
     def steps(self, state: S) -> Iterable[tuple[Any, S]]:
-        """Return each event that may come next, and the state behind it."""
+        """Return each possible next event, with the state after it."""
         raise NotImplementedError
 
     def key(self, state: S) -> Hashable:

@@ -16,7 +16,7 @@ CONFIGS = {A: LinkConfig(A), B: LinkConfig(B)}
 
 @dataclass
 class Dials:
-    """Two nodes, what is under way between them, and what may still go wrong."""
+    """Two nodes, the frames between them, and the remaining failures."""
 
     wire: Wire
     losses: tuple[str, ...]

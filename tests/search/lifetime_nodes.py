@@ -36,7 +36,7 @@ class Host:
         )
 
     def take(self, event: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Carry out an event; returns the frames to send, each behind its receiver."""
+        """Carry out an event; return the frames to send, each after its receiver."""
         kind, *rest = event
         registry = self.registry
         if kind == "announce":
@@ -108,7 +108,7 @@ class Holder:
 
 
 class Local:
-    """Runs a machine once for each state and event, and remembers what came of it."""
+    """Runs a machine once for each state and event, and caches the result."""
 
     def __init__(self, fresh: Any, facts: Callable[[Any], Any]) -> None:
         self._facts_of = facts

@@ -1,9 +1,9 @@
 """The life of proxies on three nodes: host A has an actor, holders B and C get refs to it.
 
-Each node runs the very machines that the broker drives. What may happen, in any order:
+Each node runs the very machines that the broker drives. Events, in any order:
 A sends its ref; B and C pass it on to each other, let go of it, or monitor the actor; the
-actor ends; frames arrive; the path between A and a holder moves, in either direction, and what
-is still on the old one arrives later or not at all; the way between A and a holder breaks
+actor ends; frames arrive; the path between A and a holder moves, in either direction, and
+frames on the old one arrive later or never; the way between A and a holder breaks
 and heals, and each end finds it lost in between or does not; a node crashes.
 """
 
@@ -23,7 +23,7 @@ from tests.search.lifetime_nodes import (
     host_facts,
 )
 
-# What an end of the way between A and a holder sees.
+# The view of one end of the way between A and a holder.
 FINE, MOVED, ACTIVE, LOST = range(4)
 # The way itself; one that ends at a crashed node is gone.
 UP, DOWN, GONE = range(3)
@@ -52,7 +52,7 @@ class State(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """How often each thing may happen."""
+    """Limits for the number of each event."""
 
     sends: tuple[int, int] = (1, 1)
     forwards: int = 1
@@ -79,7 +79,7 @@ class Lifetimes(Model[State]):
         holder = self._holder.first
         return State(self._host.first, (holder, holder), (Way(), Way()), (0, 0), self.budget)
 
-    # --- what may happen ---
+    # --- events ---
 
     def steps(self, state: State) -> list[tuple[Any, State]]:
         found: list[tuple[Any, State]] = []
@@ -225,7 +225,7 @@ class Lifetimes(Model[State]):
             state = _with_way(state, side, way._replace(up=way.up + tuple(frames)))
         return state
 
-    # --- what has to be true ---
+    # --- rules ---
 
     def check(self, state: State) -> bool:
         for side in (0, 1):
@@ -262,9 +262,9 @@ class Lifetimes(Model[State]):
 
 
 def _is_at_rest(state: State) -> bool:
-    """Tell whether nothing more happens by itself."""
+    """Return whether nothing more happens without an event."""
     if state.crashed:
-        passed = False  # what a crashed node was sent, or sent, counts for nothing here
+        passed = False  # frames to or from a crashed node do not count here
         if state.crashed == "A":
             passed = any(state.passed)
         elif state.crashed == "B":

@@ -1,4 +1,4 @@
-"""What is searched, by name: small configurations for each test run, larger ones to publish."""
+"""Search models by name: small configurations for each test run, larger ones to publish."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +23,7 @@ class Search:
 
 CROSSING = [[(A, B), (B, A)], [(A, B), (A, B)], [(B, A), (B, A)]]
 
-#: Who dials the stranger, and whom he dials.
+#: The nodes that dial the stranger, and the nodes that it dials.
 RELAYED = [("a", "b"), ("a", "a"), ("ab", ""), ("a", "bb"), ("a", "ab")]
 RELAYED_TWICE = [("aa", "b")]
 

@@ -1,17 +1,17 @@
 """Slots of a type on three nodes, each with the very machine that its driver runs.
 
-What may happen, in any order: nodes become members; requests reach the register and the state,
-and answers come back; a request or its answer is lost; a node is killed, holds another for
-dead, or loses its lease and gets another term; a slot is moved by hand; looks. Messages of one
-node keep their order, and are as late as can be against those of the others: so a node that is
+Events, in any order: nodes become members; requests reach the register and the state, and
+answers come back; a request or its answer is lost; a node is killed, holds another for dead, or
+loses its lease and gets another term; a slot is moved by hand; looks. Messages of one node keep
+their order, and are as late as possible compared with those of other nodes: so a node that is
 paused is one whose answers are late, while others vote it out or kill its lease.
 
 At most one node at a time serves a slot with the fence, so commits and reads of two owners
 never interleave; epochs in the register never fall; and when everything has come to rest, each
 slot is served by a member that lives, if there is one.
 
-Nodes, tables and fences are numbered as they are first seen, and what a node does in a state of
-its own is computed once: most states of the cluster are old states of its nodes, together in
+Nodes, tables and fences are numbered as they are first seen, and the step of a node in one of
+its states is computed once: most states of the cluster are old states of its nodes, together in
 another way. So a state is a few numbers, and a step some look-ups.
 """
 
@@ -37,7 +37,7 @@ ROUNDS: Final = 12
 
 
 class OwnershipBudget(NamedTuple):
-    """How often each thing may happen."""
+    """Limits for the number of each event."""
 
     members: int = 2
     #: Nodes that are members from the start, with everything at rest.
@@ -51,7 +51,7 @@ class OwnershipBudget(NamedTuple):
 
 
 class OwnershipState(NamedTuple):
-    """The register, the fences and the nodes by their numbers, and what may still happen."""
+    """The register, the fences and the nodes by number, and the remaining events."""
 
     table: int
     fences: int
@@ -75,7 +75,7 @@ class Numbers(Generic[T]):
 
 
 class Played(NamedTuple):
-    """What comes of a thing that happens to a node."""
+    """The result of an event at a node."""
 
     node: int
     #: The tables that it tells to the other members, in order.
@@ -115,7 +115,7 @@ class Owners(Model[OwnershipState]):
         return repr(self._budget)
 
     def start(self) -> OwnershipState:
-        self.__init__(self._budget, self._machine)  # type: ignore[misc] # what was seen before
+        self.__init__(self._budget, self._machine)  # type: ignore[misc] # the cached values
         cluster = OwnershipCluster(NODES, SLOTS)
         for node in cluster.nodes.values():
             node.machine.__class__ = self._machine
@@ -154,7 +154,7 @@ class Owners(Model[OwnershipState]):
     def _troubles(
         self, state: OwnershipState, place: int, writer: str, machine: OwnershipMachine
     ) -> Iterator[tuple[Any, OwnershipState]]:
-        """Return what else may happen to a member."""
+        """Return the other possible events of a member."""
         left = state.left
         if left.kills and writer != "a":
             yield self._after(state, left._replace(kills=left.kills - 1), "kill", place)
@@ -188,7 +188,7 @@ class Owners(Model[OwnershipState]):
     def _play(
         self, state: OwnershipState, what: str, place: int, how: Any
     ) -> tuple[int, int, tuple[int, ...]]:
-        """Let something happen to a node; returns the register, the fences and the nodes."""
+        """Apply an event to a node; return the register, the fences and the nodes."""
         table, fences, nodes, _ = state
         number = nodes[place]
         key: Hashable = (number, what, how)
@@ -209,7 +209,7 @@ class Owners(Model[OwnershipState]):
         return table, fences, tuple(changed)
 
     def _really_play(self, state: OwnershipState, what: str, place: int, how: Any) -> Played:
-        """Let the machine of a node take something for the first time."""
+        """Pass an input to the machine of a node for the first time."""
         before = self._tables.things[state.table]
         nodes = {
             writer: self._nodes.things[number]
@@ -230,7 +230,7 @@ class Owners(Model[OwnershipState]):
         )
 
     def _inform(self, number: int, told: int) -> int:
-        """Return a node that is told of a table, if it is a member that lives."""
+        """Return a node after it received a table, if it is a running member."""
         found = self._informed.get((number, told))
         if found is None:
             node, table = self._nodes.things[number], self._tables.things[told]
@@ -312,7 +312,7 @@ class Owners(Model[OwnershipState]):
             assert served == [owner.writer], f"slot {slot} of {owner} is served by {served}"
 
     def _settled(self, state: OwnershipState, place: int) -> OwnershipState:
-        """Return the state behind all that is on its way to and from a node."""
+        """Return the state after all messages to and from a node have arrived."""
         while True:
             node = self._nodes.things[state.nodes[place]]
             if node.is_dead or not (node.requests or node.answers):
@@ -326,7 +326,7 @@ class Owners(Model[OwnershipState]):
     def _then(
         self, state: OwnershipState, what: str, place: int, how: Any = ""
     ) -> OwnershipState:
-        """Return the state behind something that happens."""
+        """Return the state after an event."""
         return OwnershipState(*self._play(state, what, place, how), state.left)
 
 
@@ -344,7 +344,7 @@ def fork(node: MachineNode) -> MachineNode:
 
 
 def _key(value: Any) -> Hashable:
-    """Return what is equal for equal values, and can be hashed."""
+    """Return a hashable form that is equal for equal values."""
     if isinstance(value, dict):
         return tuple(sorted(value.items()))
     if isinstance(value, Table):

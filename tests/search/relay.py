@@ -1,7 +1,7 @@
 """A stranger between nodes with a secret: he hears all, and each word that arrives is his.
 
-Each connection of a node ends at him. He passes on, reflects, replays and mixes what he has
-heard on all of them, and makes frames up. He knows everything but the secret.
+Each connection of a node ends at him. It forwards, reflects, replays and mixes the frames that
+it has received on all of them, and invents frames. He knows everything but the secret.
 """
 
 import copy
@@ -33,7 +33,7 @@ from tests.search.explorer import Model
 SECRET = b"long random secret"
 
 _HANDSHAKES = (Operation.SERVER_HANDSHAKE, Operation.CLIENT_HANDSHAKE, Operation.HELLO)
-#: Where the proof is in a client_handshake and in a hello.
+#: The offsets of the proof in a client_handshake and in a hello.
 _PROOFS = {Operation.CLIENT_HANDSHAKE: 17, Operation.HELLO: 16}
 _NO_PROOF = bytes(32)
 _FLAGS_AT = 16
@@ -50,7 +50,7 @@ class Door:
     sealer: Sealer | None = None
     #: All that went over the connection.
     sent: list[bytes] = field(default_factory=list)
-    #: Dispatches that the node sent, and those that it was handed.
+    #: Dispatches that the node sent, and received ones.
     said: list[bytes] = field(default_factory=list)
     heard: list[bytes] = field(default_factory=list)
     was_linked: bool = False
@@ -104,7 +104,7 @@ Nodes = tuple[Honest, ...]
 
 
 class Relay(Model[Nodes]):
-    """Nodes dial the stranger, and he dials them; he does whatever he can."""
+    """Nodes dial the stranger, and it dials them; it does everything that it can."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Relay(Model[Nodes]):
             dials: the nodes that dial him, a letter each.
             accepts: the nodes that he dials.
             is_tls: whether each connection is TLS, and he is a verified end of it himself.
-            allow_unsealed: the nodes that link with those of release 0.1.
+            allow_unsealed: the nodes that accept links of release 0.1.
             deliveries: what each node reads at most.
         """
         self._doors = [(letter, True) for letter in dials]
@@ -202,7 +202,7 @@ class Relay(Model[Nodes]):
 
 
 def _is_other_end(node: Honest, door: Door, owner: Honest, other: Door) -> bool:
-    """Return whether two nodes share a link on which nobody else can speak."""
+    """Return whether two nodes share a link on which no third party can speak."""
     here, there = door.link._introduction, other.link._introduction
     if owner is node or door.is_dialer is other.is_dialer or here.peer_id != owner.node:
         return False
@@ -217,7 +217,7 @@ def _is_other_end(node: Honest, door: Door, owner: Honest, other: Door) -> bool:
 
 
 def _own_words() -> list[Frame]:
-    """Return what the stranger says who has heard nothing."""
+    """Return the frames of a stranger that has received nothing."""
     nonce, tail = b"x" * 16, write_plain([["callboard"], None])
     payloads = (
         (Operation.SERVER_HANDSHAKE, VERSION, nonce + b"\7" + tail),
@@ -236,7 +236,7 @@ def _handshakes(data: bytes) -> list[Frame]:
 
 
 def _made_up(frames: list[Frame], door: Door) -> set[bytes]:
-    """Return what the stranger makes of what he has heard, for one who has no seal yet."""
+    """Return frames that the stranger makes from received ones, for a node without a seal."""
     link, made = door.link, set()
     if link.state is not LinkState.INTRODUCING:  # a link without a seal
         operations = (Operation.ORIGINATOR_SYN, Operation.RESPONDER_SYN_ACK)

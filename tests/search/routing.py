@@ -1,4 +1,4 @@
-"""Routers after one failure: what is lost is told as lost, and nothing else, in any order."""
+"""Routers after one failure: in any order, they report lost nodes as lost, and no others."""
 
 import copy
 from collections.abc import Hashable, Iterator
@@ -44,11 +44,11 @@ class World:
         ]
 
     def move(self, move):
-        """Make one move; return what was reported lost."""
+        """Make one move; return the nodes reported lost."""
         if len(move) == 3:
             me, _, peer = move
             self.removals[me] = self.removals[me] - {peer}
-            # What is under way to this end is lost, what it had sent may still arrive.
+            # Frames to this end are lost; frames that it has sent may still arrive.
             self.queues.pop((peer, me), None)
             router = self.routers[me] = copy.deepcopy(self.routers[me])
             return self.carry_out(me, router.remove_peer(peer))
@@ -96,7 +96,7 @@ def failures(edges):
 
 
 class Routing(Model[tuple[World, frozenset[Any]]]):
-    """Links `edges`, of which `gone` fail, all of those of node `dead` if there is one."""
+    """Links `edges`; `gone` fail, which are all links of node `dead` if there is one."""
 
     def __init__(
         self, edges: list[tuple[int, int]], gone: list[tuple[int, int]], dead: int | None

@@ -27,7 +27,7 @@ def make_endpoint() -> Iterator[MakeEndpoint]:
 
 @pytest.fixture
 def pair(make_endpoint):
-    """Two endpoints that are no peers yet, and the port of the first."""
+    """Two endpoints that are not peers yet, and the port of the first."""
     here, there = make_endpoint(), make_endpoint()
     return here, there, here.listen("127.0.0.1", 0)
 

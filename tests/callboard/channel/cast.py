@@ -1,4 +1,4 @@
-"""Backends that write down what they are told."""
+"""Backends that record calls."""
 
 from callboard.channel import Consumer, Producer
 
@@ -34,7 +34,7 @@ class Station:
         self.told.append((receiver, "close", error))
 
     def take_sent(self):
-        """Return what was sent since the last call, without the sender."""
+        """Return the messages sent since the last call, without the sender."""
         taken, self.sent = [call[1:] if len(call) > 2 else call[1] for call in self.sent], []
         return taken
 

@@ -13,7 +13,7 @@ class FlakyObjects:
     """Objects in memory, as one client sees them; `client` is another one.
 
     A `fault` is asked before each request; what it returns happens: `""` (all is well),
-    `"refused"` (nothing comes about), `"unheard"` (it comes about, and the answer is lost),
+    `"refused"` (no effect), `"unheard"` (it takes effect, and the answer is lost),
     `"killed before"`, `"killed behind"`, or for a listing `"late"` (without the newest name).
     """
 
@@ -100,12 +100,12 @@ def s3_server(bucket="logs"):
     try:
         host, port = server.get_host_and_port()
         url = f"http://{host}:{port}"
-        # What an earlier server of this process held: moto keeps it for all of them.
+        # The objects of an earlier server of this process, which moto keeps for all of them.
         requests.post(f"{url}/moto-api/reset", timeout=30).raise_for_status()
         options = {"key": "k", "secret": "s", "endpoint_url": url}
         fsspec.filesystem("s3", **options).mkdir(bucket)
         yield options
     finally:
         server.stop()
-        # Where the endpoint is told by the environment, the next server gets another client.
+        # If the environment names the endpoint, the next server gets another client.
         fsspec.get_filesystem_class("s3").clear_instance_cache()

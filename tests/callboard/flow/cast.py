@@ -6,7 +6,7 @@ from callboard.flow import Bot, Flow, FlowHandler
 
 
 class Collector(FlowHandler):
-    """Takes everything, and says at the end what it was."""
+    """Receives everything, and reports it at the end."""
 
     flow_timeout = 20
 
@@ -16,7 +16,7 @@ class Collector(FlowHandler):
 
 
 class Numbers(FlowHandler):
-    """Gives as many numbers as the client wants."""
+    """Sends the number of items that the client requests."""
 
     flow_timeout = 20
 

@@ -1,4 +1,4 @@
-"""A node with a flow broker, and what its clients need."""
+"""A node with a flow broker, and the parts that its clients need."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

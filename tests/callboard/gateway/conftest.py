@@ -1,4 +1,4 @@
-"""A module broker and a gateway, each on a node of its own."""
+"""A module broker and a gateway, each on its own node."""
 
 from collections.abc import Iterator
 from types import ModuleType

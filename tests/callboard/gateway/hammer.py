@@ -49,7 +49,7 @@ class Report:
 
     Attributes:
         published: messages on links that were never touched.
-        lost: those of them that did not arrive once and in order.
+        lost: the messages that did not arrive once and in order.
         overlaps: calls of one module at the same time.
         stuck: threads that did not come back.
         acts: how many changes were made.

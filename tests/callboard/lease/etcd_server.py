@@ -1,4 +1,4 @@
-"""An etcd of the tests' own, one for each process of tests, on ports that nobody else has."""
+"""An etcd for each process of tests, on free ports."""
 
 import atexit
 import itertools
@@ -17,7 +17,7 @@ from tests.polling import eventually
 
 
 class EtcdServer:
-    """A cluster of one member in a folder of its own; nothing of it is left in the end."""
+    """A cluster of one member in a temporary folder, which is removed at the end."""
 
     def __init__(self) -> None:
         """Make the folder; the server is not running yet."""
@@ -28,7 +28,7 @@ class EtcdServer:
 
     @property
     def place(self) -> str:
-        """Where clients reach it."""
+        """Its address for clients."""
         return f"127.0.0.1:{self.port}"
 
     def start(self, data: str = "data") -> Self:
@@ -39,7 +39,7 @@ class EtcdServer:
     def _is_started(self, data: str) -> bool:
         """Return whether it answers; starts it where it does not run."""
         if self._process is not None and self._process.poll() is not None:
-            if not (self.folder / data / "member").exists():  # somebody was faster
+            if not (self.folder / data / "member").exists():  # another process was faster
                 self.port, self._peer_port = _free_ports()
             self._process = None
         if self._process is None:

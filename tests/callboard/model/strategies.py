@@ -1,7 +1,7 @@
-"""Hypothesis strategies for data: descriptions, and what they describe.
+"""Hypothesis strategies for data: descriptions, and the described values.
 
 A description is a pair (type name, literal) that two implementations can build; reals are text,
-since infinity is no literal of Python.
+since Python has no literal for infinity.
 """
 
 from hypothesis import strategies as st

@@ -72,7 +72,7 @@ class Net:
         self.do(where.local([(Command.PUT, k, v, None) for k, v in entries.items()], self.now))
 
     def await_idle(self) -> bool:
-        """Wait on all, as frontends do: whoever waits asks for acknowledgements."""
+        """Wait on all, as frontends do: a waiting clone requests acknowledgements."""
         for machine in (*self.clones, self.master):
             assert machine is not None
             self.do(machine.step(StoreSignal.HASTEN, self.now))

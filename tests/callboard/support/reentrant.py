@@ -236,7 +236,7 @@ class Interruption:
 
 
 def run(call, *args):
-    """Call on a thread of its own; a hang ends the program."""
+    """Call on a separate thread; a hang ends the program."""
     errors = []
 
     def body():
@@ -255,7 +255,7 @@ def run(call, *args):
 
 
 def interrupted(outer, at, inner):
-    """Call `outer`, interrupted once; return whether it has so many opcodes."""
+    """Call `outer`, interrupted once; return whether it has that many opcodes."""
     interruption = Interruption(at, inner)
 
     def body():
@@ -289,7 +289,7 @@ SENDS = [
 ]
 
 
-#: Those that set no context variable; the `__init__` of an actor runs with one set.
+#: Calls that set no context variable; the `__init__` of an actor runs with one set.
 SENDS_THAT_SET_NOTHING = [each for each in SENDS if not each.startswith("spawn")]
 
 
@@ -354,7 +354,7 @@ def garbage(world, seconds, way):  # noqa: C901
 
         Inside a handler its actor is the sender, named by its number: the address of its cell
         may be another one's next. An entity's asks of itself are handled before other messages,
-        so those of entities are counted alone.
+        so the asks of entities are counted separately.
         """
         depth.now = getattr(depth, "now", 0) + 1
         try:

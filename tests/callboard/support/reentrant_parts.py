@@ -33,7 +33,7 @@ from callboard.gateway.handle import ModuleOptions
 from callboard.mqtt import Router, RouterConfig
 from tests.callboard.support.reentrant import HANG, OURS, PAUSE, Interruption, fail, run
 
-#: Refused calls at most, of those that were made inside others.
+#: Highest number of nested calls that may be refused.
 REFUSED_INSIDE = Counter()
 
 
@@ -69,7 +69,7 @@ class Part:
                 fail(f"{sender} sent {last}, and these came: {numbers[sender][-20:]}")
 
     def await_order(self, got):
-        """Wait until as many have come as were sent, and check their order."""
+        """Wait until all messages have arrived, and check their order."""
         deadline = time.monotonic() + HANG
         while len(got) < sum(self.numbers.values()) and time.monotonic() < deadline:
             PAUSE.wait(0.01)
@@ -310,7 +310,7 @@ TRACED = (*OURS, threading.__file__)
 
 
 def interrupted(part, outer, at, inner):
-    """Call `outer`, interrupted once; return whether it has so many opcodes."""
+    """Call `outer`, interrupted once; return whether it has that many opcodes."""
     interruption = Interruption(at, lambda sender: part.call(inner, sender), TRACED)
 
     def body():

@@ -30,7 +30,7 @@ def frames_of(stream):
 
 
 class End:
-    """One end of a wire: a session, what it asked for, and what came."""
+    """One end of a wire: a session, its requests, and the arrivals."""
 
     def __init__(self, own=SMALL, topics=(), *, is_dialed, known=None, now=0.0):
         self.known = {} if known is None else known
@@ -81,7 +81,7 @@ def settle(one, other, piece=65536):
 
 
 def pair(small_dials=True, topics=((), ()), ids=(SMALL, LARGE)):
-    """Return two ends that are peered: that of the smaller id, and the other."""
+    """Return two peered ends, the one with the smaller id first."""
     small = End(ids[0], topics[0], is_dialed=small_dials)
     large = End(ids[1], topics[1], is_dialed=not small_dials)
     settle(small, large)

@@ -1,4 +1,4 @@
-"""The actors of ours that real CAF nodes talk with, and what both sides send."""
+"""Actors that real CAF nodes talk to, and the messages of both sides."""
 
 import contextlib
 from dataclasses import dataclass

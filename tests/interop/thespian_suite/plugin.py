@@ -29,7 +29,7 @@ CAPABILITIES = {"Foo Allowed": True, "Cows Allowed": True, "Dogs Allowed": True,
 
 
 def free_port():
-    """Return a port that nobody listens on; the suite has to know it beforehand."""
+    """Return a free port; the suite must know it in advance."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -59,7 +59,7 @@ def asys():
 def similar_asys(asys, in_convention=True, start_wait=True, capabilities=None):
     system = start(capabilities or {}, leader=asys.port_num if in_convention else None)
     if in_convention and start_wait:
-        time.sleep(JOINED_WITHIN)  # as the suite's own does: nothing tells who has joined
+        time.sleep(JOINED_WITHIN)  # as the suite does: no event reports who has joined
     return system
 
 
@@ -83,7 +83,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc):
-    """A fixture of one module that lists Thespian's bases by itself lists ours as well."""
+    """A fixture of one module has its own list of Thespian's bases; add ours to it."""
     for definitions in metafunc._arg2fixturedefs.values():
         for definition in definitions:
             if definition.params and "multiprocTCPBase" in definition.params:
@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Let a test that skips itself fail unless it is listed."""
+    """Fail a test that skips itself unless it is listed."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
         if name_of(item) in not_applicable():

@@ -450,13 +450,13 @@ def test_a_grant_that_is_lost_is_asked_for_again(three, monkeypatch):
     a, b, _ = three
     ref, actor = held(a, b)
     granting = b._broker.credit_issuer
-    tell = granting.tell
+    queue = granting.queue
     lost = []
-    monkeypatch.setattr(granting, "tell", lambda node, line: lost.append(line))
+    monkeypatch.setattr(granting, "queue", lambda node, line: lost.append(line))
     actor.gate.set()
     asked = [ref.ask(number) for number in range(CREDIT_QUEUE.limit)]
     eventually(lambda: lost)
-    monkeypatch.setattr(granting, "tell", tell)
+    monkeypatch.setattr(granting, "queue", queue)
 
     assert [one.result(10) for one in asked] == list(range(CREDIT_QUEUE.limit))
 

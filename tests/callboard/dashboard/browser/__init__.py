@@ -10,7 +10,7 @@ import pytest
 
 from tests.polling import eventually
 
-#: What Debian calls it, and others do.
+#: Names of the program on Debian and elsewhere.
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 
 

@@ -40,7 +40,7 @@ class LaterCart(Cart):
 
 
 class OddCart(Cart):
-    """A class whose upcast needs what a journal does not have."""
+    """A class whose upcast needs an entity, which a journal does not have."""
 
     name = "journal-tests.Cart"
 

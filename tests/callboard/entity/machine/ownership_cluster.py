@@ -42,7 +42,7 @@ STATE = SharedState("s", "a file")
 
 @dataclass
 class MachineNode:
-    """A machine, what it serves, and what is on its way to and from it."""
+    """A machine, the slots that it serves, and the messages to and from it."""
 
     machine: OwnershipMachine
     epochs: dict[int, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class OwnershipCluster:
             self.nodes[writer] = MachineNode(machine)
 
     def step(self, writer: str, event: OwnershipEvent) -> None:
-        """Let a node take an event, and do at once what needs no answer."""
+        """Pass an event to a node, and carry out at once the effects that need no answer."""
         node = self.nodes[writer]
         for effect in node.machine.step(event):
             match effect:
@@ -94,13 +94,13 @@ class OwnershipCluster:
                     node.told.append(effect)
 
     def tell(self, by: str, table: Table) -> None:
-        """Tell the other members of a table."""
+        """Send a table to the other members."""
         for writer, node in self.nodes.items():
             if writer != by and writer in table.members and not node.is_dead:
                 node.answers.append(TableAnnounced(table.version))
 
     def arrive(self, writer: str, how: str) -> None:
-        """Let the first request of a node take place: done, lost before, or lost after."""
+        """Carry out the first request of a node, or lose it before or after it takes effect."""
         node = self.nodes[writer]
         request = node.requests.pop(0)
         node.answers.append(self._answer(writer, request, how))
@@ -134,13 +134,13 @@ class OwnershipCluster:
         return {s: fence for s, fence in found.items() if fence != (epochs[s], writer)}
 
     def suspect(self, writer: str, other: str) -> None:
-        """Let a node hold another for dead, rightly or not."""
+        """Make a node consider another one dead, rightly or not."""
         member = self.nodes[writer].machine.table.members.get(other)
         if member is not None and writer != other:
             self.step(writer, MemberGone(other, member.joined))
 
     def check(self) -> None:
-        """Assert what holds after each step."""
+        """Check the rules that hold after each step."""
         for writer, node in self.nodes.items():
             machine = node.machine
             assert node.epochs == machine.served
@@ -158,7 +158,7 @@ class OwnershipCluster:
             assert len(able) <= 1
 
     def settle(self) -> None:
-        """Let everything arrive until nothing is under way, and look again and again."""
+        """Deliver everything until nothing is in flight, and check repeatedly."""
         for _ in range(12):
             for writer, node in self.nodes.items():
                 while not node.is_dead and (node.requests or node.answers):
@@ -171,7 +171,7 @@ class OwnershipCluster:
                     self.step(writer, PollDue(reads=True))
 
     def join(self, writer: str) -> None:
-        """Let a node that lives become a member."""
+        """Make a running node a member."""
         if not self.nodes[writer].is_dead:
             self.step(writer, JoinAsked(STATE))
 

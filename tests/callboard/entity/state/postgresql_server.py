@@ -17,7 +17,7 @@ from tests.polling import eventually
 
 
 class PostgresqlServer:
-    """A server in a folder of its own; nothing of it is left when the tests end."""
+    """A server in a temporary folder, which is removed when the tests end."""
 
     def __init__(self, programs: Path) -> None:
         """Make the folder with its files; the server is not running yet."""

@@ -86,7 +86,7 @@ class BlockingModel:
 
 
 def run_until(clock: Clock, condition: Callable[[], bool], seconds: float = 100.0) -> None:
-    """Let virtual time pass until a condition holds."""
+    """Advance virtual time until a condition holds."""
     end = clock.now + seconds
     while not condition():
         if not clock.run_due():
@@ -98,7 +98,7 @@ def run_until(clock: Clock, condition: Callable[[], bool], seconds: float = 100.
 
 @contextmanager
 def database(kind: str, folder: Path) -> Iterator[OpenState]:
-    """Make an empty database; what was opened is closed at the end."""
+    """Create an empty database; connections are closed at the end."""
     if kind == "memory":
         tables = MemoryTables()
         yield lambda writer: MemoryState(writer, tables)

@@ -89,7 +89,7 @@ class Zeek:
         self.xsub.send(b"\0" + prefix.encode())
 
     def await_subscription(self, prefix, kind=b"\1"):
-        """Wait until somebody has subscribed; returns what came before."""
+        """Wait for a subscriber; return the earlier messages."""
         before = []
         while (frame := self.xpub.recv()) != kind + prefix.encode():
             before.append(frame)

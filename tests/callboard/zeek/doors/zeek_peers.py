@@ -29,7 +29,7 @@ class ZeekPeer(End):
         self.sock.close()
 
     def pump(self):
-        """Write what waits, and read once."""
+        """Write the waiting bytes, and read once."""
         if out := self.take_out():
             self.sock.sendall(out)
         try:
@@ -46,7 +46,7 @@ class ZeekPeer(End):
             self.sock.sendall(out)
 
     def until(self, condition, seconds=LIMIT):
-        """Go on until something holds."""
+        """Continue until a condition holds."""
         end = time.monotonic() + seconds
         while not (found := condition(self)):
             assert time.monotonic() < end, f"not within {seconds:g} s"

@@ -1,4 +1,4 @@
-"""A Zeek that is played: it publishes what tests say to each connection that asked for it."""
+"""A simulated Zeek, which publishes messages to each connection whose filter matches."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from callboard.zeek.json_message import message_to_json
 
 
 class Zeek:
-    """As Zeek's manager does it: one filter for each connection, no echo of its own."""
+    """Like Zeek's manager: one filter for each connection, and no echo."""
 
     def __init__(self):
         self.heard = []

@@ -7,7 +7,7 @@ import broker
 
 
 def until_there(subscriber, count):
-    """Wait until so many messages are there."""
+    """Wait for a number of messages."""
     while subscriber.available() < count:
         time.sleep(0.005)  # the descriptor tells of the first message, not of their number
 

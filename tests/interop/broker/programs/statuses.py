@@ -1,4 +1,4 @@
-"""What status subscribers are told, by both sides."""
+"""The statuses that subscribers of both sides receive."""
 
 import select
 
@@ -6,7 +6,7 @@ import broker
 
 
 def wait_for(subscriber, *wanted):
-    """Return what came, as many as wanted; not all versions tell of paths."""
+    """Return the requested number of statuses; some versions do not report paths."""
     paths = (broker.SC.EndpointDiscovered, broker.SC.EndpointUnreachable)
     found = []
     while len(found) < len(wanted):
