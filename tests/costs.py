@@ -63,7 +63,7 @@ def is_quick_run(config: pytest.Config) -> bool:
 
 
 def folder_of(nodeid: str) -> str:
-    """Return the folder with a budget that a test belongs to: that of its package."""
+    """Return the folder with the budget of a test: the folder of its package."""
     parts = PurePosixPath(nodeid.partition("::")[0]).parent.parts
     return "/".join(parts[: 3 if parts[1:2] == ("callboard",) else 2])
 

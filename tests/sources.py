@@ -1,4 +1,4 @@
-"""The sources of callboard, for tests that look for what no file may do."""
+"""The sources of callboard, for tests that search all files."""
 
 import ast
 from collections.abc import Iterator

@@ -5,7 +5,7 @@
 It runs below `benchmarks.namespaces.again`. Hosts share nothing but a network and the folder
 `shared`, which is Spark's own file system here (`viewfs://cluster/shared`) and has the
 checkpoints. One host records what this process publishes and serves the log; one is the
-driver's, who alone has the results; two are workers, with their own Python. While they
+driver's, which alone has the results; two are workers, with their own Python. While they
 work each victim is killed at a random moment and started again: `driver`, `executor`,
 `log-server`, `recorder`. At the end the results must equal those of the same job on a local
 master,
@@ -219,7 +219,7 @@ def kill(process):
 
 
 def rows_of(folder):
-    """Return what a job has made: the copies as they stand, the windows in order."""
+    """Return the results of a job: the copies unchanged, the windows in order."""
     copies = [(each.topic, each.time, each.payload) for each in LogReader(folder / "copies")]
     windows = [(each.topic, each.payload) for each in LogReader(folder / "windows")]
     return copies, sorted((topic, json.dumps(told, sort_keys=True)) for topic, told in windows)

@@ -136,7 +136,7 @@ _Session = ZeekServerSession | ZeekClientSession
 
 
 def _play(session: _Session, stream: bytes, piece: int) -> tuple[list[Any], bytes, int]:
-    """Feed a stream; returns what arrived, what was written, and how far the machine came."""
+    """Feed a stream; return arrivals, written bytes, and the machine's state."""
     arrived: list[Any] = []
     written = b""
     for at in range(0, len(stream), piece):

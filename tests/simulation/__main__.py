@@ -2,13 +2,14 @@
 
 `--life nodes` (the default), `traitors`, `leaves`, `credit`, `topics`, `doors`, `channels`,
 `stores`, `peerings`, `entities`, `moves`, `leases`, `mqtt`, `mqtt-cluster` or `mqtt-partition`
-says what is lived. A life that breaks a rule prints its seed and the command that replays it,
+selects the kind of life. A life that breaks a rule prints its seed and the command to replay
+it,
 and leaves its events in `build/.callboard/failures/`, those of topics in
 `build/topics/.callboard/failures/`, and so on. `--seeds N` lives one life and prints its
 events; where such a file of it exists, it says whether the events were the same. A life that
 fails also prints a small test that fails as it did. `--record` adds the seeds to
-`simulation.json`, `topics.json` and so on in `docs/reliability`; those that are there already
-are not lived again.
+`simulation.json`, `topics.json` and so on in `docs/reliability`; seeds that are recorded
+already are skipped.
 """
 
 import argparse
@@ -58,7 +59,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:100", help="FROM:TO, or one number to replay")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     parser.add_argument("--record", action="store_true", help="add the seeds to the docs")
-    parser.add_argument("--life", choices=LIVES, default="nodes", help="what is lived")
+    parser.add_argument("--life", choices=LIVES, default="nodes", help="the kinds of lives")
     options = parser.parse_args()
     first, _, after = options.seeds.partition(":")
     if not after:
@@ -101,7 +102,7 @@ def _results(batches: list[Batch], jobs: int) -> Iterator[Any]:
 
 
 def replay(kind: str, seed: int) -> int:
-    """Live one seed, print its events, and compare them with those of the failure, if any."""
+    """Run one seed, print its events, and compare them with those of a failure."""
     logging.getLogger("callboard").propagate = False
     known = dump_path(folder_of(kind), seed)
     before = Dump.read(known) if known.exists() else None

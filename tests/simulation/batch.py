@@ -1,4 +1,4 @@
-"""A batch of lives, for a process of its own: what spawned processes import."""
+"""A batch of lives for a separate process; the module that spawned processes import."""
 
 import logging
 import traceback
@@ -76,9 +76,9 @@ def live_one(kind: str, seed: int, *, shrinks: bool = True) -> Lived:
 
 
 def live(batch: Batch) -> tuple[Batch, list[str], float]:
-    """Live a batch of seeds; returns it, what failed, and virtual seconds.
+    """Run a batch of seeds; return the batch, the failures, and virtual seconds.
 
-    A life that ends the kit instead of failing is told as well, and the others are lived.
+    A life that ends the kit instead of failing is reported as well, and the others are run.
     """
     failures, seconds = [], 0.0
     with unlogged():
@@ -97,7 +97,7 @@ def live(batch: Batch) -> tuple[Batch, list[str], float]:
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Let nothing be heard of the log in a block: handlers of lives raise on purpose."""
+    """Silence the log in a block: handlers of lives raise on purpose."""
     logger = logging.getLogger("callboard")
     propagates, nothing = logger.propagate, logging.NullHandler()
     logger.propagate = False
@@ -110,7 +110,7 @@ def unlogged() -> Iterator[None]:
 
 
 def _told(kind: str, seed: int, error: Exception, more: str) -> str:
-    """Return what is printed of a failure: its seed, how it is replayed, and more of it."""
+    """Return the report of a failure: its seed, the command to replay it, and details."""
     option = "" if kind == "nodes" else f"--life {kind} "
     return (
         f"seed {seed}: {type(error).__name__}: {error}\n"

@@ -1,4 +1,4 @@
-"""What really happened in a life, kept beside the cluster, to compare its words with."""
+"""The real events of a life, recorded outside of the cluster to compare its reports with."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ class Numbered:
 @message("simulation.Passed")
 @dataclass(frozen=True)
 class Passed:
-    """Let an actor send something on, to all refs in it, in its own name."""
+    """Make an actor forward a message to all refs in it, as its own message."""
 
     to: Any
 
@@ -26,11 +26,11 @@ class Passed:
 @message("simulation.Fail")
 @dataclass(frozen=True)
 class Fail:
-    """Let an actor fail."""
+    """Make an actor fail."""
 
 
 class PlannedError(Exception):
-    """What a probe raises when it is told to fail."""
+    """The exception of a probe that is ordered to fail."""
 
 
 class Probe(Actor):
@@ -75,14 +75,14 @@ class Member:
 
 @dataclass
 class Target:
-    """One probe and what was done to it."""
+    """One probe, and the operations on it."""
 
     number: int
     host: Member
     ref: Any
     actor: Probe
     text: str
-    #: Reasons for which it was told to end.
+    #: Reasons of the orders to end.
     told: set[str] = field(default_factory=set)
     #: When and why it ended, as its own node said.
     ended: tuple[float, str] | None = None
@@ -143,13 +143,13 @@ class Book:
     node_watches: list[NodeWatch] = field(default_factory=list)
     #: Latest number by source and target.
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
-    #: Links that somebody keeps: number of the dialing member, slot of the listening one.
+    #: Permanent dials: number of the dialing member, slot of the listening one.
     kept: set[tuple[int, int]] = field(default_factory=set)
     #: Times at which a fault began or ended.
     disturbed: list[float] = field(default_factory=list)
     #: When a link came up or went down for the last time, anywhere.
     last_change: float = 0.0
-    #: Errors that were logged and that nobody planned.
+    #: Unexpected errors in the log.
     errors: list[str] = field(default_factory=list)
 
     def next_number(self, source: Member, target: Target) -> int:
@@ -167,5 +167,5 @@ class Book:
         return [member for member in self.members if member.is_alive and not member.is_paused]
 
     def was_disturbed(self, since: float, until: float) -> bool:
-        """Return whether a fault began, went on or ended in a time."""
+        """Return whether a fault was active in a period."""
         return any(time <= until for time in self.disturbed if time >= since)

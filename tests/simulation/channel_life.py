@@ -3,14 +3,15 @@
 One producer, three consumers, 200 events. Each seed has its own rates of loss (to 70 %), of
 doubles and of delay, and sometimes little room at the producer or the consumers. A swarm draws
 when nothing passes in one or both directions, and who vanishes: kinds of faults of this life.
-Consumers vanish and come back under another handle, as whoever
-was dropped or closed does; a producer that vanishes is followed by one that goes on with the
-next number, to consumers in new lives. At last the network heals. What must hold:
+Consumers vanish and come back under another handle, as whoever was dropped or closed does; a
+producer that vanishes is followed by one that continues with the At last the network heals.
+Rules:
 
 - a consumer gets each event once, in order, or is told in its turn that it is lost;
-- only what the producer gave up is reported lost, and whoever asks is answered in the end;
+- only events that the producer gave up are reported lost, and every request is answered in the
+end;
 - what lies between two lives of a consumer shows in the numbers, and nothing comes again;
-- in the end everybody is there, has everything, and nothing is kept any more.
+- in the end all consumers exist and have all events, and no event is buffered.
 """
 
 from typing import Any
@@ -34,7 +35,7 @@ SPAN = 8.0
 
 def passing(name: str) -> FaultKind:
     """Return a kind of fault that lets nothing pass for a while, of the numbered consumer."""
-    end = lambda *_: None  # noqa: E731 - what it does is up to the life
+    end = lambda *_: None  # noqa: E731 - its action is chosen by the life
     kind = FaultKind(name, end=end, unit="number", least=1.0, most=CONSUMERS + 0.99)
     return kind.lasting(0.3, 8.0)
 
@@ -135,7 +136,7 @@ class ChannelLife:
 
     @property
     def is_healed(self) -> bool:
-        """Whether the network has been whole for so long that every question is answered."""
+        """Whether the network has been whole for long enough to answer every request."""
         return self.calm and self.now - self.calm_since >= 10
 
     def note(self, *told: Any) -> None:
@@ -211,7 +212,7 @@ class ChannelLife:
     # ------------------------------------------------------------------------- the course
 
     def enter(self, number):
-        """A consumer starts a new life under a handle of its own."""
+        """A consumer starts a new life under a new handle."""
         hdl = self.lives * CONSUMERS + number
         self.lives += 1
         self.receivers[hdl] = Receiver(self, hdl)
@@ -222,12 +223,12 @@ class ChannelLife:
         require(self.producer.add(hdl), "a new handle was refused")
 
     def come_back(self):
-        """Whoever has ended, on either side, ends on both and starts again."""
+        """A consumer that has ended on either side ends on both, and starts again."""
         for hdl, receiver in tuple(self.receivers.items()):
             if receiver.ended is not None or hdl in self.dropped:
                 self.producer.remove(hdl)
                 self.dropped.discard(hdl)
-                # What is still on its way reaches the earlier life: it must not harm.
+                # Messages in flight reach the earlier life, where they must do no harm.
                 self.past[hdl] = self.receivers.pop(hdl)
                 self.enter(hdl % CONSUMERS)
 
@@ -238,7 +239,7 @@ class ChannelLife:
         self.faults.append((fault, begins))
 
     def strike(self, fault: Fault, begins: bool) -> None:
-        """Let a fault happen, or end."""
+        """Start a fault, or end one."""
         if fault.kind == producer_gone:
             self.producer_vanishes()
             return
@@ -250,7 +251,7 @@ class ChannelLife:
             (self.cuts.append if begins else self.cuts.remove)((number, direction))
 
     def consumer_vanishes(self, number: int) -> None:
-        """Let a consumer end without a word, and begin anew."""
+        """End a consumer silently, and start a new one."""
         hdl = next(hdl for hdl in self.receivers if hdl % CONSUMERS == number)
         self.note("consumer", hdl, "vanishes")
         reachable("consumer vanished")
@@ -260,7 +261,7 @@ class ChannelLife:
         self.enter(number)
 
     def producer_vanishes(self) -> None:
-        """Let the producer end without a word, and begin anew."""
+        """End the producer silently, and start a new one."""
         self.note("the producer vanishes")
         reachable("producer vanished")
         self.producer = Producer(

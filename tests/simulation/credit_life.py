@@ -1,10 +1,9 @@
 """One random life of a cluster whose actors have small mailboxes, by seed.
 
-All that happens in a life of nodes happens here, too; but actors take few messages at a time
-and need a while for each, so what other nodes send waits there for credit. What must hold is
-the same: order, the accounts of every message, answers within their time, rest in the end. A
-message that a mailbox refused would be missing. Senders are code on an event loop, so they
-never block.
+All that happens in a life of nodes happens here, too; but actors handle few messages at a time
+and each takes a while, so messages of other nodes wait there for credit. The rules are order,
+the accounts of every message, answers within their time, rest in the end. A message that a
+mailbox refused would be missing. Senders are code on an event loop, so they never block.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ class SlowProbe(Probe):
 
 @contextmanager
 def on_a_loop() -> Iterator[None]:
-    """Let what is told meanwhile be told by code that must not wait."""
+    """Send the tells of a block from code that must not wait."""
     loop = asyncio.new_event_loop()
     asyncio._set_running_loop(loop)
     try:
@@ -73,12 +72,12 @@ class CreditLife(Life):
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Let what is told meanwhile be told by code that must not wait."""
+        """Send the tells of a block from code that must not wait."""
         with on_a_loop():
             yield
 
     def tell(self, source: Member, target: Target) -> None:
-        """Tell a probe elsewhere the next number of its pair."""
+        """Tell a remote probe the next number of its pair."""
         if source is not target.host:
             super().tell(source, target)
 
@@ -95,7 +94,7 @@ class CreditLife(Life):
         self._know_unsent()
 
     def _know_unsent(self) -> None:
-        """Asks whose time was over before they were sent are told so, and nobody else is."""
+        """Exactly the asks that expired before they were sent get this error."""
         for ask in self.book.asks:
             arrived = (ask.source.index, ask.number) in ask.target.actor.arrived
             error = ask.future.exception() if ask.ends and not arrived else None

@@ -1,10 +1,9 @@
 """One random life of doors to Zeeks, by seed: nodes of a cluster, and Zeeks beside it.
 
-A Zeek is played by a node of its own with our port, which gives messages to clients as Zeek
-does. Nodes connect to it, publish, and want more or less; connections are cut, ways between
-nodes and to Zeeks break in one direction or both, nodes and Zeeks freeze, die and start again,
-doors are closed. Then the faults end, and after a while everything has to arrive once and
-nowhere else.
+A Zeek is simulated by a separate node with our port, which sends messages to clients as Zeek
+Nodes connect to it, publish, and want more or less; connections are cut, ways between nodes and
+to Zeeks break in one direction or both, nodes and Zeeks freeze, die and start again, doors are
+closed. Then the faults end, and after a while everything has to arrive once and nowhere else.
 """
 
 import random
@@ -154,13 +153,13 @@ class DoorLife:
         return Place(index, node, hub)
 
     def _enter(self, place: Place, chance: random.Random) -> None:
-        """Let a node want something, and open its doors."""
+        """Subscribe a node, and open its doors."""
         self._take(place, chance)
         for zeek in self.zeeks:
             self._open(place, zeek)
 
     def _open_zeek(self, index: int, node: Node) -> Place:
-        """Let a node play a Zeek, which hears all that is published by clients."""
+        """Make a node simulate a Zeek, which receives everything that clients publish."""
         zeek = self._place(index, node)
         self._add(zeek, Taker(("",), is_zeek=True))
         WebSocketServer(zeek.hub, self._host(node), ZEEK_PORT, insecure=True)
@@ -225,11 +224,11 @@ class DoorLife:
             chance.choices(list(self._actions), list(self._actions.values()))[0](chance)
 
     def _publish(self, chance: random.Random) -> None:
-        """Let a node publish."""
+        """Publish from a node."""
         self._say("node", chance.choice(self._can_act(self.places)), chance.choice(TOPICS))
 
     def _tell(self, chance: random.Random) -> None:
-        """Let a Zeek publish."""
+        """Publish from a Zeek."""
         self._say("zeek", chance.choice(self._can_act(self.zeeks)), chance.choice(TOPICS))
 
     def _say(self, kind: str, place: Place, topic: str) -> _Key:
@@ -244,7 +243,7 @@ class DoorLife:
         self._take(chance.choice(self._can_act(self.places)), chance)
 
     def _take(self, place: Place, chance: random.Random) -> None:
-        """Let a node want one or two topics more."""
+        """Subscribe a node to one or two more topics."""
         taker = Taker(tuple(chance.sample(FILTERS, chance.randint(1, 2))))
         self._note("subscribe", place.index, *taker.topics)
         self._add(place, taker)
@@ -275,7 +274,7 @@ class DoorLife:
             peer.close()
         self._turmoil.append(self.cluster.now)
 
-    # --- what holds ---
+    # --- rules ---
 
     def _rest(self) -> None:
         """End the faults; from some time on all arrives everywhere, once."""
@@ -314,7 +313,7 @@ class DoorLife:
         ]
 
     def _from_zeek(self, zeek: Place, topic: str) -> list[tuple[Taker, _Key, bool]]:
-        """Let a Zeek publish; returns who gets it, once, if there is any door to it."""
+        """Publish from a Zeek; return the nodes that receive it once, if it has a door."""
         key = self._say("zeek", zeek, topic)
         has_door = any(zeek.index in place.peers for place in self._alive())
         return [
@@ -328,7 +327,7 @@ class DoorLife:
         return not self._unsettled()
 
     def _unsettled(self) -> str:
-        """Say what is not as it has to be; "" for nothing."""
+        """Return the first violated rule; "" if all hold."""
         alive = self._alive()
         if any(len(place.node.nodes()) != len(alive) - 1 for place in alive):
             return "not all know each other"
@@ -340,7 +339,7 @@ class DoorLife:
         return next((each for each in told if each), "")
 
     def _without_door(self, zeek: Place) -> str:
-        """Say why a Zeek has not the one door that it should have."""
+        """Return why a Zeek does not have exactly one door."""
         alive = self._alive()
         peers = {place.index: place.peers.get(zeek.index) for place in alive}
         doors = {index: peer for index, peer in peers.items() if peer is not None}
@@ -361,7 +360,7 @@ class DoorLife:
             self._check_taker(taker)
 
     def _check_taker(self, taker: Taker) -> None:
-        """Refuse what came twice, and what a Zeek said and another one heard."""
+        """Fail on duplicates, and on messages of one Zeek that another one received."""
         for key, count in taker.got.items():
             at = self._published[key]
             if taker.is_zeek and key[0] == "zeek":
@@ -379,7 +378,7 @@ def _own(place: Place) -> list[str]:
 
 @contextmanager
 def same_bytes(seed: int) -> Iterator[None]:
-    """Let WebSocket draw from a seed what it draws from the system."""
+    """Make WebSocket draw from a seed instead of the system."""
     with (
         patch("callboard.zeek.text_frames.token_bytes", random.Random(seed).randbytes),
         patch("websockets.client.generate_key", lambda: "dGhlIHNhbXBsZSBub25jZQ=="),

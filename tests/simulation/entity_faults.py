@@ -1,4 +1,4 @@
-"""What goes wrong in lives of entities, aimed at owners that commit or are replaced."""
+"""Faults in lives of entities, aimed at owners that commit or are replaced."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -33,7 +33,7 @@ SPAN: Final = 8.0
 
 
 def _stall(databases: Iterable[ModelDatabase], part: float) -> None:
-    """Let a part of the statements of commits stall."""
+    """Make a part of the statements of commits stall."""
     for database in databases:
         database.stalls = part
 
@@ -43,27 +43,27 @@ _ALONE: Final[set[Node]] = set()
 
 
 def _leave_alone(cluster: Cluster, node: Node) -> None:
-    """Let nothing pass between a machine and others, and later none to databases either."""
+    """Cut a machine off from others, and later from databases, too."""
     _ALONE.add(node)
     isolate.begin(cluster, (node,), 0.0)
     cluster.clock.plan(VOTED_OUT_AFTER, _cut_database, cluster, node)
 
 
 def _cut_database(cluster: Cluster, node: Node) -> None:
-    """Let an island not hear from the database that it is replaced."""
+    """Cut an island off from the database, so that it does not notice its replacement."""
     if isinstance(node, Node) and node in _ALONE and cluster.is_running(node):
         for database in cluster.databases():
             database.cut(runner_of(node))
 
 
 def _strand(cluster: Cluster, node: Node) -> None:
-    """Let nothing pass between a machine and others, nor between it and databases."""
+    """Cut a machine off from others and from databases."""
     _leave_alone(cluster, node)
     _cut_database(cluster, node)
 
 
 def _reunite(cluster: Cluster, node: Node) -> None:
-    """Let it pass again."""
+    """Heal it again."""
     _ALONE.discard(node)
     isolate.end(cluster, (node,))
     if isinstance(node, Node):
@@ -95,7 +95,7 @@ stranded: Final = FaultKind("stranded", 1, _strand, _reunite, often=3.0).lasting
 
 
 def _overtake(cluster: Cluster) -> None:
-    """Let commits stall, and kill who is the first to have one that does."""
+    """Make commits stall, and kill the first node with a stalled one."""
     databases = cluster.databases()
     _stall(databases, 1.0)
     runners = [each for database in databases for each in database.stalling()]
@@ -109,20 +109,20 @@ def _overtake(cluster: Cluster) -> None:
 
 
 def _overtake_still(cluster: Cluster) -> None:
-    """Look again, unless the fault is over."""
+    """Check again, unless the fault is over."""
     if any(database.stalls for database in cluster.databases()):
         _overtake(cluster)
 
 
 def _recover(cluster: Cluster) -> None:
-    """Start again what does not run, and let commits go on."""
+    """Restart nodes that do not run, and let commits continue."""
     _stall(cluster.databases(), 0.0)
     for node in cluster.machines():
         if not cluster.is_running(node):
             cluster.restart(node)
 
 
-#: Commits stall, and whoever has the first one is killed: others have its slots before the
+#: Commits stall, and the node with the first one is killed: others own its slots before the
 #: server has carried it out.
 overtaken: Final = FaultKind("overtaken", 0, _overtake, _recover, often=3.0).lasting(0.7, 2.5)
 

@@ -1,17 +1,16 @@
 """One random life of entities, by seed: asks and tells while owners and databases fail.
 
-Two to four hosts, and perhaps a node that only asks, over one model database. What must hold:
+Two to four hosts, and perhaps a node that only asks, over one model database. Rules:
 
-- asks of each key are linearizable: those that ended `EntityUnavailable` or with the error of
-  their handler did not happen, others that failed may have;
-- what was acknowledged is stored, nothing is stored twice, epochs of a key's events never fall;
-- who follows the journal gets every event, once and in order; nobody finds a state corrupt;
+- asks of each key are linearizable: operations that ended `EntityUnavailable` or with the error
+of their handler had no effect, other failed ones may have one;
+- acknowledged values are stored, nothing is stored twice, epochs of a key's events never fall;
+- who follows the journal gets every event, once and in order; no node finds a state corrupt;
 - only members vote whose leases were seen to rise;
-- a message that a handler sent behind `persist` leaves only if that was stored;
+- a message that a handler sent after `persist` leaves only if the event was stored;
 - while no node is lost, what a node tells a key comes in order, or is reported as lost;
 - both ends of a link count the same messages, whether they went together or alone;
-- when all faults are over, and what was lost has come, each key answers each node within
-  `PATIENCE` virtual seconds.
+- when all faults are over, and lost nodes have returned, each key answers each node within
 """
 
 import math
@@ -70,11 +69,11 @@ REST: Final = 30.0
 @dataclass(frozen=True)
 class Append:
     value: int
-    #: Seconds that the handler waits behind it.
+    #: Seconds that the handler waits after it.
     wait: float = 0.0
-    #: Whether the handler raises behind it.
+    #: Whether the handler raises after it.
     fails: bool = False
-    #: The key that is told of it; empty for none.
+    #: The key that is notified of it; empty for none.
     relay: str = ""
 
 
@@ -85,7 +84,7 @@ class Values:
 
 
 def passed(node: Node, seconds: float) -> Future[None]:
-    """Return what is done when so much virtual time has passed on a node."""
+    """Return a future that is done after some virtual time on a node."""
     done: Future[None] = Future()
     node.runtime.call_later(seconds, done.set_result, None)
     return done
@@ -166,10 +165,10 @@ class Saved(Keeper):
 
 
 class Appended:
-    """A list of which it is known how it ends, each value once: `append` and `read` answer it.
+    """A list with a known final value, each item once: `append` and `read` answer it.
 
-    All appends have the order of the end, or there is none that explains it. So a state is how
-    many there were, and no other order is tried. The value of `read` is the key.
+    All appends have the order of the final list, or no order explains it. So a state is the
+    number of appends, and no other order is tried. The value of `read` is the key.
     """
 
     reads = frozenset({"read"})
@@ -182,7 +181,7 @@ class Appended:
         }
 
     def step(self, state: int, name: str, value: Any) -> tuple[int, Any]:
-        """Return what comes of an operation."""
+        """Return the result of an operation."""
         if name == "read":
             return state, self._ends[value][:state]
         key, place = self._places.get(value, ("", -1))
@@ -202,7 +201,7 @@ class EntityLife:
         self.cluster, self.is_calm = cluster, is_calm
         chance = random.Random(f"entities {cluster.seed}")
         self.url = chance.choice(("sqlite:life.db", SERVER, SERVER))
-        #: Where the leases are; None for the state's database.
+        #: URL of the leases; None for the state's database.
         self.leases = None
         if takeover == "lease" and cluster.seed % 3 == 0:
             self.leases = "etcd://life"
@@ -212,30 +211,30 @@ class EntityLife:
         self.hosts = chance.choice((2, 3, 3, 3, 4))
         self.others = chance.choice((0, 0, 1))
         self.keys = [f"k-{n}" for n in range(chance.choice((1, 1, 2, 3, 6)))]
-        #: How often everybody wants the same key at once, and how often slots move.
-        #: Places of nodes whose clients only read.
+        #: Rates of asks from all nodes for one key, and of moves. Indexes of nodes whose
+        #: clients only read.
         self.readers = set(chance.choice(((), (), (0,), (0, 1), (1, 2))))
         self.crowds, self.moves = chance.choice((0, 3, 12)), chance.choice((0, 2, 8))
         self.steps = chance.randint(10, 60)
-        #: What was told waits for an owner for ten seconds; most lives do not wait to see.
+        #: Tells wait for an owner for ten seconds; most lives do not wait that long.
         self.aftermath = 11.0 if is_calm else chance.choice((0.5, 0.5, 0.5, 0.5, 11.0))
         self.history = cluster.history()
         self.values = 0
-        #: What each node sent each key, in order; what was told; nodes that closed.
+        #: Messages of each node to each key, in order; tells; nodes that closed.
         self.sent: dict[tuple[str, str], list[int]] = {}
         self.told: list[tuple[Node, str, int]] = []
         self.closed: list[Node] = []
-        #: What was told, and a node has reported as lost.
+        #: Tells that a node has reported as lost.
         self.dead: set[int] = set()
         self.watching = ExitStack()
         #: Nodes and keys that have not answered since all faults were over.
         self.pending: set[tuple[Node, str]] = set()
         self.ends: dict[str, list[int]] = {}
-        #: What failing handlers persisted: nothing of it may be seen.
+        #: Values persisted by failing handlers: none of them may be visible.
         self.failing: set[int] = set()
         self.follower = Follower(self.cls, self.url)
         self.ballots = Ballots(cluster)
-        #: What nobody may be told.
+        #: Values that no node may be told.
         self.corrupt: list[str] = []
         #: When the next takeover draws a crowd; never before the first step and after the last.
         self.next_crowd = math.inf
@@ -265,7 +264,7 @@ class EntityLife:
         self._check()
 
     def _happened(self, event: object) -> None:
-        """Take note of what a node says that it lost."""
+        """Record the messages that a node reports as lost."""
         if isinstance(event, DeadLetter):
             message = getattr(event.message, "message", event.message)
             if isinstance(message, Append):
@@ -275,7 +274,7 @@ class EntityLife:
             self._taken_over()
 
     def _taken_over(self) -> None:
-        """Let everybody want what has another owner, who may not know of it."""
+        """Ask all nodes for a key whose owner may not know that it was replaced."""
         if self.cluster.now < self.next_crowd:
             return
         self.next_crowd = self.cluster.now + 0.3
@@ -284,14 +283,14 @@ class EntityLife:
             self._crowd(key, chance, chance.choice((0.1, 0.8)))
 
     def _disturbed(self, fault: Fault, nodes: list[Any], begins: bool) -> None:
-        """Take note of a fault."""
+        """Record a fault."""
         self.note("fault", str(fault), begins)
         if begins and fault.kind in (island, isolate, stranded) and self.next_crowd < math.inf:
             for node in nodes:
                 self._watch_alone(node, fault.lasts)
 
     def _watch_alone(self, node: Node, seconds: float) -> None:
-        """Let a node that is cut off read what it owns, while others write it."""
+        """Read keys on a node that is cut off, while others write them."""
         places = [made.address for made in self.cluster.machines()]
         self.readers.add(places.index(node.address))
         own = [key for key in self.keys if self._ref(node, key).node_id == node.node_id]
@@ -305,7 +304,7 @@ class EntityLife:
                     self._soon(number * ALONE, other, key, self._append_at_once, chance)
 
     def note(self, *what: object) -> None:
-        """Note in the trace what the life does."""
+        """Record a step of the life in the trace."""
         self.cluster.trace.note(self.cluster.now, "life", *what)
 
     # --- nodes ---
@@ -321,7 +320,7 @@ class EntityLife:
             self.follower.begin(node)
 
     def _host(self, node: Node) -> None:
-        """Let a node host, tried again while the database is away."""
+        """Make a node host, and retry while the database is unavailable."""
 
         async def host() -> None:
             while True:
@@ -384,7 +383,7 @@ class EntityLife:
         return self.values
 
     def _append(self, node: Node, key: str, chance: random.Random) -> None:
-        # What waits for a key that everybody wants would not be over in time.
+        # Asks that wait for a key wanted by all nodes would not end in time.
         longest = 0.3 if len(self.keys) > 2 and not self.crowds else 0.02
         choice = (0.0, 0.0, 0.0, 0.02, longest, -0.02, -longest)
         self._store(node, key, chance, chance.choice(choice))
@@ -409,7 +408,7 @@ class EntityLife:
         asked.on_done(self._told)
 
     def _told(self, asked: Future[Any]) -> None:
-        """Take note of an answer that is never right."""
+        """Record an answer that is never correct."""
         if isinstance(asked.exception(), StateCorrupt):
             self.corrupt.append(str(asked.exception()))
 
@@ -448,11 +447,11 @@ class EntityLife:
             action(node, key, chance)
 
     def _meet(self, _: Node, key: str, chance: random.Random) -> None:
-        """Let every node want the same key."""
+        """Ask every node for the same key."""
         self._crowd(key, chance, chance.choice((0.0, 0.05, 0.5)))
 
     def _crowd(self, key: str, chance: random.Random, seconds: float) -> None:
-        """Let every node want the same key, for a while."""
+        """Ask every node for the same key, for a while."""
         for node in self._running():
             for _ in range(chance.randint(1, 4)):
                 action = chance.choice((self._append_at_once, self._read, self._read))
@@ -463,7 +462,7 @@ class EntityLife:
     def _soon(
         self, seconds: float, node: Node, key: str, action: Any, chance: random.Random
     ) -> None:
-        """Let a node do something in a moment, if it runs then."""
+        """Schedule an action of a node, if it runs then."""
         seed = chance.random()
 
         def act() -> None:
@@ -473,7 +472,7 @@ class EntityLife:
         self.cluster.clock.plan(seconds, act)
 
     def _move(self, node: Node, key: str, chance: random.Random) -> None:
-        """Let the slot of a key move, while every node tells it a series."""
+        """Move the slot of a key, while every node tells it a series."""
         hosts = self.cluster.machines()[: self.hosts]
         target = chance.choice([each for each in hosts if isinstance(each, Node)])
         order = MoveSlots(self.cls.name, [slot_of(key)], target.node_id.hex())
@@ -525,10 +524,10 @@ class EntityLife:
         self.ends = self._last_reads()
 
     def _last_reads(self) -> dict[str, list[int]]:
-        """Return all values of each key at one moment, up to which the follower has them.
+        """Return all values of each key at one moment that the follower has reached.
 
-        What was told may be under way still. What is stored while the keys are read is in some
-        answers and not in others, so they are read again until nothing is.
+        Tells may still be in flight. Values stored while the keys are read are in some answers
+        and not in others, so they are read again until nothing changes.
         """
         asker, until = self._running()[0], self.cluster.now + REST
         while self.cluster.now < until:
@@ -595,7 +594,7 @@ class EntityLife:
         check_journal(tables, self.cls.name, self.follower.seen, is_whole=is_whole)
         self.ballots.check()
         if self.corrupt:
-            raise Violation(f"somebody was told: {self.corrupt[0]}")
+            raise Violation(f"a node was told: {self.corrupt[0]}")
         if self.is_calm:
             self._check_order()
 

@@ -1,7 +1,7 @@
-"""What must hold in a life of entities, beside what each client was answered.
+"""Rules for a life of entities, besides those for the answers of each client.
 
-A follower of the journal has every event, once, in order of positions. Who votes has a lease
-that the claimant has just seen to rise: the database tells which ones were raised, and when.
+A follower of the journal has every event, once, in order of positions. A voter has a lease the
+database tells which ones were raised, and when.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ def check_accounts(cluster: Cluster, nodes: list[Node], patience: float) -> None
 
 
 class Seen(NamedTuple):
-    """What a follower of a journal was given."""
+    """The entries that a follower of a journal received."""
 
     position: int
     key: str
@@ -56,7 +56,7 @@ class Seen(NamedTuple):
 
 
 class Follower:
-    """Follows a journal, on whatever node runs, behind the last entry that it was given."""
+    """Follows a journal on any running node, after the last entry that it received."""
 
     def __init__(self, cls: type[Entity], url: str) -> None:
         self.cls, self.url = cls, url
@@ -91,7 +91,7 @@ class Follower:
 
 
 def check_journal(tables: MemoryTables, name: str, seen: list[Seen], *, is_whole: bool) -> None:
-    """Judge what a follower has of a type, and what is stored of it.
+    """Compare the entries of a follower with the stored ones of a type.
 
     Args:
         tables: of the database.
@@ -117,7 +117,7 @@ def check_journal(tables: MemoryTables, name: str, seen: list[Seen], *, is_whole
 
 
 def _check_key(key: str, events: list[StoredEvent]) -> None:
-    """Judge what is stored of a key."""
+    """Check the stored events of a key."""
     epochs = [each.epoch for each in events]
     if epochs != sorted(epochs):
         raise Violation(f"{key} has events of epochs {epochs}")
@@ -135,7 +135,7 @@ class _Read(NamedTuple):
 
 @dataclass
 class Ballots:
-    """Looks who is made a voter, while `watched`."""
+    """Checks the chosen voters, while `watched`."""
 
     cluster: Cluster
     #: When each lease was raised.
@@ -146,13 +146,13 @@ class Ballots:
     count: int = 0
 
     def check(self) -> None:
-        """Raise what was wrong."""
+        """Raise the recorded errors."""
         if self.wrong:
             raise Violation(self.wrong[0])
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look in a block."""
+        """Check in a block."""
         changes: list[tuple[type, str, Callable[..., Any]]] = [
             (ModelClient, "_write_lease", self._write),
             (LeaseMachine, "read_done", self._read),
@@ -170,7 +170,7 @@ class Ballots:
     def _write(
         self, client: ModelClient, _: object, name: str, value: LeaseValue, expected: int
     ) -> None:
-        """Take note of a raise that will succeed."""
+        """Record a renewal that will succeed."""
         version = client.database.read(lambda rows: rows.leases.get(name, (None, 0))[1])
         if version == expected and value.text == HELD:
             self.raised.setdefault(name, []).append(self.cluster.now)
@@ -178,7 +178,7 @@ class Ballots:
     def _read(
         self, machine: LeaseMachine, name: str, sent_at: float, now: float, answer: object
     ) -> None:
-        """Take note of a read."""
+        """Record a read."""
         if answer is not None:
             done = self.cluster.now
             read = _Read(done - 1.1 * (now - sent_at), done)
@@ -197,7 +197,7 @@ class Ballots:
             )
 
     def _rose(self, machine: BallotMachine, voter: str) -> bool:
-        """Return whether a lease was raised between two reads, of which one is not old."""
+        """Return whether a lease was raised between two reads, at least one of them recent."""
         name = lease_name(voter)
         reads = self.reads.get((machine.writer, name), [])
         raised = self.raised.get(name, [])

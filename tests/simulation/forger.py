@@ -1,7 +1,7 @@
-"""What a traitor writes: a full member of a cluster whose frames, or silence, are no good.
+"""The frames of a traitor: a full member of a cluster whose frames, or silence, do harm.
 
 Everything is written by a link that stands, or a connection that begins. Where the traitor
-passes frames of others on, it can also drop, double, keep back, repeat and alter them.
+forwards frames of others, it can also drop, duplicate, delay, repeat and alter them.
 """
 
 import random
@@ -35,7 +35,7 @@ from callboard.proxies.messages import Lookup, Spawn, WatchName
 from callboard.simulation import Cluster
 from callboard.simulation.cluster import PORT
 
-#: Nodes that do not exist, of which one update tells.
+#: Number of nonexistent nodes in one update.
 CROWD: Final = 40
 
 STAMPS: Final = (1, 40, 1 << 31, 1 << 32, 1 << 63, (1 << 64) - 1)
@@ -48,7 +48,7 @@ WAYS: Final = ("drop", "drop some", "double", "keep back", "repeat", "alter")
 
 
 class Forger:
-    """Writes one thing after the other for a traitor; all chances are those of a life."""
+    """Writes one frame after the other for a traitor; a life's seed makes all choices."""
 
     def __init__(
         self, cluster: Cluster, chance: random.Random, traitor: Node, nodes: list[Node]
@@ -60,7 +60,7 @@ class Forger:
         self.latest = 0
         #: Connections that say nothing, or stop in the middle of a word.
         self.half_open: list[Any] = []
-        #: What it writes as messages.
+        #: Payloads of its messages.
         self.payloads = [b"\x81\x63abc", b"\x81\xff", b"", b"\x81" * 40]
         self._passed: list[RawFrame] = []
         self._kept: list[RawFrame] = []
@@ -100,7 +100,7 @@ class Forger:
         self._forward(frames)
 
     def _alter(self, frame: RawFrame) -> RawFrame:
-        """Change one bit behind the operation and the length, but for the destination."""
+        """Change one bit after the operation and the length, except in the destination."""
         packed = bytearray(repack_frame(frame))
         at = self.chance.choice([*range(8, 34), *range(52, len(packed))])
         packed[at] ^= 1 << self.chance.randrange(8)
@@ -121,7 +121,7 @@ class Forger:
         return act.__name__.strip("_")
 
     def acts(self) -> list[Any]:
-        """Return what it may do: functions that take a neighbor, and return frames for it."""
+        """Return its actions: functions that take a neighbor, and return frames for it."""
         return [
             self._frames,
             self._frames,
@@ -157,7 +157,7 @@ class Forger:
         )
 
     def _frames(self, _: bytes, is_off: bool) -> list[bytes]:
-        """Return a frame in the name of another."""
+        """Return a frame with another node as source."""
         chance, (source, there) = self.chance, self._pair()
         me, you, actor = source.node_id, there.node_id, self.known[there]
         position = self._position()
@@ -176,7 +176,7 @@ class Forger:
             pack_frame(report, 0, me, you, 0, 0, write_plain(lines)),
             pack_frame(report, 0, me, you, 0, 0, b"\xff"),
         ]
-        if is_off:  # nobody on the path can be told from the host of an actor
+        if is_off:  # a node on the path cannot be distinguished from the host of an actor
             forged.append(pack_down(me, self.known[source], you, big % 8, "forged"))
         return [chance.choice(forged)]
 
@@ -201,7 +201,7 @@ class Forger:
         ]
 
     def _own_words(self, _: bytes, is_off: bool) -> list[bytes]:
-        """Say in its own name what is allowed and of no use: to guessed actors, of no names."""
+        """Return valid but useless frames: to guessed actors, and of unknown names."""
         chance, there = self.chance, self.chance.choice(self.nodes)
         number = chance.choice(
             (DIRECTORY, SPAWN_SERVER, NODE_ACTOR, 1, 77, self.known.get(there, 5))
@@ -218,7 +218,7 @@ class Forger:
         return []
 
     def _routes(self, neighbor: bytes, is_off: bool) -> list[bytes]:
-        """Return a routing update with statements and cuts in the name of others."""
+        """Return a routing update with statements and cuts of others."""
         chance = self.chance
         named, other = chance.sample([node.node_id for node in self.nodes], 2)
         stamp = chance.choice(STAMPS)
@@ -251,7 +251,7 @@ class Forger:
         return pack_frame(operation, 0, me, neighbor, 0, 0, join_update(vectors, rest, names))
 
     def _half_open(self, _: bytes, is_off: bool) -> list[bytes]:
-        """Begin conversations with a node, and do not go on with them."""
+        """Start conversations with a node, and do not continue them."""
         network, there = self.cluster.network, self.chance.choice(self.nodes)
         if there is self.traitor:
             return []
@@ -266,7 +266,7 @@ class Forger:
         return []
 
     def _stutter(self, neighbor: bytes, is_off: bool) -> list[bytes]:
-        """Begin a large message that does not end, or say a word that is none."""
+        """Start a large message that does not end, or send an invalid one."""
         chance, me = self.chance, self.traitor.node_id
         if chance.random() < 0.8:  # else hardly any life keeps its traitor for long
             return self._frames(neighbor, is_off)

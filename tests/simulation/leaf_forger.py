@@ -1,4 +1,4 @@
-"""What a hostile leaf writes: more than its rights, in the names of others, and in its own."""
+"""The frames of a hostile leaf: beyond its rights, with sources of others and its own."""
 
 import random
 from typing import Any, Final
@@ -39,10 +39,10 @@ FLOOD: Final = 300
 
 
 class LeafForger(Forger):
-    """Writes one thing after the other for a leaf; all chances are those of a life.
+    """Writes one frame after the other for a leaf; all choices are drawn from a life's seed.
 
-    A `tidy` one says nothing wrong of itself: its own positions, reports and answers are those
-    of an honest node, so that what it may do works all the time.
+    A `tidy` one tells no lies about itself: its positions, reports and answers are those of an
+    honest node, so its permitted actions always work.
     """
 
     def __init__(
@@ -58,18 +58,18 @@ class LeafForger(Forger):
         self.is_tidy = is_tidy
         encode = leaf._broker.outgoing.codec.encode
         self.payloads.append(encode(Numbered(FORBIDDEN, 7)))
-        #: Actors of members that it has no right for, and one that it may send to.
+        #: Actors of members that it has no rights for, and one that it may send to.
         self.forbidden: list[Any] = []
         self.open: list[Any] = []
-        #: One of its own.
+        #: One of its own actors.
         self.own: Any = None
-        #: What it asked for and must not get.
+        #: Things that it asked for and must not get.
         self.asked: list[tuple[str, Future[Any]]] = []
         self._heard: list[RawFrame] = []
         self._said: list[bytes] = []
 
     def listen(self) -> None:
-        """Keep what comes, and what the leaf's own node says, to repeat it."""
+        """Keep received frames, and frames of the leaf's own node, to repeat them."""
         for wire in self.traitor._broker.routes.wires.values():
             wire.guard(self._hear, self._say)
 
@@ -87,14 +87,14 @@ class LeafForger(Forger):
         return source, there
 
     def acts(self) -> list[Any]:
-        """Return what it may do; one that is not tidy says wrong things of itself, too."""
+        """Return its actions; one that is not tidy also lies about itself."""
         others = [self._frames, self._frames, self._routes, self._crowd, self._half_open]
         rights = [self._beyond, self._beyond, self._beyond, self._deputy, self._parts]
         acts = [*others, *rights, self._own_words, self._echoes, self._flood]
         return acts if self.is_tidy else [*acts, *self._untidy()]
 
     def _frames(self, neighbor: bytes, is_off: bool) -> list[bytes]:
-        """Return a frame in the name of another; a tidy one says nothing that ends its link."""
+        """Return a frame with another source; a tidy leaf sends nothing that ends its link."""
         frames = super()._frames(neighbor, is_off)
         is_empty_release = frames[0][3] == Operation.RELEASE_PROXY_INSTANCE and not any(
             frames[0][8:16]
@@ -118,7 +118,7 @@ class LeafForger(Forger):
     # --- more than its rights ---
 
     def _beyond(self, _: bytes, is_off: bool) -> list[bytes]:
-        """Send to, stop, watch, link with an actor that it has no right for."""
+        """Send to, stop, watch or link with an actor without the right to do so."""
         chance, ref = self.chance, self.chance.choice(self.forbidden)
         node_ref = self.traitor._broker.runtime.ref_of(ref.node_id, NODE_ACTOR)
         what = chance.choice(("send", "stop", "kill", "watch", "link", "unlink"))
@@ -136,14 +136,14 @@ class LeafForger(Forger):
         return []
 
     def _deputy(self, _: bytes, is_off: bool) -> list[bytes]:
-        """Let an actor that it may send to use its own rights for the leaf."""
+        """Try to make a permitted actor use its rights for the leaf."""
         victim, to = self.chance.choice(self.forbidden), self.chance.choice(self.open)
         inside = self.chance.choice((victim, [victim], {"to": victim}, (1, {2: [victim]})))
         self._ask("a foreign ref", to, Passed(inside))
         return []
 
     def _parts(self, _: bytes, is_off: bool) -> list[bytes]:
-        """Ask parts of nodes for what it may not have."""
+        """Ask parts of nodes for things that the leaf may not have."""
         chance, victim = self.chance, self.chance.choice(self.forbidden)
         name = chance.choice(("safe", "probe", "callboard.master.61", "*"))
         number, said = chance.choice(
@@ -173,7 +173,7 @@ class LeafForger(Forger):
     # --- again, and too much ---
 
     def _echoes(self, _: bytes, is_off: bool) -> list[bytes]:
-        """Say what others said to it, as they did, or to each other."""
+        """Repeat frames of others, as they were, or redirected to each other."""
         said = []
         for frame in self.chance.sample(self._heard, min(5, len(self._heard))):
             operation, length, data, source, there, actor, number, payload = frame
@@ -186,7 +186,7 @@ class LeafForger(Forger):
         return said
 
     def _repeats(self, _: bytes, is_off: bool) -> list[bytes]:
-        """Say again what it said itself."""
+        """Repeat its own frames."""
         return self.chance.sample(self._said, min(5, len(self._said)))
 
     def _flood(self, neighbor: bytes, is_off: bool) -> list[bytes]:

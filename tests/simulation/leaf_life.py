@@ -1,10 +1,9 @@
 """A life with a hostile leaf, by seed: a peer with limited rights that does all that it can.
 
-A pair of members talk as in :mod:`tests.simulation.traitor_life`, and so does `twin`, an
-honest leaf with the same rights. The other leaf, `probe`, is linked with one of the pair, with
-both, with the member between them, or may reach the one behind. What it does stands in
-:mod:`tests.simulation.leaf_forger`. For everybody else all is exact; the leaf gets what it has
-a right to, and nothing else.
+A pair of members talk as in :mod:`tests.simulation.traitor_life`, and so does `twin`, an honest
+leaf with the same rights. The other leaf, `probe`, is linked with one of the pair, with both,
+with the member between them, or may reach the one beyond it. Its actions are in For all other
+nodes, everything is exact; the leaf gets everything that it has
 """
 
 import random
@@ -26,8 +25,8 @@ from tests.simulation.logged import logged_errors
 from tests.simulation.rules import Violation
 from tests.simulation.topic_book import Taker
 
-#: Links of the members 0 and 1, the pair, and 2; who the leaf is linked with, and whether it
-#: may reach the second.
+#: Links of the members 0 and 1, the pair, and 2; the members that the leaf is linked with, and
+#: whether it may reach the second.
 WAYS: dict[str, tuple[list[tuple[int, int]], list[int], bool]] = {
     "at one": ([(1, 0)], [0], False),
     "at the middle": ([(0, 2), (1, 2)], [2], False),
@@ -49,18 +48,18 @@ FORGOTTEN = 15.0
 
 
 class Till(Probe):
-    """What the leaves may look up and send to; it also sends on, in its own name."""
+    """An actor that leaves may look up and send to; it also forwards, as its own messages."""
 
     @handler
     def send_on(self, said: Passed) -> object:
-        """Send to all refs in a message, and answer with what they were in."""
+        """Send to all refs in a message, and answer with the message."""
         for ref in _refs_in(said.to):
             ref.tell(Numbered(FORBIDDEN, 6))
         return said.to
 
 
 class Pawn(Probe):
-    """What the leaves may stop and spawn, in some lives."""
+    """An actor that leaves may stop and spawn, in some lives."""
 
 
 class Other(Probe):
@@ -77,7 +76,7 @@ def _refs_in(value: Any) -> list[Any]:
 
 @dataclass
 class Talk:
-    """Somebody who tells and asks an actor: what was said, and what it holds of it."""
+    """A sender of tells and asks to an actor: its messages, and the actor's record of them."""
 
     source: int
     node: Node
@@ -87,7 +86,7 @@ class Talk:
     asks: list[tuple[int, Any]] = field(default_factory=list)
 
     def go_on(self, chance: random.Random) -> None:
-        """Tell some messages, and ask now and then."""
+        """Tell some messages, and ask sometimes."""
         for _ in range(chance.choice((0, 1, 5))):
             self.told += 1
             self.ref.tell(Numbered(self.source, self.told))
@@ -103,14 +102,14 @@ class Talk:
 
     @property
     def arrived(self) -> list[int]:
-        """What the actor has got from here."""
+        """The messages that the actor received from this sender."""
         return [number for source, number in self.actor.arrived if source == self.source]
 
 
 class Topics:
-    """Endpoints of all nodes; leaves publish where they may, and elsewhere.
+    """Endpoints of all nodes; leaves publish on permitted topics, and on others.
 
-    Sources are those of messages: the leaves', and 0 of the member that they are linked with.
+    Sources are those of messages: the leaves', and 0 for the member that they are linked with.
     """
 
     def __init__(self, life: "LeafLife") -> None:
@@ -143,7 +142,7 @@ class Topics:
                 )
 
     def check(self) -> None:
-        """Check who got what: at the member all, behind it nothing of leaves."""
+        """Check the receivers: at the member all messages, beyond it none of leaves."""
         life, near = self.life, self.life.members[self.life.near]
         for node, taker in self.got.items():
             values = [value for _, value in taker.got]
@@ -167,7 +166,7 @@ class Topics:
 
 @dataclass
 class Used:
-    """What a leaf asked for, of an actor that was there for that, and whether it may."""
+    """A request of a leaf, the actor for it, and whether it is permitted."""
 
     what: str
     may: bool
@@ -194,7 +193,7 @@ class Used:
             raise Violation(f"{self.what}, permitted: {self.may}: the actor ended: {has_ended}")
 
     def check_end(self) -> None:
-        """Check that who watches the actor heard of its end, if it may."""
+        """Check that watchers were notified of the actor's end, if permitted."""
         reason = "killed" if self.may else "unreachable"
         if self.what == "watch" and self.future.result(0).reason != reason:
             raise Violation(f"a monitor, permitted: {self.may}, says {self.future}")
@@ -287,7 +286,7 @@ class LeafLife:
         for index, node in enumerate(self.members):
             node.register("probe", self.probes[index])
             node.register("safe", self.safes[index])
-        #: Where the leaf's till is: at the node that it reaches, or at its own member.
+        #: The node of the leaf's till: the one that it reaches, or its own member.
         self.near = self.at[0]
         self.far = 1 if self.reaches else self.near
         self.members[self.far].register("till", self.tills[self.far])
@@ -327,7 +326,7 @@ class LeafLife:
         return self.leaf.ref(f"basp:///{ref.actor_id}@{ref.node_id.hex()}")
 
     def _use_rights(self) -> None:
-        """Let a leaf do something that it has a right to, or ask for the same in vain."""
+        """Make a leaf do something that it has a right to, or request it without the right."""
         leaf, source = self.random.choice(((self.leaf, LEAF), (self.twin, TWIN)))
         if self.random.random() < 0.5 or (leaf is self.leaf and not self.is_tidy):
             return
@@ -386,7 +385,7 @@ class LeafLife:
                 raise Violation(f"ask {number} of {name} ended with {ask}")
 
     def _check_rights(self) -> None:
-        """Check that the leaves got what they may, and nothing else happened anywhere."""
+        """Check that the leaves got everything permitted, and that nothing else happened."""
         for used in self.used:
             used.check()
         for what, ask in self.forger.asked:
@@ -417,9 +416,9 @@ class LeafLife:
                 raise Violation(f"{node} hears of {event}")
 
     def _check_again(self) -> None:
-        """Check that a leaf that has said wrong things of itself can do what it may, again.
+        """Check that a leaf that has lied about itself can use its rights again.
 
-        Its links begin anew: it may be in the middle of a large message.
+        Its links are replaced: it may be in the middle of a large message.
         """
         for index in self.at if not self.is_tidy else ():
             self.cluster.cut(self.leaf, self.members[index])
@@ -434,7 +433,7 @@ class LeafLife:
             raise Violation(f"the leaf is answered {answered}")
 
     def _check_ends(self) -> None:
-        """End what is watched: who watches it hears of it, once, if it may."""
+        """End a watched actor: its watchers are notified once, if permitted."""
         self.probes[1].kill()
         self.tills[self.far].kill()
         for used in self.used:

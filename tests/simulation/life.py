@@ -1,10 +1,10 @@
 """One random life of a cluster, by seed.
 
-Three to eight nodes in some topology, each with a clock of its own; messages, asks and monitors
+Three to eight nodes in some topology, each with its own clock; messages, asks and monitors
 between actors on all of them; links that break, hang in one direction, get slow, narrow or
 lossy; nodes that freeze, are killed, fall silent and start again; dials from both sides at
 once; actors that stop, are killed or fail. Then the faults end and the cluster comes to rest.
-What must hold is in `rules`.
+The rules are in `rules`.
 """
 
 import random
@@ -84,7 +84,7 @@ ASK_TIMEOUT = 10.0
 class Life:
     """Lives in a cluster; `run` raises `Violation` for what must not be."""
 
-    #: How many messages are told at once.
+    #: The number of messages that are told at once.
     runs: tuple[int, ...] = (1, 3, 50)
 
     def __init__(self, cluster: Cluster) -> None:
@@ -115,7 +115,7 @@ class Life:
             rules.check_at_the_end(self.book, self.cluster.now)
 
     def note(self, *what: object) -> None:
-        """Note in the trace what the life does."""
+        """Record a step of the life in the trace."""
         self.cluster.trace.note(self.cluster.now, "life", *what)
 
     # --- begin ---
@@ -182,7 +182,7 @@ class Life:
     # --- faults ---
 
     def _disturbed(self, fault: Fault, nodes: list[Node], begins: bool) -> None:
-        """Write a fault down, and who is frozen or dead from here on."""
+        """Record a fault, and the nodes that are frozen or dead from now on."""
         del nodes
         now = self.cluster.now
         self.book.disturbed.append(now)
@@ -220,7 +220,7 @@ class Life:
         return source, chance.choice(self.book.targets if is_any else living)
 
     def _stream(self, chance: random.Random) -> None:
-        """Let a node tell at intervals, also while faults happen, with pauses."""
+        """Send tells from a node at intervals, also during faults, with pauses."""
         source, target = self.pick(chance)
         interval = chance.choice((0.003, 0.02, 0.1))
         self.note("stream", source.index, target.number, interval)
@@ -241,7 +241,7 @@ class Life:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Surround what is told from outside of actors."""
+        """Wrap tells from outside of actors."""
         yield
 
     def tell(self, source: Member, target: Target) -> None:
@@ -318,7 +318,7 @@ class Life:
             self._spawn(target.host, chance)
 
     def _dial_twice(self, chance: random.Random) -> None:
-        """Let two nodes dial each other in the same moment."""
+        """Make two nodes dial each other at the same moment."""
         active = self.book.active()
         if len(active) > 1:
             one, other = chance.sample(active, 2)
@@ -328,7 +328,7 @@ class Life:
             self._dial(other, one.slot)
 
     def _dial(self, dialer: Member, slot: int) -> None:
-        """Let a node dial that of a slot, and keep the link."""
+        """Make a node dial the node of a slot, and keep the link."""
         self.cluster.link(dialer.node, self.cluster.nodes[slot])
         self.book.kept.add((dialer.index, slot))
 

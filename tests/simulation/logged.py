@@ -1,4 +1,4 @@
-"""Errors that the code logs where it must go on: in a life, none of them may be."""
+"""Errors that code logs because it must continue: a life must not log any."""
 
 import logging
 from collections.abc import Iterator

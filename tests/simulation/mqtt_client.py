@@ -39,7 +39,7 @@ EXPIRY = 100_000
 
 @dataclass(eq=False)
 class Message:
-    """One that was published; `number` counts those of one publisher on one topic."""
+    """A published message; `number` counts the messages of one publisher on one topic."""
 
     publisher: str
     topic: str
@@ -50,13 +50,13 @@ class Message:
 
     @property
     def payload(self) -> bytes:
-        """What says which message it is."""
+        """The payload that identifies the message."""
         return f"{self.publisher} {self.topic} {self.number}".encode()
 
 
 @dataclass(eq=False)
 class Wish:
-    """A filter that a client has asked for: from when to when it holds for sure."""
+    """A filter that a client has requested, with the period in which it certainly applies."""
 
     topic_filter: str
     qos: int
@@ -66,7 +66,7 @@ class Wish:
 
 @dataclass
 class SessionState:
-    """What a client keeps while it believes in its session."""
+    """The state that a client keeps for its session."""
 
     begun_at: int = 0
     outgoing: dict[int, tuple[Message, bool]] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class SimulatedClient:
     def connect(
         self, mailbox: Any, *, clean: bool = False, will: PacketWill | None = None
     ) -> None:
-        """Begin a connection, with a session before or, if `clean`, without."""
+        """Start a connection, with the earlier session or, if `clean`, without."""
         if clean:
             self.session = SessionState(self.tick())
             self.has_session = False
@@ -149,7 +149,7 @@ class SimulatedClient:
         )
 
     def leave(self) -> RouterLink | None:
-        """Say DISCONNECT, and be gone; returns the link where its answer comes."""
+        """Send DISCONNECT, and leave; return the link on which its answer arrives."""
         link, self.link = self.link, None
         self.was_away = True
         self.is_connected = False
@@ -168,7 +168,7 @@ class SimulatedClient:
             del link.incoming[self.random.randint(0, len(link.incoming)) :]
             link.disconnect()
 
-    # --- what it sends ---
+    # --- sent packets ---
 
     def push(self, *packets: Packet) -> None:
         """Send packets."""
@@ -206,7 +206,7 @@ class SimulatedClient:
         return Properties() if self.version == V5 else None
 
     def publish(self, window: int = 8) -> None:
-        """Send some of what waits to be published."""
+        """Send some of the messages that wait to be published."""
         packets = []
         while self.waiting and self.is_connected and len(self.session.outgoing) < window:
             message = self.waiting.popleft()

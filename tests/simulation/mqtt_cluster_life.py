@@ -10,7 +10,8 @@ is owed what its router took while it had the session. Then all that ends, and t
 - a message with QoS 2 is taken once by all routers together, and delivered once;
 - one with QoS 1 is delivered at least once;
 - all routers retain the same: of each topic the last acknowledged write, in the order of
-  stamps, or one behind it that was under way in a crash; no router writes behind what it has.
+stamps, or a later one that was in flight in a crash; no router writes with an older stamp than
+it has.
 """
 
 import heapq
@@ -52,10 +53,10 @@ class MqttClusterLife:
         self.random = cluster.random
         self.ticks = 0
         self.messages: dict[bytes, Message] = {}
-        #: By payload: who was owed it, for each time that a router took it for good.
+        #: By payload: the clients that are owed it, for each time that a router accepted it.
         self.taken: dict[bytes, list[set[str]]] = {}
         self.perhaps_taken: set[bytes] = set()
-        #: Writes of retained messages by stamp and origin, and those that were acknowledged.
+        #: Writes of retained messages by stamp and origin, and the acknowledged ones.
         self.written: dict[tuple[int, bytes], tuple[bytes, bytes]] = {}
         self.acknowledged: set[tuple[int, bytes]] = set()
         self._loss = self.random.choice((0.0, 0.05, 0.3))
@@ -72,7 +73,7 @@ class MqttClusterLife:
 
     @property
     def seconds(self) -> float:
-        """Virtual seconds so far."""
+        """The virtual time in seconds."""
         return self.cluster.now
 
     def note(self, *what: object) -> None:
@@ -148,7 +149,7 @@ class MqttClusterLife:
             self._subscribe(client, self.random.choice(FILTERS))
 
     def _subscribe(self, client: SimulatedClient, topic_filter: str) -> None:
-        """Ask for a filter, instead of what it was before."""
+        """Request a filter, which replaces the earlier one."""
         for wish in wishes_of(client):
             if wish.topic_filter == topic_filter:
                 wish.ended_at = self.ticks
@@ -174,13 +175,13 @@ class MqttClusterLife:
             self._guarded(router, router.retain, topic, payload)
 
     def tell_news(self, router: ClusterRouter) -> None:
-        """Tell the others what was written at a router."""
+        """Send the writes of a router to the others."""
         for piece in router.exchange.news():
             for each in self._others(router):
                 self._send(router, each, lambda o=each, p=piece: o.take_piece(p))
 
     def _compare(self, router: ClusterRouter) -> None:
-        """Let a router tell the others what it has, in short."""
+        """Make a router send its digests to the others."""
         for each in self._others(router):
             said = router.exchange.digests(None, is_answer=False)
             self._send(router, each, lambda o=each, s=said: self._compared(o, router, s))
@@ -188,7 +189,7 @@ class MqttClusterLife:
     def _compared(
         self, router: ClusterRouter, other: ClusterRouter, said: RetainedDigests
     ) -> None:
-        """Let a router ask for what another one has and it has not."""
+        """Make a router request writes that it lacks from another one."""
         if not said.is_answer:
             answer = router.exchange.digests(None, is_answer=True)
             self._send(router, other, lambda: self._compared(other, router, answer))
@@ -206,7 +207,7 @@ class MqttClusterLife:
     def _send(
         self, source: ClusterRouter, target: ClusterRouter, arrive: Callable[[], None]
     ) -> None:
-        """Let something arrive at another router, if the network carries it."""
+        """Deliver a message to another router, if the network carries it."""
         if self._goes_through(source, target):
             delay = self.random.randint(0, self._slowest)
             self._later(delay, lambda: target.is_up and self._guarded(target, arrive))
@@ -214,7 +215,7 @@ class MqttClusterLife:
     # --- clients at routers ---
 
     def _connect(self, client: SimulatedClient, router: ClusterRouter) -> None:
-        """Let a client come to a router, whatever becomes of its connection before."""
+        """Connect a client to a router, whatever happened to its earlier connection."""
         client.lose(tells=self.random.random() < 0.5)
         attempt = self._connecting[client.name] = next(self._count)
         self.note(client.name, "comes to", router.number)
@@ -318,7 +319,7 @@ class MqttClusterLife:
     # --- time ---
 
     def _round(self) -> None:
-        """Let everybody do something."""
+        """Make every party act once."""
         self.ticks += 1
         self.cluster.advance(ROUND)
         while self._queue and self._queue[0][0] <= self.ticks:
@@ -364,7 +365,7 @@ class MqttClusterLife:
         are_same = all(each == digests[0] for each in digests)
         return are_same and all(client.is_at_rest for client in self.clients)
 
-    # --- what must hold ---
+    # --- rules ---
 
     def _check_always(self) -> None:
         for client in self.clients:

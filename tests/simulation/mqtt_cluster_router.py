@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class Crash(Exception):
-    """The router is no more."""
+    """The router has crashed."""
 
 
 class WatchedMachine(RouterMachine):
-    """Tells which messages it took, and who is owed them."""
+    """Records the messages that it accepted, and the clients that are owed them."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -59,10 +59,9 @@ class WatchedMachine(RouterMachine):
 
 
 class ClusterRouter:
-    """One router; `crashes_at` is the step at which it crashes when it comes there next.
+    """One router; `crashes_at` is the step at which it crashes when it reaches it next.
 
-    Steps: 0 before it writes its journal, 1 before the sync, 2 behind it, 3 behind that and
-    with some of what it says.
+    Steps: 0 before it writes its journal, 1 before the sync, 2 after it, 3 after a part of its
     """
 
     def __init__(self, life: "MqttClusterLife", number: int) -> None:
@@ -74,7 +73,7 @@ class ClusterRouter:
         self.disk = SimulatedDisk(life.cluster.seed + number)
         chance = self.random = random.Random(f"{life.cluster.seed} router {number}")
         self.is_durable = chance.random() < 0.7
-        #: Its clock is wrong by so many seconds.
+        #: The error of its clock in seconds.
         self.skew = chance.choice((0.0, 0.0, -30.0, 500.0))
         self.limits = Limits(
             inflight=chance.choice((1, 3, 20, 100)),
@@ -84,7 +83,7 @@ class ClusterRouter:
         self.start()
 
     def start(self) -> None:
-        """Begin, with what the journal has."""
+        """Start with the contents of the journal."""
         stamps = Stamps(lambda: int((1e9 + self.life.seconds + self.skew) * 1e9))
         self.machine = WatchedMachine(
             self.limits,
@@ -131,7 +130,7 @@ class ClusterRouter:
         self.life.acknowledged.add(head[:2])
 
     def kept(self) -> dict[bytes, bytes]:
-        """Return what is retained here, by key."""
+        """Return the retained messages of this router, by key."""
         return {key_of(run.topic): run.payloads[0] for run in self.machine.logs.retained}
 
     def take_piece(self, piece: RetainedPiece) -> None:
@@ -146,7 +145,7 @@ class ClusterRouter:
         return client_id not in sessions.adopted and sessions.get(client_id) is not None
 
     def crash(self) -> None:
-        """Be no more, with what the disk had not been told to keep."""
+        """Crash, and lose everything that was not synced."""
         self.is_up = False
         self.life_number += 1
         self.crashes_at = None

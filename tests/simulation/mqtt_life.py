@@ -1,12 +1,11 @@
 """One random life of an MQTT router, by seed: clients that drop, dawdle, lie, and restarts.
 
 Publishers and subscribers of both versions with lasting sessions; connections that are lost
-with what is under way, clients that do not read, acknowledge in another order, begin anew or
-change their filters; some that send rubbish; and a router that crashes at any point of a turn,
-with a disk that loses what was not synced. Some have wills; in some lives logs are small, and
-readers that acknowledge one message at a time have more before them than a log holds. Then all
-that ends, and everybody is served.
-What must hold is in `mqtt_rules`.
+with packets in flight, clients that do not read, acknowledge in another order, start anew or
+some that send rubbish; and a router that crashes at any point of a turn, with a disk that loses
+unsynced data. Some have wills; in some lives logs are small, and readers that acknowledge
+one message at a time have more before them than a log holds. Then all faults end, and every
+client is served. The rules are in `mqtt_rules`.
 """
 
 import contextlib
@@ -40,7 +39,7 @@ PATIENCE = 10_000
 
 
 class _Crash(Exception):
-    """The router is no more."""
+    """The router has crashed."""
 
 
 class MqttLife:
@@ -74,7 +73,7 @@ class MqttLife:
             )
         self.wills = Wills()
         self.watcher = SimulatedClient("watcher", V5, self.random, lambda: self.ticks)
-        #: Those that are never lost but with the router, in a life with small logs.
+        #: Messages that are lost only with the router, in a life with small logs.
         self.steady: list[SimulatedClient] = []
         self.alerts: list[CursorJump] = []
         self.ticks = 0
@@ -90,7 +89,7 @@ class MqttLife:
 
     @property
     def seconds(self) -> float:
-        """Virtual seconds so far."""
+        """The virtual time in seconds."""
         return self.cluster.now
 
     def note(self, *what: object) -> None:
@@ -145,7 +144,7 @@ class MqttLife:
             self._journal.restore(self.machine)
 
     def _turn(self, crash_at: int = 9) -> None:
-        """Let the router take a turn; it goes no further than step `crash_at`."""
+        """Run a turn of the router, up to step `crash_at` at most."""
         turn = self.machine.run_turn(self.seconds)
         if crash_at == 0:
             return
@@ -276,7 +275,8 @@ class MqttLife:
 
     @staticmethod
     def _qos_on(client: SimulatedClient, topic: str) -> int:
-        """Return the one QoS for each topic: what is sent with another one may overtake it."""
+        """Return the one QoS of each topic: messages with different QoS may overtake each
+        other."""
         return sum(map(ord, client.name + topic)) % 3
 
     def _let_wait(self, client: SimulatedClient, topic: str, qos: int, *, retain: bool) -> None:
@@ -345,7 +345,7 @@ class MqttLife:
             self.note(client.name, "begins anew")
             client.lose(tells=self.random.random() < 0.5)
             for message, _ in client.session.outgoing.values():
-                message.sent_at = -1  # nobody sends it again, so it may or may not arrive
+                message.sent_at = -1  # it is not sent again, so it may or may not arrive
             self._connect(client, clean=True)
             self._subscribe(client)
 
@@ -375,7 +375,7 @@ class MqttLife:
             return bytes((first, 2, 0, chance.randrange(256))) * chance.choice((1, 50))
         if kind == 2:
             asked = tuple(Subscription(each, 2) for each in chance.sample((*FILTERS, GROUP), 2))
-            del asked  # a member that never reads would keep what others wait for
+            del asked  # a member that never reads would keep messages that others wait for
             plain = (Subscription("#", 2), Subscription("bad/#/x", 1))
             return encode(Subscribe(chance.randint(1, 99), plain, properties), version)
         if kind == 3:
@@ -390,7 +390,7 @@ class MqttLife:
     # --- time ---
 
     def _round(self) -> None:
-        """Let everybody do something."""
+        """Make every party act once."""
         self.ticks += 1
         for client in self.everybody:
             if not client.is_slow:

@@ -1,8 +1,8 @@
 """One random life of a cluster of MQTT routers whose nodes lose each other, by seed.
 
-Routers forget those that they are cut off from, or that are down, as nodes do that have lost
-another one. So a client may begin anew here while its session is there. When the partition is
-over and clients have connected again, each has one session, at one router.
+Routers forget other routers that are unreachable or down, as nodes do when another one is So a
+client may begin anew here while its session is there. When the partition is over and clients
+have connected again, each has one session, at one router.
 """
 
 import random
@@ -33,7 +33,7 @@ class MqttPartitionLife(MqttClusterLife):
         ]
 
     def _is_at_rest(self) -> bool:
-        """Let everybody connect twice more: with each, sessions of before are found."""
+        """Connect every client twice more: each time it finds its earlier session."""
         if not super()._is_at_rest():
             return False
         self._rests += 1

@@ -1,4 +1,4 @@
-"""What must hold in lives of an MQTT router: what QoS promises, no more and no less."""
+"""Rules for lives of an MQTT router: exactly the promises of each QoS."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_always(life: "MqttLife") -> None:
-    """Check what holds after every step."""
+    """Check the rules that hold after every step."""
     for client in life.everybody:
         if client.problems:
             raise Violation(client.problems[0])
@@ -22,7 +22,7 @@ def check_always(life: "MqttLife") -> None:
 
 
 def check_machine(machine: "RouterMachine") -> None:
-    """Check what holds in a router after every step, whoever its clients are."""
+    """Check a router's rules that hold after every step with any clients."""
     _check_accounts(machine)
     ready = Counter(map(id, machine.delivery.ready))
     if ready and max(ready.values()) > 1:
@@ -46,7 +46,7 @@ def check_machine(machine: "RouterMachine") -> None:
 
 
 def _check_accounts(machine: "RouterMachine") -> None:
-    """Check that what sessions and retained messages weigh is what is counted."""
+    """Check that the counted weight of sessions and retained messages is correct."""
     sessions, retained = machine.sessions, machine.logs.retained
     held = 0
     for session in sessions:
@@ -69,7 +69,7 @@ def _check_accounts(machine: "RouterMachine") -> None:
 
 
 def check_at_the_end(life: "MqttLife") -> None:
-    """Check what everybody got."""
+    """Check the messages that each client received."""
     lost = _check_losses(life)
     life.wills.check(life.watcher)
     for client in life.clients:
@@ -109,7 +109,7 @@ def _check_losses(life: "MqttLife") -> Counter[str]:
 
 
 def _counts(life: "MqttLife", client: "SimulatedClient") -> Counter[bytes]:
-    """Return how often a client's session of today got each message that is no retained one."""
+    """Return how often a client's session received each message, except retained ones."""
     return Counter(
         payload for tick, topic, payload, _ in client.taken if tick >= client.session.begun_at
     )
@@ -121,7 +121,7 @@ def _check_messages(life: "MqttLife", client: "SimulatedClient", lost: int) -> N
     in_group = client in life.members
     for message in life.messages:
         if message.retain or message.sent_at < 0:
-            continue  # what is retained comes again with each SUBSCRIBE
+            continue  # retained messages arrive again with each SUBSCRIBE
         qos = min(message.qos, granted)
         count = counts[message.payload]
         is_shared = in_group and matches(message.topic, "a/+")
@@ -157,7 +157,7 @@ def _matches(topic: str, topic_filter: str) -> bool:
 def _check_order(life: "MqttLife", client: "SimulatedClient", *, has_lost: bool) -> None:
     """Check the order in which messages came first; a repetition may come later."""
     if client in life.members:
-        return  # two subscriptions, each in an order of its own
+        return  # two subscriptions, each with its own order
     known = {message.payload: message for message in life.messages}
     last: dict[tuple[str, str], int] = {}
     seen: set[bytes] = set()
@@ -179,7 +179,7 @@ def _check_order(life: "MqttLife", client: "SimulatedClient", *, has_lost: bool)
 
 
 def _check_group(life: "MqttLife") -> None:
-    """Check that one member got each message of a shared subscription, whoever it was."""
+    """Check that exactly one member received each message of a shared subscription."""
     if not life.members:
         return
     confirmed = [

@@ -16,7 +16,7 @@ ROUNDING = 0.001
 
 
 class Fate(Enum):
-    """What is known of a will."""
+    """The known facts about a will."""
 
     OPEN = "may be said"
     DUE = "must be said"
@@ -52,19 +52,19 @@ class KnownWill:
 
     @property
     def payload(self) -> bytes:
-        """What says which will it is."""
+        """The payload that identifies the will."""
         return f"will {self.client.name} {self.number}".encode()
 
     @property
     def packet(self) -> Will:
-        """What stands in the CONNECT."""
+        """The fields of the CONNECT."""
         properties = None
         if self.client.version == V5:
             properties = Properties(will_delay_interval=self.delay or None)
         return Will(f"will/{self.client.name}", self.payload, 2, properties=properties)
 
     def end(self, now: float) -> None:
-        """Take note of the end of the connection, without a DISCONNECT."""
+        """Record the end of the connection without a DISCONNECT."""
         self.link, self.ended_at = None, now
         if self.is_confirmed and not self.delay:
             self.fate = Fate.DUE
@@ -104,14 +104,14 @@ class Wills:
             self.all.append(made)
 
     def leave(self, client: SimulatedClient) -> None:
-        """Let a client say DISCONNECT."""
+        """Send a client's DISCONNECT."""
         link = client.leave()
         for each in self.all:
             if link is not None and each.link is link:
                 each.link, each.left_by = None, link
 
     def look(self, clients: list[SimulatedClient], now: float) -> None:
-        """Take note of what clients know."""
+        """Record the clients' knowledge."""
         for client in clients:
             link = client.link
             if (
@@ -129,7 +129,7 @@ class Wills:
                 each.fate, each.left_by = Fate.DROPPED, None
 
     def _begun(self, client: SimulatedClient, now: float) -> None:
-        """Take note that a client is connected: what waited is not said."""
+        """Record that a client is connected: its waiting will is not published."""
         for each in self._of(client):
             if each.link is client.link:
                 each.is_confirmed = True
@@ -142,13 +142,13 @@ class Wills:
         return [each for each in self.all if each.client is client]
 
     def turned(self, now: float) -> None:
-        """Take note that the router has seen all that happened."""
+        """Record that the router has processed all events."""
         for each in self.all:
             if each.ended_at is not None and each.noticed_at is None:
                 each.noticed_at = now
 
     def restarted(self) -> None:
-        """Take note of a crash: nobody will answer a DISCONNECT any more."""
+        """Record a crash: no DISCONNECT will be answered any longer."""
         for each in self.all:
             each.left_by = None
 

@@ -4,7 +4,7 @@ Each side dials the other, or one alone does, again and again; streams are cut i
 delayed. A swarm draws when they break for both sides or for one of them, when they swallow
 everything without a word, and when an endpoint vanishes and comes back under another id: kinds
 of faults of this life. Filters change, and each side sends numbered
-messages. At last the network heals. What must hold:
+messages. At last the network heals. Rules:
 
 - an endpoint has at most one peering with another, and no session that ended stands in its way;
 - messages of one connection arrive in their order, none twice, none that was not sent;
@@ -89,7 +89,7 @@ class End:
         self.other: End = self
         #: The filters of this side, in their order, also of later moments.
         self.had = side.had
-        self.pipe: deque[tuple[int, bytes]] = deque()  # what is on its way to this end
+        self.pipe: deque[tuple[int, bytes]] = deque()  # bytes in flight to this end
         self.is_admitted = self.is_over = False
         self.is_swallowed, self.is_dialed = False, is_dialed
         self.own = side.id
@@ -168,7 +168,7 @@ class End:
             self.carry_out([Transmit(data)])
 
     def step(self) -> None:
-        """Take what has arrived, and look at the time."""
+        """Process arrivals, and check the time."""
         now = self.world.now
         while self.pipe and self.pipe[0][0] <= now and not self.is_over:
             _, data = self.pipe.popleft()
@@ -205,7 +205,7 @@ class PeeringLife:
 
     @property
     def seconds(self) -> float:
-        """Virtual seconds so far."""
+        """The virtual time in seconds."""
         return self.now * TICK
 
     def note(self, *told: Any) -> None:
@@ -229,7 +229,7 @@ class PeeringLife:
         self.check_end()
 
     def step(self) -> None:
-        """Let a tick pass."""
+        """Advance by a tick."""
         self.now += 1
         self.cluster.advance(TICK)
         while self.faults:
@@ -264,7 +264,7 @@ class PeeringLife:
         there.begin()
 
     def break_later(self, end: End, reason: str) -> None:
-        """Let an end hear soon that the connection is over, unless nothing passes there."""
+        """Report the end of the connection to an end soon, unless it is cut off."""
         if not end.is_over and not end.is_swallowed:
             last = end.pipe[-1][0] if end.pipe else self.now
             self.broken.append((max(last, self.now) + 1, end, reason))
@@ -275,7 +275,7 @@ class PeeringLife:
         self.faults.append(fault)
 
     def strike(self, fault: Fault) -> None:
-        """Let a fault happen to a side, or to one of its connections."""
+        """Inject a fault into a side, or one of its connections."""
         side = self.sides[int(fault.amount) - 1]
         self.note(fault.kind, side.number)
         if fault.kind == restart:
@@ -306,7 +306,7 @@ class PeeringLife:
             end.carry_out(end.session.close("the user removed it"))
 
     def check_end(self) -> None:
-        """Look whether all is well again."""
+        """Check that everything has recovered."""
         one, other = self.sides
         for side in self.sides:
             require(len(side.peered()) == 1, side.number, "has", len(side.peered()), "peerings")

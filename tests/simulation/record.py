@@ -1,4 +1,4 @@
-"""Which seeds have passed: ranges that never overlap, so no life is counted twice."""
+"""The seeds that have passed: ranges that never overlap, so no life is counted twice."""
 
 import json
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ class Record:
     ranges: list[tuple[int, int]] = field(default_factory=list)
     #: Virtual hours of these lives together.
     hours: float = 0.0
-    #: What seeds mean: a number that rises when the same seeds become other lives.
+    #: Version of the meaning of seeds, which rises when the same seeds give other lives.
     meaning: int = 1
     #: Seeds and hours of lives that passed when seeds meant something else.
     earlier: dict[str, float] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class Record:
     def read(cls, path: Path, meaning: int = 1) -> "Record":
         """Read the record; it is empty where there is none.
 
-        Where its seeds meant something else, it begins again: what passed then is `earlier`.
+        If seeds had another meaning, a new record starts: the former total is `earlier`.
         """
         if not path.exists():
             return cls(path, meaning=meaning)
@@ -39,7 +39,7 @@ class Record:
 
     @property
     def seeds(self) -> int:
-        """How many seeds have passed."""
+        """The number of seeds that have passed."""
         return sum(end - begin for begin, end in self.ranges)
 
     def missing(self, begin: int, end: int) -> list[tuple[int, int]]:

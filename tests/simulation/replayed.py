@@ -1,4 +1,4 @@
-"""Seeds that are lived again in another process, and by another Python: what differs is told.
+"""Repeats seeds in another process, and with another Python; reports differences.
 
     python -m tests.simulation.replayed           # prints what happened, as JSON
     python -m tests.simulation.replayed FILE      # compares with what another process printed
@@ -72,7 +72,7 @@ def actors(cluster: Cluster, history: History) -> None:
 
 
 def timers(cluster: Cluster, history: History) -> None:
-    """Let timers run on clocks of other rates, frozen now and then."""
+    """Run timers on clocks of other rates, frozen at times."""
     nodes = cluster(3, topology="line")
     for number, node in enumerate(nodes):
         history.ask(node.spawn(Ledger), 30 + number, operation="tick", timeout=60.0)
@@ -81,7 +81,7 @@ def timers(cluster: Cluster, history: History) -> None:
 
 
 def disks(cluster: Cluster, history: History) -> None:
-    """Write to disks that fill up, fail and lose what was not synced."""
+    """Write to disks that fill up, fail, and lose unsynced data."""
     a, b = cluster(2)
 
     def opened(node: Any) -> None:
@@ -184,7 +184,7 @@ def programs() -> dict[str, list[str]]:
 
 
 def differences(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
-    """Say of each seed whose events differ which is the first."""
+    """Report the first different event of each seed."""
     told = []
     for name, events in after.items():
         found = first_difference(before[name], events)

@@ -1,4 +1,4 @@
-"""What must hold in every life, and when."""
+"""The rules for every life, with their times."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ class Violation(AssertionError):
 
 
 def check_always(book: Book, now: float) -> None:
-    """Check what holds at every moment between two turns."""
+    """Check the rules that hold at every moment between two turns."""
     if book.errors:
         raise Violation(f"an error was logged: {book.errors[0]}")
     for member in book.alive():
@@ -37,7 +37,7 @@ def check_always(book: Book, now: float) -> None:
 
 
 def check_at_the_end(book: Book, now: float) -> None:
-    """Check what holds when the faults are over and everything is at rest."""
+    """Check the rules that hold when the faults are over and everything is at rest."""
     check_always(book, now)
     for target in book.targets:
         _check_order(target)
@@ -68,7 +68,7 @@ def _check_links(member: Member) -> None:
 
 
 def _check_accounts(book: Book, member: Member) -> None:
-    """What was sent is confirmed, lost or in flight, and nothing unhandled is confirmed."""
+    """Sent messages are confirmed, lost or in flight, and no unhandled message is confirmed."""
     for node_id, account in member.node.accounts().items():
         if min(account.in_flight, account.confirmed, account.lost) < 0:
             raise Violation(f"account of node {member.index}: {account}")
@@ -85,9 +85,10 @@ def _check_accounts(book: Book, member: Member) -> None:
 
 
 def _check_refusals(book: Book) -> None:
-    """No honest message is taken for a forged one, unless its source reports it as lost.
+    """No honest message is treated as forged, unless its source reports it as lost.
 
-    A source that has given a node up says no more what is under way to it (lives 2098).
+    A source that has given a node up no longer states the messages in flight to it (lives
+    2098).
     """
     for member in book.members:
         refused = member.node._broker.unverified.dispatches
@@ -188,7 +189,8 @@ def _check_late_answers(book: Book, member: Member) -> None:
         for ask in book.asks
         if ask.source is member and ask.ends
     )
-    # What a node asks on its own: the name of each node that it finds, again when it was lost.
+    # Asks that a node sends itself: for the name of each node that it finds, again after a
+    # loss.
     described = len(member.lost) + len(book.members)
     late = member.node.runtime.counters.late_answers
     if late > own + described:
@@ -296,7 +298,7 @@ def is_at_rest(book: Book, now: float) -> bool:
 
 
 def fail_unrest(book: Book, now: float, seconds: float) -> None:
-    """Say what still is not at rest."""
+    """Return the parts that are not at rest."""
     raise Violation(f"{seconds:g} s after the last fault: {_unrest(book, now)}")
 
 

@@ -1,4 +1,4 @@
-"""A backend of stores in virtual time: commits take a while, and a crash loses what waits."""
+"""A backend of stores in virtual time: commits take a while, and a crash loses waiting ones."""
 
 from collections.abc import Callable
 
@@ -18,11 +18,11 @@ class SimulatedBackend:
         self._delay = delay
         self._life = 0
         self._free_at = 0.0
-        #: What is durable.
+        #: The durable entries.
         self.contents = Contents()
 
     def open(self, wall_offset: float) -> Contents:
-        """Begin a life."""
+        """Start a life."""
         self._life += 1
         self._free_at = 0.0
         writers = {
@@ -32,7 +32,7 @@ class SimulatedBackend:
         return Contents(dict(self.contents.rows), writers)
 
     def write(self, changes: Persist, done: Callable[[BackendFailure | None], object]) -> None:
-        """Let changes be durable in a moment, behind those before."""
+        """Make changes durable soon, after the earlier ones."""
         self._free_at = max(self._free_at, self._clock.now) + self._delay
         self._clock.plan_at(self._free_at, self._commit, self._life, changes, done)
 
@@ -54,7 +54,7 @@ class SimulatedBackend:
         done(None)
 
     def crash(self) -> None:
-        """Lose what is not durable."""
+        """Lose changes that are not durable."""
         self._life += 1
 
     def close(self) -> None:

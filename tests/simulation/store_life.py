@@ -1,13 +1,13 @@
 """One random life of a store, by seed: a master that crashes, clones that come and go.
 
-Up to nine nodes in a ring, one of them with the master, the others with clones, all of which
-write. What must hold:
+Up to nine nodes in a ring, one of them with the master, the others with clones; all of them
+Rules:
 
 - of several `put_unique` of one key exactly one is told that it won, and its value stays;
-- increments add up: each one counts once, those of clones that died at most once;
-- what was acknowledged (a clone or master was idle after it) is durable, and never lost;
+- increments add up: each write counts once, writes of clones that died at most once;
+- acknowledged writes (a clone or master was idle after them) are durable, and never lost;
 - a master that is idle has only clones with the same entries;
-- when all faults are over, everybody becomes idle, and all entries are the same.
+- when all faults are over, all parties become idle, and all entries are equal.
 """
 
 from collections import Counter
@@ -59,7 +59,7 @@ class Keeper:
     sure_increments: Counter[str] = field(default_factory=Counter)
 
     def key(self, number: int) -> str:
-        """Return the key of one of its own writes."""
+        """Return the key of one of its writes."""
         return f"w{self.number}-{number}"
 
 
@@ -232,7 +232,7 @@ class StoreLife:
             self.master = None
 
     def _crash_in_the_middle(self) -> None:
-        """Let writes of clones reach the master, but no acknowledgement come back."""
+        """Deliver writes of clones to the master, but drop the acknowledgements."""
         if self.master is None:
             return
         for node in self.slots[1:]:
@@ -259,7 +259,7 @@ class StoreLife:
             self._start_clone(clone.slot)
 
     def _leave_behind(self) -> None:
-        """Let a clone miss commands for so long that links break, but channels do not."""
+        """Make a clone miss commands for long enough to break links, but not channels."""
         slot = self.random.randrange(1, len(self.slots))
         for step in (-1, 1):
             self.cluster.partition(
@@ -339,7 +339,7 @@ class StoreLife:
         if told and value is None:
             raise Violation(f"{contest.key} was answered, and holds nothing")
         if len(told) == len(contest.answers) and not winners:
-            raise Violation(f"nobody won {contest.key}")
+            raise Violation(f"no clone won {contest.key}")
 
 
 def _is_told(answer: Future[bool]) -> bool:

@@ -50,7 +50,7 @@ ORIGINAL_PERSIST: Callable[[Any], Any] = Master._take_persist
 BUGS = [
     (StoreActor, "_execute", carry_out_at_once, "not durable|is lost", 6),
     (Master, "_take_persist", persist_no_writers, "not between", 14),
-    (Master, "_record_answer", remember_no_answer, "nobody won|won by all", 14),
+    (Master, "_record_answer", remember_no_answer, "no clone won|won by all", 14),
     (Clone, "is_idle", property(is_idle_when_connected), "not durable", 22),
     (Clone, "consume_nil", lambda *_: None, "differs|was idle before", 43),
     (Master, "is_idle", property(lambda _self: True), "was idle before|differs", 1),

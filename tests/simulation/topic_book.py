@@ -1,4 +1,4 @@
-"""What a life of topics really did: endpoints, subscribers, and messages."""
+"""The real events of a life of topics: endpoints, subscribers, and messages."""
 
 from dataclasses import dataclass, field
 
@@ -75,7 +75,7 @@ class Published:
         at: virtual seconds.
         target: for a directed message, the index of the place that it is for.
         is_calm: no fault was active.
-        far: must reach the places of these indexes, if somebody there wants it.
+        far: must reach the places of these indexes, if a subscriber there wants it.
         near: may reach these as well, or not: paths of equal length decide.
     """
 
@@ -104,14 +104,14 @@ class TopicBook:
         return [place for place in self.places if place.is_alive]
 
     def active(self) -> list[Place]:
-        """Return those that can do something."""
+        """Return the places that can act."""
         return [place for place in self.places if place.is_active]
 
     def reach(self, source: Place) -> tuple[frozenset[int], frozenset[int]]:
-        """Return whom a message of a place has to reach, and whom it may reach or not.
+        """Return the places that a message must reach, and those that it may reach or not.
 
-        Worked out from the links alone: it goes the shortest way, at most as far as its TTL,
-        and not through a node that does not forward.
+        Computed from the links alone: a message takes the shortest path, at most as many links
+        as its TTL, and does not pass a node that does not forward.
         """
         by_id = {place.node.node_id: place for place in self.alive()}
         distance, has_open, has_closed = {source: 0}, {source}, set[Place]()

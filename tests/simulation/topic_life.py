@@ -1,10 +1,10 @@
 """One random life of topics, by seed: endpoints that join, leave, subscribe and publish.
 
-Three to sixteen endpoints in a ring with chords, some of which do not forward or have a low
-TTL; messages to all who want them and messages to one endpoint; ways that break, hang in one
-direction, get slow, narrow or lossy; nodes that freeze, are killed, fall silent, start again or
-join; clocks that run fast or slow; dials from both sides at once. Then the faults end.
-What must hold is in `topic_rules`.
+Three to sixteen endpoints in a ring with chords; some do not forward or have a low messages to
+all who want them and messages to one endpoint; ways that break, hang in one direction, get
+slow, narrow or lossy; nodes that freeze, are killed, fall silent, start again or join; clocks
+that run fast or slow; dials from both sides at once. Then the faults end. The rules are in
+`topic_rules`.
 """
 
 import random
@@ -99,7 +99,7 @@ class TopicLife:
         return self
 
     def _disturbed(self, fault: Fault, nodes: list[Node], begins: bool) -> None:
-        """Take note of a fault."""
+        """Record a fault."""
         self.changed()
         if begins and fault.kind in (kill, crash):
             self._gone(nodes[0])
@@ -117,11 +117,11 @@ class TopicLife:
         self.link_to_ring(self.add(node, before[-1].slot))
 
     def note(self, *what: object) -> None:
-        """Note in the trace what the life does."""
+        """Record a step of the life in the trace."""
         self.cluster.trace.note(self.cluster.now, "life", *what)
 
     def changed(self) -> None:
-        """Note that something changed: what is published around it need not arrive."""
+        """Record a change: messages published around it need not arrive."""
         self.book.changes.append(self.cluster.now)
 
     # --- begin ---
@@ -162,7 +162,7 @@ class TopicLife:
                 self.dial(place, other)
 
     def dial(self, one: Place, other: Place) -> None:
-        """Let a node dial another one, and keep the link."""
+        """Make a node dial another one, and keep the link."""
         self.cluster.link(one.node, other.node)
 
     def _happened(self, event: object) -> None:
@@ -232,7 +232,7 @@ class TopicLife:
             self.changed()
 
     def _leave(self, chance: random.Random) -> None:
-        """Let an endpoint leave in peace."""
+        """Close an endpoint regularly."""
         active = self.book.active()
         if len(active) > FEWEST:
             place = chance.choice(active)
@@ -242,7 +242,7 @@ class TopicLife:
             place.node.close()
 
     def _gone(self, node: Node) -> None:
-        """Take note that nothing comes to a node any more."""
+        """Record that a node no longer receives messages."""
         for taker in self.book.takers:
             if taker.place.node is node:
                 taker.until = min(taker.until, self.cluster.now)
@@ -256,7 +256,7 @@ class TopicLife:
             self.cluster.restart(node)
 
     def _join(self, chance: random.Random) -> None:
-        """Let an endpoint join that was not there, by two others."""
+        """Add a new endpoint, linked with two others."""
         slot = len(self.cluster.machines())
         if slot < self.most:
             place = self.add(self.cluster.node(f"late{slot}"), slot)

@@ -1,4 +1,4 @@
-"""What must hold in a life of topics."""
+"""Rules for a life of topics."""
 
 from callboard.topics.machine.status import SC
 from tests.simulation.rules import Violation
@@ -12,7 +12,7 @@ SETTLED = 4.0
 
 
 def check_always(book: TopicBook) -> None:
-    """Check what holds at every moment."""
+    """Check the rules that hold at every moment."""
     for place in book.alive():
         peers = [link.peer for link in place.node.links()]
         if len(peers) != len(set(peers)):
@@ -33,7 +33,8 @@ def check_at_the_end(book: TopicBook) -> None:
 
 
 def _check_what_came(book: TopicBook) -> None:
-    """In order, at most once, only what is wanted, and only where it is directed to."""
+    """Messages arrive in order, at most once, only on requested topics, and only at their
+    targets."""
     sent = {(message.publisher, message.number): message for message in book.published}
     for taker in book.takers:
         last: dict[int, int] = {}
@@ -51,7 +52,7 @@ def _check_what_came(book: TopicBook) -> None:
 
 
 def _check_arrivals(book: TopicBook) -> None:
-    """A message in calm times reached exactly those that it should."""
+    """A message in calm times reached exactly its intended receivers."""
     changes = sorted(book.changes)
     got = [
         {(publisher, number) for _, (publisher, number) in taker.got} for taker in book.takers
@@ -114,7 +115,7 @@ def _check_events(place: Place) -> None:
 
 
 def _check_rest(book: TopicBook, place: Place) -> None:
-    """When all is over, everybody knows the filters of all others, and nothing else."""
+    """At the end, every endpoint knows the filters of all others, and nothing else."""
     own = {
         topic
         for taker in book.takers

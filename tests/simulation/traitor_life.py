@@ -1,9 +1,9 @@
 """A life with one traitor, by seed: a full member that forges frames in the names of others.
 
 In some topology a pair of nodes, `first` and `last`, talk both ways, ask, and watch each
-other's probes. The traitor is off all their shortest paths, or on one. What it does stands in
-:mod:`tests.simulation.forger`. Off the path the pair never notices. On the path nothing ends or
-grows, what is missing is told, and five seconds after the traitor is gone all is well again.
+other's probes. The traitor is off all their shortest paths, or on one. Its actions are in Off
+the path the pair never notices. On the path nothing ends or grows, what is missing is told, and
+five seconds after the traitor is gone all is well again.
 """
 
 import random
@@ -97,7 +97,7 @@ class TraitorLife:
                 self.asks.append((number, ref.ask(Numbered(index, number), timeout=30.0)))
 
     def _betray(self, chance: random.Random) -> None:
-        """Let the traitor do something with what passes, or say something."""
+        """Make the traitor alter passing frames, or send its own."""
         self.forger.chance = chance
         self.forger.latest = chance.choice(self.told)
         if not self.is_off and (self.is_mute or chance.random() < 0.2):
@@ -110,7 +110,8 @@ class TraitorLife:
     # --- what must be ---
 
     def _leave(self) -> None:
-        """End the traitor; those that it joined join each other. A while later all is well."""
+        """End the traitor; its neighbors link with each other. After a while everything works
+        again."""
         self._note("leaves")
         self.forger.chance = self.random
         if not (self.is_off or self.is_mute):  # it may have written any smaller number

@@ -34,7 +34,7 @@ from tests.simulation.batch import live_one
 
 
 def _exists_check(client: ModelClient, batches: Sequence[SlotBatch]) -> Script:
-    """Look at the fences as they are when the commit begins, and lock none of them."""
+    """Read the fences at the start of the commit, and lock none of them."""
     wanted, fenced, failed = client.sorted_out(batches)
     yield RowLock(("writer", client.writer), may_stall=True)
     for type_name in types_of(wanted):
@@ -87,7 +87,7 @@ def _serial_positions(client: ModelClient, batches: Sequence[SlotBatch]) -> Scri
 
 
 def _no_marker(router: TypeRouter, slot: int, node: bytes) -> None:
-    """Send to the new owner what comes, without a word to the former one."""
+    """Send new messages to the new owner, without notifying the former one."""
     router._marker_passed(slot, node)
 
 
@@ -97,20 +97,20 @@ def _stale_votes(driver: LeaseDriver) -> set[str]:
 
 
 def _never_over(driver: LeaseDriver) -> bool:
-    """Return whether a lease was ever held and nobody has said that it is killed."""
+    """Return whether a lease was ever held and never reported as killed."""
     machine = driver._machine
     return machine.valid_until > 0.0 and not machine.is_killed
 
 
 @dataclass(frozen=True)
 class WrongMachine:
-    """A machine that is wrong on purpose.
+    """A machine with a planted bug.
 
     Attributes:
-        name: what is wrong with it.
+        name: description of the bug.
         owner: the class whose method is replaced.
         method: its name.
-        wrong: what stands there instead.
+        wrong: the replacement.
         kind: the lives that find it.
         seeds: some of them that did.
     """
@@ -155,7 +155,7 @@ WRONG_MACHINES: Final = (
 
 
 def main() -> int:
-    """Look for each, and print a table; 1 where one is not found."""
+    """Search for each bug, and print a table; return 1 if one is not found."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.wrong_entities")
     parser.add_argument("--lives", type=int, default=1000, help="lives for each, at most")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
