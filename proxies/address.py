@@ -81,7 +81,7 @@ def parse_address(text: str) -> Address:
     Raises:
         InvalidAddress: the text is malformed.
     """
-    needed = "an address is a text, such as 'basp://HOST:PORT', node.address or str(ref)"
+    needed = "an address must be a text, such as 'basp://HOST:PORT', node.address or str(ref)"
     require(isinstance(text, str), needed, text)
     match = _ADDRESS.fullmatch(text)
     if match is None:

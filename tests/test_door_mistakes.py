@@ -35,8 +35,16 @@ LOGS = {
     "no codec": (lambda at: CommitLog(at / "a", compression="zip"), InvalidOption, "'zstd'"),
     "columns of nothing": (lambda at: CommitLog(columns=True), InvalidOption, "needs a folder"),
     "no retention": (lambda at: Retention(bytes=-1), InvalidOption, "more than 0"),
-    "retention as text": (lambda at: Retention.parse("byts=5"), InvalidOption, "limits are"),
-    "a topic of a number": (lambda at: CommitLog().append(5, 1), LogError, "topic is a text"),
+    "retention as text": (
+        lambda at: Retention.parse("byts=5"),
+        InvalidOption,
+        "use the limits",
+    ),
+    "a topic of a number": (
+        lambda at: CommitLog().append(5, 1),
+        LogError,
+        "topic must be a text",
+    ),
     "an object": (lambda at: CommitLog().append("/a", object()), LogError, "plain values"),
     "headers": (lambda at: CommitLog().append("/a", 1, headers=["x"]), LogError, "mapping of"),
     "a time in seconds": (
@@ -76,7 +84,7 @@ LOGS = {
 
 FLOWS = {
     "nobody there": (lambda at: Flow.connect(NOWHERE), errors.NodeUnreachable, "is running"),
-    "no address": (lambda at: Flow.connect(5), errors.WrongArgument, "address is a text"),
+    "no address": (lambda at: Flow.connect(5), errors.WrongArgument, "address must be a text"),
     "another scheme": (lambda at: Flow.connect("http://h:1"), errors.InvalidAddress, "basp://"),
     "no direction": (lambda at: Flow.connect(NOWHERE, "in"), FlowError, "'inject'"),
     "no credit": (lambda at: Flow.connect(NOWHERE, credit=0), FlowError, "from 1 to"),
@@ -125,7 +133,7 @@ class NoModule:
 GATEWAYS = {
     "no file": (lambda at: Gateway.from_file(at / "no.toml"), GatewayError, "give the path"),
     "a folder": (lambda at: Gateway.from_file(at), GatewayError, "give the path"),
-    "a number": (lambda at: Gateway.from_file(5), errors.WrongArgument, "is a text"),
+    "a number": (lambda at: Gateway.from_file(5), errors.WrongArgument, "pass the path"),
     "no TOML": (lambda at: written(at, "a = ["), GatewayError, "not TOML"),
     "no JSON": (lambda at: written(at, "{", "gateway.json"), GatewayError, "not JSON"),
     "misspelt": (
@@ -139,7 +147,7 @@ GATEWAYS = {
         "one of timer",
     ),
     "no node": (lambda at: Gateway(5), errors.WrongArgument, "takes a Node"),
-    "a name": (lambda at: Gateway(name=5), errors.WrongArgument, "is a text"),
+    "a name": (lambda at: Gateway(name=5), errors.WrongArgument, "must be a text"),
     "no function": (lambda at: module(5), errors.WrongArgument, "function of a message"),
     "unknown ends": (lambda at: linked("a", "b"), GatewayError, "there is no module 'a'"),
     "numbers": (lambda at: linked(5, 6), GatewayError, "there is no module 5"),
@@ -159,8 +167,12 @@ MQTT = {
     "rules": (lambda at: RouterConfig(rules=[print]), errors.WrongArgument, "Rule"),
     "hooks": (lambda at: RouterConfig(hooks=print), errors.WrongArgument, "Hooks"),
     "sessions": (lambda at: RouterConfig(sessions="move"), errors.WrongArgument, "SessionPol"),
-    "a name": (lambda at: RouterConfig(name=5), errors.WrongArgument, "name is a str"),
-    "a console": (lambda at: RouterConfig(console=8080), errors.WrongArgument, "console is a"),
+    "a name": (lambda at: RouterConfig(name=5), errors.WrongArgument, "name must be a str"),
+    "a console": (
+        lambda at: RouterConfig(console=8080),
+        errors.WrongArgument,
+        "console must be a",
+    ),
     "seconds": (lambda at: RouterConfig(sys_interval="1"), CallboardError, "number of seconds"),
     "no listener": (lambda at: Router(RouterConfig(listeners=())), CallboardError, "needs a"),
 }

@@ -441,7 +441,7 @@ class Complete(Abstract):
     [
         # spawn
         (lambda n, e: n.spawn(Echo()), errors.WrongArgument, r"spawn\(Echo, …\)"),
-        (lambda n, e: n.spawn(lambda: 1), errors.WrongArgument, "derive one from"),
+        (lambda n, e: n.spawn(lambda: 1), errors.WrongArgument, "derive it from"),
         (lambda n, e: n.spawn(dict), errors.WrongArgument, "derive it from"),
         (lambda n, e: n.spawn(Abstract), errors.WrongArgument, "that defines lacking"),
         (lambda n, e: n.spawn(Echo, on=n), errors.WrongArgument, r"node\.address"),
@@ -454,7 +454,7 @@ class Complete(Abstract):
         (lambda n, e: n.workers(True), errors.WrongArgument, "number of processes"),
         (lambda n, e: n.workers(0), errors.WrongValue, "start at least one"),
         # supervision
-        (lambda n, e: Child(e), errors.WrongArgument, "derive one from"),
+        (lambda n, e: Child(e), errors.WrongArgument, "derive it from"),
         (lambda n, e: Child(Echo, restart="always"), errors.WrongValue, "permanent"),
         (lambda n, e: supervise(n, intensity=3), errors.WrongArgument, r"\(3, 5\.0\)"),
         (lambda n, e: supervise(n, intensity="35"), errors.WrongArgument, r"\(3, 5\.0\)"),
@@ -469,12 +469,12 @@ class Complete(Abstract):
         (lambda n, e: e.ask(A(), retries=1, backoff=0), errors.InvalidSeconds, "more than 0"),
         (lambda n, e: e.call("plain", 1), errors.WrongArgument, r"ref\.proxy\(\)\.add"),
         # names and groups
-        (lambda n, e: n.register(e, "x"), errors.WrongArgument, "is a text"),
-        (lambda n, e: n.unregister(e), errors.WrongArgument, "is a text"),
-        (lambda n, e: n.find(5), errors.WrongArgument, "is a text"),
+        (lambda n, e: n.register(e, "x"), errors.WrongArgument, "must be a text"),
+        (lambda n, e: n.unregister(e), errors.WrongArgument, "must be a text"),
+        (lambda n, e: n.find(5), errors.WrongArgument, "must be a text"),
         (lambda n, e: n.find("a b"), errors.InvalidAddress, "begin with a letter"),
         (lambda n, e: n.find_all("a/b"), errors.InvalidAddress, "begin with a letter"),
-        (lambda n, e: n.group(5), errors.WrongArgument, "is a text"),
+        (lambda n, e: n.group(5), errors.WrongArgument, "must be a text"),
         (lambda n, e: n.group("g", routing="robin"), errors.WrongValue, "round_robin"),
         (lambda n, e: n.group("g", key="x"), errors.WrongValue, "routing='hash'"),
         (lambda n, e: n.group("g").leave("x"), errors.WrongArgument, "takes a ref"),
@@ -492,7 +492,7 @@ class Complete(Abstract):
         (lambda n, e: n.listen(4000), errors.WrongArgument, r"'127.0.0.1', 4000"),
         (lambda n, e: n.listen(publish=Echo), errors.WrongArgument, "takes a ref"),
         (lambda n, e: n.subscribed(None).__enter__(), errors.WrongArgument, "a function"),
-        (lambda n, e: Node(5), errors.WrongArgument, "is a text"),
+        (lambda n, e: Node(5), errors.WrongArgument, "must be a text"),
         (lambda n, e: Node(join="basp://h:1"), errors.WrongArgument, r"join=\['basp"),
         (lambda n, e: Node(join=[n]), errors.WrongArgument, r"node\.address"),
         (lambda n, e: Node(secret=5), errors.WrongArgument, "text or bytes"),

@@ -84,9 +84,9 @@ class ActorSubscription(Closing, RunReceiver):
         limit: int = QUEUE_LIMIT,
         on_full: SubscriptionPolicy = "drop_oldest",
         closed: Callable[[Any], object] = lambda _: None,
-        door: type | None = None,
+        handler_type: type | None = None,
     ) -> None:
-        """Use `Endpoint.subscribe`; `door` is the message class of a handler with `@topic`.
+        """Use `Endpoint.subscribe`; `handler_type` is the message class of `@topic`.
 
         Raises:
             WrongArgument: the ref, the limit or the policy is invalid.
@@ -107,7 +107,12 @@ class ActorSubscription(Closing, RunReceiver):
         self.topics = tuple(map(checked_topic, topics))
         self.dropped = 0
         self.is_closed = False
-        self._hub, self._make, self._closed_told, self._door = hub, make, closed, door
+        self._hub, self._make, self._on_close, self._handler_type = (
+            hub,
+            make,
+            closed,
+            handler_type,
+        )
         self._limit, self._on_full = limit, on_full
         #: Messages that wait because the actor has no room.
         self._queue = BoundedQueue[Item](limit, QUEUE_BYTES)
@@ -123,8 +128,8 @@ class ActorSubscription(Closing, RunReceiver):
         self._is_holding = self._is_reporting = False
         self._succession = hub.runtime.succession
         self._watch(self.ref)
-        if door is not None:
-            hub.by_door[self.ref, door] = self
+        if handler_type is not None:
+            hub.by_handler[self.ref, handler_type] = self
         hub.add_receiver(self, self.topics, sees_own=True)
 
     def __repr__(self) -> str:
@@ -145,7 +150,7 @@ class ActorSubscription(Closing, RunReceiver):
             self._leave()
             self._hub.remove_receiver(self)
             self._hub.relax(self)
-            self._closed_told(self)
+            self._on_close(self)
             self._hub.call_soon(self._drop_all)
 
     async def aclose(self) -> None:
@@ -276,8 +281,8 @@ class ActorSubscription(Closing, RunReceiver):
         """Stop monitoring the actor."""
         self._succession.leave(self.ref, self._succeeded)
         self.ref.target.demonitor(self)
-        if self._door is not None:
-            self._hub.by_door.pop((self.ref, self._door), None)
+        if self._handler_type is not None:
+            self._hub.by_handler.pop((self.ref, self._handler_type), None)
 
     def _ended(self, ref: ActorRef) -> None:
         """Handle the end of the actor: wait for a successor, or close if none is expected."""
@@ -305,8 +310,8 @@ class ActorSubscription(Closing, RunReceiver):
         elif not self.is_closed:
             self._leave()
             self.ref, self._unconfirmed, self._is_orphan = successor, 0, False
-            if self._door is not None:
-                self._hub.by_door[successor, self._door] = self
+            if self._handler_type is not None:
+                self._hub.by_handler[successor, self._handler_type] = self
             self._resume()
 
 
@@ -351,9 +356,15 @@ def topic(
         def opened(cell: Cell) -> None:
             hub = Hub.of(_node_of(cell))
             # After a restart, the subscription of the former incarnation continues.
-            if (getattr(cell.parent, "former", None), kind) not in hub.by_door:
+            if (getattr(cell.parent, "former", None), kind) not in hub.by_handler:
                 ActorSubscription(
-                    hub, cell.ref, texts, make=kind, limit=limit, on_full=on_full, door=kind
+                    hub,
+                    cell.ref,
+                    texts,
+                    make=kind,
+                    limit=limit,
+                    on_full=on_full,
+                    handler_type=kind,
                 )
 
         return HandlerDoor(kind, _entry_of, opened).mark(function)

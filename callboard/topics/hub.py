@@ -208,7 +208,7 @@ class Hub(SystemActor):
         """Add the nodes and links that exist before this hub."""
         for other in node.overlay.nodes():
             self.core.node_reached(other, self._now())
-            self._hubs.look_for(other)
+            self._hubs.find_hub(other)
         for link in node.links():
             self._link_up(link.peer)
 
@@ -418,7 +418,7 @@ class Hub(SystemActor):
         """Process the queued messages and orders of one turn."""
         self.core.now = self._now()
         inputs = self.inputs
-        for effects in self.core.take_inputs(inputs.pop_turn()):
+        for effects in self.core.process_inputs(inputs.pop_turn()):
             self._perform(effects)
         if inputs.entries:
             inputs.wake()
@@ -476,7 +476,7 @@ class Hub(SystemActor):
             match event:
                 case NodeUp():
                     self.core.node_reached(event.node_id, self._now())
-                    self._hubs.look_for(event.node_id)
+                    self._hubs.find_hub(event.node_id)
                 case NodeDown():
                     self.core.node_lost(event.node_id)
                 case LinkUp():
@@ -489,7 +489,7 @@ class Hub(SystemActor):
                 case PathMoved():
                     self.core.path_moved()
                     # A node without a path when this hub started gets no `NodeUp` later.
-                    self._hubs.look_for(event.node_id)
+                    self._hubs.find_hub(event.node_id)
 
     def _link_up(self, peer: bytes) -> None:
         """Handle a link to a node, which may have other rights than the last link."""

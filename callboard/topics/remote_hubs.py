@@ -41,7 +41,7 @@ class RemoteHubs:
         ref = self.refs[node] = self._actor.runtime.ref_of(node, CORE_ACTOR)
         return ref
 
-    def look_for(self, node: bytes) -> None:
+    def find_hub(self, node: bytes) -> None:
         """Ask a node's directory whether the node has a hub: most nodes have none."""
         rights = self._overlay.rights(node)
         if node in self.refs or not self._overlay.path(node):
@@ -65,4 +65,4 @@ class RemoteHubs:
         nodes = sorted({*self._unanswered})
         self._unanswered.clear()
         for node in nodes:
-            self.look_for(node)
+            self.find_hub(node)

@@ -71,10 +71,10 @@ def topics_are_never_taken_back(plant):
 
 
 def runs_arrive_backwards(plant):
-    take = Core._take_items
+    take = Core._deliver_items
     plant(
         Core,
-        "_take_items",
+        "_deliver_items",
         lambda self, kind, items, *more: take(self, kind, items[::-1], *more),
     )
 
@@ -188,7 +188,7 @@ def errors_are_logged(plant):
 
 def nodes_are_not_found(plant):
     plant(ActorRef, "ask", ActorRef.ask)
-    plant(RemoteHubs, "look_for", lambda *_: None)
+    plant(RemoteHubs, "find_hub", lambda *_: None)
 
 
 @pytest.mark.parametrize(

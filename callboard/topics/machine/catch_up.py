@@ -44,7 +44,7 @@ ENDPOINT_SECONDS: Final = 0.5
 #: Maximum number of bytes held for one receiver during the questions.
 HELD_BYTES: Final = 4 * 1024 * 1024
 #: Maximum number of topics in the questions to one receiver.
-TOPICS_ASKED: Final = 1024
+TOPICS_LIMIT: Final = 1024
 
 #: Topics of pings. Their content is the number of the question, and a node or a topic. Answers
 #: add the age and the clock.
@@ -221,7 +221,7 @@ class CatchUp:
             recent.update(
                 dict.fromkeys((topic,) if topic is not None else map(_topic_of, content))
             )
-        topics = list(filter(wants, recent))[:TOPICS_ASKED]
+        topics = list(filter(wants, recent))[:TOPICS_LIMIT]
         if topics:
             source, *hops = path
             pairs = [(reached[hop], source, hop) for hop in hops if hop in reached]
@@ -246,7 +246,7 @@ class CatchUp:
             questions.append(Question(node, pairs))
         return questions
 
-    def take_answers(self, node: bytes, items: list[Item], now: float) -> list[Pending]:
+    def apply_answers(self, node: bytes, items: list[Item], now: float) -> list[Pending]:
         """Apply the answers from a node; returns the receivers that need no further answer."""
         changed: dict[bytes, Pending] = {}
         for topic, content in items:

@@ -62,7 +62,7 @@ from callboard.topics.machine.filter_exchange import (
 )
 from callboard.topics.machine.leaf import (
     LEAF_FILTER_LIMIT,
-    REFUSALS_TOLD,
+    REFUSALS_SENT,
     Leaves,
     Refusal,
     TopicRights,
@@ -213,7 +213,9 @@ class Core:
 
     # --- published messages ---
 
-    def take_inputs(self, inputs: Sequence[Pair | CoreOrder]) -> Iterator[Sequence[CoreEffect]]:
+    def process_inputs(
+        self, inputs: Sequence[Pair | CoreOrder]
+    ) -> Iterator[Sequence[CoreEffect]]:
         """Process data and orders in their order, in as few runs as the order allows.
 
         Data are plain pairs. Yields the effects of each run before the next run is processed.
@@ -316,7 +318,7 @@ class Core:
         left = self.ttl if ttl is None else min(ttl, self.ttl)
         deliveries = [
             effect
-            for effect in self._decoded_here(_DATA, run)
+            for effect in self._deliver_decoded(_DATA, run)
             if not (isinstance(effect, DeliverItems) and _leads_back(effect.receiver, origin))
         ]
         return [*runs, *_within(left, deliveries)]
@@ -460,14 +462,14 @@ class Core:
 
     def deliver_here(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
         """Deliver messages for this endpoint only to its receivers."""
-        return _within(0, self._decoded_here(kind, run))
+        return _within(0, self._deliver_decoded(kind, run))
 
-    def _decoded_here(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
+    def _deliver_decoded(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
         """Decode messages of this node and deliver them to local receivers."""
         self.counters.serialized += len(run)
         effects: list[CoreEffect] = []
         for payload, _ in pack_runs(kind, 0, [*map(_pair_of, run)]):
-            effects += self._take_items(*decode_run(payload), b"", len(payload))
+            effects += self._deliver_items(*decode_run(payload), b"", len(payload))
         return effects
 
     def receive(self, node: bytes, payload: bytes, now: float) -> list[CoreEffect]:
@@ -484,18 +486,18 @@ class Core:
                 return self._receive_from_leaf(node, rights, kind, items, payload, now)
             match kind:
                 case PackedType.DATA | PackedType.COMMAND:
-                    effects = self._take_items(kind, items, node, len(payload))
+                    effects = self._deliver_items(kind, items, node, len(payload))
                     return self._within(node, payload, effects) if self._has_doors else effects
                 case PackedType.ROUTING_UPDATE:
                     update = _update_of(items)
-                    self.leaves.note_member(update.endpoint)
-                    return self._take_update(node, update, now)
+                    self.leaves.record_member(update.endpoint)
+                    return self._apply_update(node, update, now)
                 case PackedType.PING:
                     return self._pong(node, items, now)
                 case PackedType.PONG:
-                    return self._take_answers(node, items, now)
+                    return self._apply_answers(node, items, now)
                 case PackedType.REFUSED:
-                    return _refused_there(node, items)
+                    return _remote_refusals(node, items)
         except MalformedMessage:
             self.counters.malformed += 1
             raise
@@ -514,7 +516,7 @@ class Core:
         refusals: list[Refusal] = []
         if kind in (PackedType.DATA, PackedType.COMMAND):
             items, refusals = self.leaves.permitted_items(rights, kind, items)
-            effects = self._take_items(kind, items, node, len(payload)) if items else []
+            effects = self._deliver_items(kind, items, node, len(payload)) if items else []
             effects = self._within(node, payload, effects)
         elif kind is PackedType.ROUTING_UPDATE:
             update, refusals = self.leaves.permitted_filter(rights, _update_of(items))
@@ -523,11 +525,11 @@ class Core:
             if has_another or self.leaves.is_false(node, update.endpoint):
                 refusals.append(("endpoint", update.endpoint.hex()))
             else:
-                effects = self._take_update(node, update, now, LEAF_FILTER_LIMIT)
+                effects = self._apply_update(node, update, now, LEAF_FILTER_LIMIT)
         elif kind is PackedType.PING:
             effects = self._pong(node, items, now)
         elif kind is PackedType.PONG:
-            effects = self._take_answers(node, items, now)
+            effects = self._apply_answers(node, items, now)
         return effects + self.refuse(node, refusals)
 
     def refuse(self, node: bytes, refusals: Sequence[Refusal]) -> list[CoreEffect]:
@@ -535,13 +537,13 @@ class Core:
         if not refusals:
             return []
         self.counters.refused += len(refusals)
-        unique = [*dict.fromkeys(refusals)][:REFUSALS_TOLD]
+        unique = [*dict.fromkeys(refusals)][:REFUSALS_SENT]
         answer = self._own_run(node, PackedType.REFUSED, encode_plain_pair("", unique))
         return [*(RefusedHere(node, right, name) for right, name in unique), answer]
 
     # --- received messages ---
 
-    def _take_items(
+    def _deliver_items(
         self, kind: PackedType, items: list[Item], sender: bytes, size: int
     ) -> list[CoreEffect]:
         """Deliver decoded messages through the output of their type."""
@@ -824,7 +826,7 @@ class Core:
         remotes = self.filters.remotes
         return all(hop not in remotes or remotes[hop].forwards for hop in path[:-1])
 
-    def _take_update(
+    def _apply_update(
         self, node: bytes, update: FilterUpdate, now: float, limit: int | None = None
     ) -> list[CoreEffect]:
         """Apply a filter update of another endpoint."""
@@ -872,11 +874,11 @@ class Core:
             )
         ]
 
-    def _take_answers(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
+    def _apply_answers(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
         """Apply the answers from a node to a ping."""
         effects: list[CoreEffect] = []
         if self.catch_up.pending:
-            for pending in self.catch_up.take_answers(node, items, now):
+            for pending in self.catch_up.apply_answers(node, items, now):
                 effects += self._settle(pending)
         return effects
 
@@ -940,7 +942,7 @@ def _update_of(items: list[Item]) -> FilterUpdate:
     return read_update(items[0][1] if items else None)
 
 
-def _refused_there(node: bytes, items: list[Item]) -> list[CoreEffect]:
+def _remote_refusals(node: bytes, items: list[Item]) -> list[CoreEffect]:
     """Return the refusals of another endpoint.
 
     Raises:

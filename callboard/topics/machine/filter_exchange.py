@@ -113,7 +113,7 @@ class RemoteFilter:
         version: the version of its filter that arrived here.
         topics: its filter in this version.
         confirmed: the version of our filter that it has.
-        told_at: the time of our last update to it; 0 before the first.
+        sent_at: the time of our last update to it; 0 before the first.
         parts: the received parts of an incomplete whole filter.
     """
 
@@ -122,7 +122,7 @@ class RemoteFilter:
     version: int = 0
     topics: set[str] = field(default_factory=set)
     confirmed: int = 0
-    told_at: float = 0.0
+    sent_at: float = 0.0
     parts: Parts | None = None
 
 
@@ -161,7 +161,7 @@ class FilterExchange:
         self.topics -= removed
         updates: list[tuple[bytes, FilterUpdate]] = []
         for node, remote in self.remotes.items():
-            if remote.told_at == 0.0:
+            if remote.sent_at == 0.0:
                 continue  # `greet` sends it the whole filter once the node is known
             if len(added) + len(removed) <= PART_SIZE:
                 update = self._update(remote, self.version, base)._replace(
@@ -170,15 +170,15 @@ class FilterExchange:
                 updates.append((node, update))
             else:
                 updates += self._whole(node, remote)
-            remote.told_at = now
+            remote.sent_at = now
         return updates
 
     def greet(self, node: bytes, now: float) -> list[tuple[bytes, FilterUpdate]]:
         """Send our whole filter to an endpoint that became reachable."""
         remote = self.remotes.setdefault(node, RemoteFilter())
-        if remote.told_at:
+        if remote.sent_at:
             return []
-        remote.told_at = now
+        remote.sent_at = now
         return self._whole(node, remote)
 
     def _whole(self, node: bytes, remote: RemoteFilter) -> list[tuple[bytes, FilterUpdate]]:
@@ -200,9 +200,9 @@ class FilterExchange:
         """Send the whole filter to endpoints that did not confirm it in time."""
         updates: list[tuple[bytes, FilterUpdate]] = []
         for node, remote in self.remotes.items():
-            is_due = remote.told_at and now - remote.told_at >= REPEAT_AFTER
+            is_due = remote.sent_at and now - remote.sent_at >= REPEAT_AFTER
             if remote.confirmed != self.version and is_due:
-                remote.told_at = now
+                remote.sent_at = now
                 updates += self._whole(node, remote)
         return updates
 
@@ -220,7 +220,7 @@ class FilterExchange:
         changes: list[FilterChange] = []
         if remote.endpoint not in (b"", update.endpoint):  # the node has a new endpoint
             changes.append(FilterChange(node, (), tuple(sorted(remote.topics))))
-            remote = self.remotes[node] = RemoteFilter(told_at=remote.told_at)
+            remote = self.remotes[node] = RemoteFilter(sent_at=remote.sent_at)
         remote.forwards = update.forwards
         remote.confirmed = update.seen
         answers: list[tuple[bytes, FilterUpdate]] = []
@@ -228,13 +228,13 @@ class FilterExchange:
         if update.version:
             _check_size(remote, update, limit or FILTER_LIMIT)
             is_gap = not self._apply(node, remote, update, changes)
-        if not remote.told_at:
+        if not remote.sent_at:
             answers += self.greet(node, now)
         elif update.version and update.is_last:
             answers.append((node, self._update(remote, 0, 0)))
         elif not update.version and update.seen < self.version and update.base:
             # A confirmation with a base is a request for the whole filter.
-            remote.told_at = now
+            remote.sent_at = now
             answers += self._whole(node, remote)
         if is_gap:
             # Request the whole filter: an update was lost, so later ones do not apply either.

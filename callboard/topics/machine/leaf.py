@@ -22,7 +22,7 @@ MEMBERS_KEPT: Final = 65_536
 #: Maximum number of topics in the filter of a leaf.
 LEAF_FILTER_LIMIT: Final = 8192
 #: Maximum number of refusals that one answer to a leaf names.
-REFUSALS_TOLD: Final = 64
+REFUSALS_SENT: Final = 64
 
 _TO_CLONES: Final = clone_topic("")
 _TO_MASTERS: Final = master_topic("")
@@ -62,7 +62,7 @@ class Leaves:
         self.rights = rights
         self._members: dict[bytes, None] = {endpoint: None}
 
-    def note_member(self, endpoint: bytes) -> None:
+    def record_member(self, endpoint: bytes) -> None:
         """Record the endpoint id of a full member: a leaf cannot use it."""
         own = next(iter(self._members))
         if endpoint not in self._members:

@@ -103,7 +103,7 @@ def test_what_is_wrong_is_told(writer, shop, log):
         writer.append("/t", 2, number=1)
     with pytest.raises(WrongNumber, match="leaves a gap"):
         writer.append("/t", 2, number=7)
-    with pytest.raises(InvalidRecord, match="a topic is a text"):
+    with pytest.raises(InvalidRecord, match="a topic must be a text"):
         writer.append(7, 2)
     with pytest.raises(InvalidRecord, match="cannot be stored"):
         writer.append("/t", object())
