@@ -393,7 +393,7 @@ def failure_of(error: BaseException, content: bytes = b"") -> Failure:
 
 
 def _clean(text: str) -> str:
-    """Shorten a text, and replace what UTF-8 cannot encode, so that an error always arrives."""
+    """Shorten a text, and replace characters without UTF-8, so that an error always arrives."""
     return text[:TEXT_LIMIT].encode(errors="replace").decode()
 
 

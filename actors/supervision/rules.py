@@ -115,7 +115,7 @@ class Supervision:
         self._random = rng
         self._times: deque[float] = deque()
 
-    # --- what happened ---
+    # --- events ---
 
     def started(self, slot: Slot, ref: Any, now: float) -> None:
         """Record a successful start; the child may be doomed already."""

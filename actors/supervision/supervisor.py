@@ -303,7 +303,7 @@ class Supervisor(Actor):
     # --- actions ---
 
     def _proceed(self) -> None:
-        """Do what the plan requires next."""
+        """Carry out the next step of the plan."""
         plan = self._plan
         while (slot := plan.next_to_end()) is not None:
             self._end(slot)

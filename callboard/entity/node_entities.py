@@ -596,7 +596,7 @@ class Entities:
             await self._in_time(forwarded, deadline)
 
     async def close(self, deadline: Deadline) -> None:
-        """Commit what is in flight, and give all slots to the other members.
+        """Commit pending changes, and give all slots to the other members.
 
         Activations that have not ended after half of the time are killed, so that their slots
         are given away in the other half.

@@ -417,7 +417,7 @@ class TypeRouter:
         return True
 
     def adopt(self, table: Table, *, is_certain: bool = False) -> None:
-        """Adopt a table that is newer, or known to be current, and send what waited for it."""
+        """Adopt a table that is newer, or known to be current; send messages that waited."""
         with self._lock:
             if table.version > self.table.version or (is_certain and table != self.table):
                 former_nodes, self.table = self.table.nodes, table
@@ -596,7 +596,7 @@ class TypeRouter:
             wrapped = Envelope(wrapped, trace, deadline, key=key, chain=chain)
         try:
             ref.target.post(wrapped, asker)
-        except Exception as error:  # noqa: BLE001 - not serializable: its sender is told
+        except Exception as error:  # noqa: BLE001 - not serializable: the sender gets the error
             asker.set_exception(error)
 
     def _open_batch(self, node: bytes) -> AskBatch:

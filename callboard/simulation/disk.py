@@ -68,7 +68,7 @@ class FileInode:
                 content[bit // 8] ^= 1 << bit % 8
 
     def crash(self, rng: random.Random) -> None:
-        """Reduce the contents to what a crash leaves."""
+        """Reduce the contents to those that survive a crash."""
         count = rng.randint(0, len(self._pending))
         has_holes = rng.random() < HOLES
         for change in self._pending[:count]:
@@ -129,7 +129,7 @@ class FolderInode:
         self._pending.clear()
 
     def crash(self, rng: random.Random) -> None:
-        """Reduce the folder and everything below it to what a crash leaves."""
+        """Reduce the folder, and all below it, to the contents that survive a crash."""
         for entries in self._pending[: rng.randint(0, len(self._pending))]:
             _enter(self._durable, entries)
         self._pending.clear()

@@ -374,7 +374,7 @@ class SimulatedNetwork:
         self._frozen.setdefault(host, [])
 
     def thaw(self, host: str) -> None:
-        """Send what was held while the host was frozen."""
+        """Send the bytes that were held while the host was frozen."""
         sending, self.sending = self.sending, None  # already reported when it was held
         for sock, data in self._frozen.pop(host, ()):
             self.carry(sock, data)
@@ -466,7 +466,7 @@ class SimulatedNetwork:
             self.way(other, one).is_cut = True
 
     def heal(self) -> None:
-        """Remove all cuts, and send what was held."""
+        """Remove all cuts, and send the held bytes."""
         for way in self._ways.values():
             way.is_cut = False
         packets, self._held = self._held, []
@@ -474,7 +474,7 @@ class SimulatedNetwork:
             self._travel(*waiting)
 
     def mend(self, one: str, other: str) -> None:
-        """Remove the cuts between two hosts, and send what was held between them."""
+        """Remove the cuts between two hosts, and send the held bytes."""
         self.way(one, other).is_cut = self.way(other, one).is_cut = False
         packets, self._held = self._held, []
         for waiting in packets:

@@ -619,7 +619,7 @@ class Parting(ConnectionOwner):
         self._rest = memoryview(self._rest)
 
     def begin(self) -> None:
-        """Read and write at once what the socket allows; this may be the end."""
+        """Read and write at once as the socket allows; this may end the connection."""
         self._handle_events(EVENT_READ | EVENT_WRITE)
 
     def wait(self, until: float) -> None:

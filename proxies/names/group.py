@@ -122,7 +122,7 @@ class Members:
                 self.asks[ref] = left
 
     def _changed(self, change: NameChange) -> None:
-        """Take what the watcher of the name reports."""
+        """Apply a change that the watcher of the name reports."""
         if isinstance(change, NameAdded):
             self.add(change.ref)
         else:

@@ -125,7 +125,7 @@ class PeerAuthorizer:
         self._routes.rights.pop(node, None)
         self._identities.pop(node, None)
 
-    # --- what gates ask ---
+    # --- questions of gates ---
 
     def names_of(self, number: int) -> Collection[str]:
         """Return the registered names of an actor here, or else the name of its class."""

@@ -144,7 +144,7 @@ class Unrouted:
             return proxy.waiting is not None
 
     def search_over(self, node: NodeId) -> None:
-        """Send or refuse what waited for another path."""
+        """Send or refuse the messages that waited for another path."""
         with self._lock:
             sends = self.held.pop(node, ())
             waiting = list(self._waiting.get(node, ()))

@@ -158,7 +158,7 @@ class JobQueue:
     _ready_after: int | None = None
     #: Delayed jobs after this place may be in the state alone.
     _delayed_after: tuple[int, int] = (0, _LAST)
-    #: By node: what its program cannot read.
+    #: By node: the jobs that its program cannot read.
     _refusals: dict[str, _Refusals] = field(default_factory=dict)
     #: Numbers of ready jobs that nodes refuse, by these nodes.
     _aside: dict[frozenset[str], list[int]] = field(default_factory=dict)

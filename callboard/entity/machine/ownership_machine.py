@@ -49,7 +49,7 @@ POLLS_AFTER_BUSY: Final = 50
 
 # --- events ---
 
-# --- what happened ---
+# --- events ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class KeepSlots:
 
 @dataclass(frozen=True, slots=True)
 class StopSlots:
-    """Hold messages for these slots, and let what runs in them end."""
+    """Hold messages for these slots, and let their running handlers end."""
 
     slots: tuple[int, ...]
 
@@ -528,7 +528,7 @@ class OwnershipMachine:
         self.claiming = None
 
     def _emptied(self, _: SlotsEmptied, __: Effects) -> None:
-        """Let the next write of the table move the drained slots away."""
+        """Plan to move the drained slots away with the next write of the table."""
         self.are_drained = bool(self.giving)
 
     def _busy(self, _: SlotsBusy, effects: Effects) -> None:

@@ -90,7 +90,7 @@ class SimulatedStream:
             self.owner.drained()
 
     def write(self, data: bytes) -> None:
-        """Send bytes; buffer what the socket does not accept."""
+        """Send bytes; buffer those that the socket does not accept."""
         if not self._is_closing:
             self._buffer += data
             self._flush()

@@ -436,7 +436,7 @@ class SteppedCluster(Cluster):
         return [step for step in steps if step.due <= latest]
 
     def _choose(self, steps: list[NextStep]) -> None:
-        """Let the plan choose a step, and execute it."""
+        """Choose a step by the plan, and execute it."""
         steps += [
             NextStep(str(fault), self.now, partial(self._fail, fault)) for fault in self._faults
         ]

@@ -214,7 +214,7 @@ def test_what_is_wrong_in_a_group_is_told_to_whose_it_is(writers, held, log):
     assert {each.result(20) for each in told} == {0, 1, 2, 3}
     with pytest.raises(WrongNumber, match="belongs to another record"):
         bad.result(20)
-    with pytest.raises(InvalidRecord, match="a key is text"):
+    with pytest.raises(InvalidRecord, match="a key must be text"):
         odd.result(20)
     with pytest.raises(LogFailed):
         lone.result(20)
