@@ -740,7 +740,7 @@ def check_options(owner: str, options: Mapping[str, Any]) -> None:
             require(is_so, f"{owner}: mailbox = Mailbox(limit=1000) bounds a mailbox", value)
         else:
             is_so = isinstance(value, bool | None)
-            require(is_so, f"{owner}: {name} is True or False", value)
+            require(is_so, f"{owner}: {name} must be True or False", value)
 
 
 def check_class(actor_class: type) -> None:

@@ -1013,7 +1013,7 @@ def _check_arguments(name: str, join: object, spawnable: Any, limits: object) ->
         WrongArgument: an argument has a wrong type.
         WrongValue: the name is not printable.
     """
-    require(isinstance(name, str), "the name of a node is a text", name)
+    require(isinstance(name, str), "the name of a node must be a text", name)
     if not name.isprintable():
         msg = f"{name!a} cannot be the name of a node: use printable characters"
         raise errors.WrongValue(msg)

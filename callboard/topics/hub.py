@@ -152,7 +152,7 @@ class Hub(SystemActor):
         self.claims: set[str] = set()
         self.lock = locks.lock("publishing of a hub", 422)
         #: Subscriptions of actors with `@topic`, by the ref and the handler's message class.
-        self.by_door: dict[tuple[ActorRef, type], object] = {}
+        self.by_handler: dict[tuple[ActorRef, type], object] = {}
         #: Sessions with endpoints of foreign software, by their ids: one for each.
         self.foreign_sessions: dict[bytes, Any] = {}
         self._objects = itertools.count(1)

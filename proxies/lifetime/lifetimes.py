@@ -131,7 +131,7 @@ class Lifetimes:
         ref = None if weak is None else weak()
         return self._find_or_add(node, number) if ref is None else ref
 
-    def _find_or_learn(self, node: bytes, number: int) -> ActorRef:
+    def _find_or_add(self, node: bytes, number: int) -> ActorRef:
         """Return the ref of a remote actor; create its proxy if there is none."""
         key = (node, number)
         with self._lock:

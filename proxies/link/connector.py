@@ -45,7 +45,7 @@ from callboard.proxies.link.tls_socket import TlsSocket
 from callboard.proxies.link.wire import CLOSING, Wire, Wiring
 from callboard.proxies.rights.permissions import OPEN, LinkAccess, Permissions, Principal
 from callboard.support.dataclass import dataclass
-from callboard.tls.certificates import LOOK_INTERVAL, Certificates
+from callboard.tls.certificates import CERTIFICATE_POLL_SECONDS, Certificates
 
 _log = logging.getLogger("callboard.links")
 

@@ -191,7 +191,7 @@ class CreditSender:
         """Cancel an ask at a proxy's node."""
         self._outgoing.give_up(proxy, asker)
 
-    def _may_go(
+    def _may_send(
         self, proxy: Proxy, message: Message, sender: Sender | None, payload: bytes
     ) -> bool:
         """Return whether a message may be sent now; if not, it was queued or refused."""

@@ -228,7 +228,7 @@ class Outgoing:
         """Whether a message that is sent now must be deferred."""
         return bool(self._deferred) or self._is_inside()
 
-    def hand_over(
+    def defer(
         self, send: Action, proxy: Proxy, message: Message, sender: Sender | None
     ) -> None:
         """Call `send` when the routes are free, after earlier deferred sends."""
@@ -421,7 +421,7 @@ class Outgoing:
         elif learning is not None and len(learning) < LEARNERS:
             learning.append(callback)
 
-    def _learned(self, node: bytes, answer: Future) -> None:
+    def _record_abilities(self, node: bytes, answer: Future) -> None:
         """Record what a node states; an earlier release states its name only."""
         error = answer.exception()
         if error is None:

@@ -22,7 +22,7 @@ from callboard.configuration.host_port import parse_host_port
 from callboard.kernel.access import LinkAccess
 from callboard.kernel.errors import TlsError
 from callboard.kernel.ports import is_loopback
-from callboard.tls.certificates import LOOK_INTERVAL
+from callboard.tls.certificates import CERTIFICATE_POLL_SECONDS
 from callboard.tls.contexts import Tls
 
 #: Seconds between checks of the file of rights.

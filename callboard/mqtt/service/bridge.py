@@ -43,7 +43,7 @@ from callboard.support import after_fork
 from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
 from callboard.support.token_bucket import TokenBucket
-from callboard.tls.certificates import LOOK_INTERVAL, Certificates
+from callboard.tls.certificates import CERTIFICATE_POLL_SECONDS, Certificates
 from callboard.tls.contexts import Tls
 
 _log: Final = logging.getLogger(__name__)
