@@ -3,18 +3,21 @@
 import importlib
 import importlib.util
 import inspect
+import logging
 import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from callboard.cli.cli_error import CliError, UsageError
 from callboard.support.text import describe
 
 if TYPE_CHECKING:
     from callboard.kernel.actors import Actor
+
+_log: Final = logging.getLogger("callboard")
 
 
 def load_app(path: Path) -> ModuleType:
@@ -118,6 +121,23 @@ def set_up(module: ModuleType, node: object, path: Path) -> None:
     except Exception as error:
         text = f"setup(node) failed{_line_text(error, path)}: {describe(error)}"
         raise CliError(why=text, step="correct it and run it again") from error
+
+
+def tear_down(module: ModuleType | None, node: object, path: Path | None) -> CliError | None:
+    """Call the module's `teardown(node)`, if there is one; return the error if it failed.
+
+    The node ends all the same, so the error is not raised.
+    """
+    teardown = getattr(module, "teardown", None)
+    if teardown is None or path is None:
+        return None
+    try:
+        teardown(node)
+    except Exception as error:  # noqa: BLE001 - returned, as the node has to end
+        _log.exception("teardown(node) of %s failed", path)
+        text = f"teardown(node) failed{_line_text(error, path)}: {describe(error)}"
+        return CliError(why=text, step="correct it; the node has ended")
+    return None
 
 
 def _module_name(path: Path) -> str:

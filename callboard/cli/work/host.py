@@ -10,7 +10,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from callboard.cli.cli_error import FAILED, MISUSED, CliError, CliErrors, one_line
-from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes
+from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes, tear_down
 from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secrets
 from callboard.cli.output import say
 from callboard.cli.own_node import catch_signals, open_port, opening
@@ -77,6 +77,7 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
             manager.ready(node)
             stop.wait()
             manager.stopping(config.drain_timeout)
+            failure = tear_down(module, node, config.app)
             if not ends.reports:
                 if not options.as_json:
                     limit = f"for at most {config.drain_timeout:g} s"
@@ -86,6 +87,8 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
             report, step = ends.reports[0], "allow more time with --drain-timeout SECONDS"
             options.say({"drained": report}, f"{node.name} stops after {ending(report)}")
             ends.complain_of_failures()
+            if failure is not None:
+                raise failure
             complain_unless_clean(report, node.name, step)
             return 0
         except BaseException:

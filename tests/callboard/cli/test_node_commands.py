@@ -150,6 +150,42 @@ def test_actors_are_stopped_and_a_clean_drain_ends_with_0(app, run_node, capsys)
     assert process.returncode == 0
 
 
+TEARDOWN = """
+import pathlib
+
+def setup(node):
+    node.register("it", node.spawn(Till))
+
+from callboard import Actor
+
+class Till(Actor):
+    def add(self, amount):
+        return amount
+
+def teardown(node):
+    answer = node.find("it").result(5).call(Till.add, 7).result(5)  # the node still works
+    pathlib.Path(__file__).with_suffix(".ended").write_text(f"{node.name} {answer}")
+    if node.name == "failing":
+        raise ValueError("no end")
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("fine", 0), ("failing", 1)])
+def test_the_teardown_of_a_file_is_called_before_its_node_drains(
+    run_node, tmp_path, name, code
+):
+    app = tmp_path / "with_teardown.py"
+    app.write_text(TEARDOWN)
+    process, _ = run_node(app, "--name", name)
+
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+
+    assert process.returncode == code, errors
+    assert app.with_suffix(".ended").read_text() == f"{name} 7"
+    assert ("teardown(node) failed at line" in errors) is bool(code)
+
+
 def test_an_actor_that_does_not_end_in_time_is_reported(app, run_node, capsys):
     _, about = run_node(app)
 
