@@ -5,7 +5,9 @@
 - names that they import from `actors`, `basp` and `proxies` past the kernel;
 - names that they import from the kernel, and names of users among them;
 - attributes of classes and modules of the core or the kernel, without public attributes of
-  users' classes, such as `Future.result`. The types are mypy's, so this takes as long as mypy.
+  users' classes, such as `Future.result`. The types are mypy's, so this takes as long as mypy;
+- fields of frozen records, such as the answers of an inspector, apart: they are the documented
+  form of a message, and have no behavior.
 """
 
 import argparse
@@ -37,16 +39,23 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 def attribute_figures(source: Iterable[SourceFile]) -> Iterator[Figure]:
     """Yield the numbers of attributes of the core and the kernel that packages use."""
+    all_used, fields = _used_attributes(list(source))
     used = {
         name: files
-        for name, files in _used_attributes(list(source)).items()
-        if not _is_users_attribute(name)
+        for name, files in all_used.items()
+        if not _is_users_attribute(name) and name not in fields
     }
     yield Figure(
         "kernel_attributes",
         len(used),
         "attributes of the core's and the kernel's classes that packages use",
         found=lines_of(used),
+    )
+    yield Figure(
+        "record_fields",
+        len(fields),
+        "fields of frozen records of the core that packages use",
+        found=lines_of({name: all_used[name] for name in fields}),
     )
     classes = defaultdict[str, set[str]](set)
     for name in used:
@@ -71,8 +80,12 @@ def _is_users_attribute(name: str) -> bool:
 # -------------------------------------------------------------------------------- attributes
 
 
-def _used_attributes(source: list[SourceFile]) -> dict[str, set[str]]:
-    """Return the used attributes, as `module.Class.attribute`, with the files that use them."""
+def _used_attributes(source: list[SourceFile]) -> tuple[dict[str, set[str]], set[str]]:
+    """Return the used attributes with the files that use them, and the fields among them.
+
+    Attributes are named `module.Class.attribute`. Fields are those of frozen records, without
+    the fields of users' records.
+    """
     options = Options()
     options.python_version = (3, 11)
     options.export_types = True
@@ -86,12 +99,15 @@ def _used_attributes(source: list[SourceFile]) -> dict[str, set[str]]:
         [BuildSource(str(ROOT / file.path), file.module) for file in files], options
     )
     used: dict[str, set[str]] = defaultdict(set)
+    fields: set[str] = set()
     for file in files:
         tree = built.graph[file.module].tree
         for expression in _members(tree):
-            for name in _core_attributes(expression, built.types):
+            for name, is_field in _core_attributes(expression, built.types):
                 used[name].add(str(file.path))
-    return used
+                if is_field and not _is_users_attribute(name):
+                    fields.add(name)
+    return used, fields
 
 
 #: Attributes of mypy's nodes that lead to other files, or to nodes of this file again.
@@ -133,25 +149,33 @@ _PARTS: Final[dict[type, list[str]]] = {}
 
 def _core_attributes(
     used: nodes.MemberExpr, typed: dict[nodes.Expression, types.Type]
-) -> Iterator[str]:
-    """Yield the names of the attributes of the core that an expression may be."""
+) -> Iterator[tuple[str, bool]]:
+    """Yield the attributes of the core that an expression may be, and whether it is a field."""
     if isinstance(used.expr, nodes.RefExpr) and isinstance(used.expr.node, nodes.MypyFile):
         module = used.expr.node.fullname
         if is_core(module) or is_kernel(module):
-            yield f"{module}.{used.name}"
+            yield f"{module}.{used.name}", False
         return
     for info in _classes_of(typed.get(used.expr)):
         owner = _owner(info, used.name)
         if owner is not None:
-            yield f"{owner}.{used.name}"
+            yield f"{owner.fullname}.{used.name}", _is_field(owner, used.name)
 
 
-def _owner(info: nodes.TypeInfo, attribute: str) -> str | None:
+def _is_field(info: nodes.TypeInfo, attribute: str) -> bool:
+    """Return whether an attribute is a field of a frozen record."""
+    record = info.metadata.get("dataclass")
+    if record is None or not record.get("frozen"):
+        return False
+    return attribute in {field["name"] for field in record["attributes"]}
+
+
+def _owner(info: nodes.TypeInfo, attribute: str) -> nodes.TypeInfo | None:
     """Return the class of the core that defines an attribute of a class; None for others."""
     for base in info.mro:
         if attribute in base.names:
             is_ours = is_core(base.module_name) or is_kernel(base.module_name)
-            return base.fullname if is_ours else None
+            return base if is_ours else None
     return None
 
 
