@@ -169,6 +169,8 @@ def folders_of(package: str) -> list[str]:
             *map(str, sorted(Path("tests/callboard").glob("test_*.py"))),
             "tests/test_api.py",
         ]
+    if package == "tls":  # certificates are tested on the links that they protect
+        return ["tests/proxies/link"]
     return [f"tests/{package}" if package in TOP else f"tests/callboard/{package}"]
 
 

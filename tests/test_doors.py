@@ -236,6 +236,7 @@ OPENERS = {
     "callboard/mqtt/service/bridge.py": "dials",
     "callboard/web.py": "pages, health, gateway http",
     "callboard/support/after_fork.py": "takes copies of sockets over to close them",
+    "callboard/entity/state/member_sockets.py": "tries whether a member's basp unix is in use",
     "callboard/dashboard/server.py": "dashboard, dashboard tls",
     "callboard/dashboard/port.py": "accepts at these",
     "callboard/demo/page.py": "hands its socket to a dashboard's process",

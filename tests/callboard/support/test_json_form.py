@@ -140,7 +140,7 @@ OWN_VALUES = {
     "commitlog/remote/server.py", "dashboard/guard.py", "entity/machine/table.py",
     "entity/state/postgresql.py", "flow/protocol/message.py", "gateway/outprocess.py",
     "gateway/wire/message.py", "lease/etcd.py", "support/json_form.py",
-    "pipeline/process/worker_python.py",
+    "mqtt/service/mosquitto_import.py", "pipeline/process/worker_python.py",
     "pipeline/progress.py", "pipeline/spark/journal.py", "pipeline/spark/options.py",
     "log_service/flight_process.py", "simulation/processes.py",
     "simulation/schedules/schedule_test.py", "simulation/trace.py", "worker_process.py",
