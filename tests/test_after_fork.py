@@ -400,7 +400,8 @@ def test_a_child_holds_no_descriptor_of_its_parents_objects(kind, tmp_path, stac
             if number in opened and where not in ANONYMOUS
         ]
 
-    assert in_child(look) == []
+    # A thread of the object may have had its folder open for a moment when the child began.
+    eventually(lambda: in_child(look) == [])
 
 
 #: Makes one of many kinds, and forks in the way that is asked for; the child just ends.

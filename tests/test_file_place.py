@@ -178,7 +178,8 @@ def move_folder(path: Path) -> None:
 def replace_folder(path: Path) -> None:
     aside = path.parent.with_name("aside")
     path.parent.rename(aside)
-    shutil.copytree(aside, path.parent)
+    sockets = shutil.ignore_patterns("*-nodes")  # they cannot be copied
+    shutil.copytree(aside, path.parent, ignore=sockets)
 
 
 #: Each waits until the owner looks at its place again.

@@ -262,7 +262,7 @@ def import_(
     try:
         imported = import_files(file, options.acl, options.passwords)
     except MosquittoError as error:
-        raise CliError(why=str(error), step="give the path of mosquitto's file") from error
+        raise UsageError(why=str(error), step="give the path of mosquitto's file") from error
     missing = [str(item) for item in imported.unconverted]
     notes = [f"# {line}" for line in missing]
     head = [f"# converted from {file} by callboard mqtt import"]
@@ -271,7 +271,7 @@ def import_(
     if options.output is not None:
         write_new(options.output, text)
     for line in missing:
-        typer.echo(line, err=True)
+        say(line, err=True)
     summary = f"wrote {options.output}" if options.output is not None else text.rstrip("\n")
     result = {
         "text": text,

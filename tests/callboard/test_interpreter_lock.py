@@ -177,7 +177,7 @@ def test_each_waiter_of_a_log_is_woken_by_the_next_growth():
     def grow():
         while not is_over.is_set():
             if growth.is_awaited:
-                growth.tell()
+                growth.notify()
 
     grower = threading.Thread(target=grow)
     grower.start()

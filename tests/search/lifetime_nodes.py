@@ -82,7 +82,7 @@ class Holder:
         kind, *rest = event
         holding = self.holding
         if kind == "ref" and holding is None:
-            return [("announce", self.holdings.learned(A, ACTOR).sightings)]
+            return [("announce", self.holdings.add(A, ACTOR).sightings)]
         if kind == "drop":
             return [("release", self.holdings.dropped(A, ACTOR))]
         if kind == "down":

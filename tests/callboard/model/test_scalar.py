@@ -14,7 +14,7 @@ def test_a_count_out_of_range_raises(value):
 
 @pytest.mark.parametrize("value", [1.0, "1", True, None])
 def test_a_count_is_made_of_an_int(value):
-    with pytest.raises(UnsupportedData, match="a count is an int"):
+    with pytest.raises(UnsupportedData, match="a count must be an int"):
         Count(value)
 
 
