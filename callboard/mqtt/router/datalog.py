@@ -177,6 +177,7 @@ class DataLog(Generic[R]):
         waiters: requests that have read everything, parked here until the next append.
         blocked: requests that a full window stops, until a message with QoS 0 is appended; None
             without any.
+        plain_end: the offset after the newest message with QoS 0.
         readers: the number of all requests, waiting or not, connected or not.
     """
 
@@ -193,6 +194,7 @@ class DataLog(Generic[R]):
     durable_readers: int = 0
     waiters: dict[R, None] = field(default_factory=dict)
     blocked: dict[R, None] | None = None
+    plain_end: int = 0
     #: The newest messages, for queries of the last one.
     last: MessageRun | Passed | None = None
     most: int = field(init=False)

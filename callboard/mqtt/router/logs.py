@@ -212,9 +212,11 @@ class Logs:
             if log.waiters:
                 self.woken += log.waiters
                 log.waiters.clear()
-            if log.blocked is not None and not run.qos:
-                self.unblocked += log.blocked
-                log.blocked = None
+            if not run.qos:
+                log.plain_end = log.end
+                if log.blocked is not None:
+                    self.unblocked += log.blocked
+                    log.blocked = None
             if log.durable_readers:
                 is_awaited = True
         sender = ""
