@@ -179,6 +179,7 @@ class Endpoint(Closing):
         self._forwarded = Nothing()
         #: The publisher: this endpoint; its subscribers do not hear it.
         self._origins: frozenset[object] = frozenset((self._forwarded,))
+        self._listeners = self.hub.publishing.listeners
         self.hub.name = options.metrics_endpoint_name or self.hub.name
         self._members: weakref.WeakSet[Any] = weakref.WeakSet()
         self._monitoring = None
@@ -392,9 +393,9 @@ class Endpoint(Closing):
         """
         if len(args) == 2:
             name, value = args
-            hub = self.hub
-            if hub.publishing.listeners.publishers <= self._origins:
-                publish = hub.publish  # read first: an attribute that is called is slower
+            publishers = self._listeners.publishers
+            if not publishers or publishers <= self._origins:
+                publish = self.hub.publish  # read first: an attribute that is called is slower
                 publish(name if type(name) is str else topic_text(name), value)
             else:
                 self.publish_batch((name, value))
