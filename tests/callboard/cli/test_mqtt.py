@@ -330,4 +330,4 @@ def test_a_configuration_of_mosquitto_is_imported(tmp_path, capsys) -> None:
     capsys.readouterr()
     assert main(["mqtt", "import", str(conf), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unconverted"]
-    assert main(["mqtt", "import", str(tmp_path / "none.conf")]) == 1
+    assert main(["mqtt", "import", str(tmp_path / "none.conf")]) == 2
