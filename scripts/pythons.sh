@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 # Two minutes on two quiet cores, with the set-up: what stands below the doors, but for what is pure computing.
-rooms=(tests/actors tests/basp/test_*.py tests/proxies tests/callboard/{channel,configuration,endpoint,model,store} tests/callboard/zeek/test_*.py)
+rooms=(tests/actors tests/basp/test_*.py tests/proxies tests/callboard/{cbor,channel,configuration,topics,model,store} tests/callboard/zeek/test_*.py)
 run='import sys; print("%d.%d" % sys.version_info[:2])'
 ours=$(.venv/bin/python -c "$run")
 

@@ -44,7 +44,7 @@ class Destination:
             its first level, `{2}` for the second.
         actor: the name of an actor on any node. It receives a `TopicMessage`, and is done when
             its handler has returned.
-        queue: the name of a work queue. Its jobs are `TopicMessage`s.
+        queue: the name of a work queue; each job is a `TopicMessage`.
         store: the name of a store. Each message sets a value.
         log: the folder of a log.
         retain: whether messages to a topic are retained.
