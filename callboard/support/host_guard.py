@@ -156,7 +156,7 @@ class HostGuard:
                 site = urlsplit(asking.origins[0]).netloc.lower()
             except ValueError:
                 return False
-            # The host differs if a proxy sends its own one. Then the browser must confirm that
+            # The host differs if a proxy sends its own name. Then the browser must confirm that
             # the page is of the same site.
             is_named = site in self.hosts and asking.fetched == "same-origin"
             if site != host.lower() and not is_named:

@@ -342,9 +342,9 @@ def checked_faults(faults: object, decorator: str) -> list[Fault]:
     Raises:
         WrongArgument: the value is something else.
     """
-    drawn = f" or {swarm.__name__}(…)" if decorator == "cluster_test" else ""
-    needed = f"faults= of @{decorator} takes a list, such as [crash(0, at=2)],{drawn}"
-    if faults is swarm:
+    drawn = f", or {swarm.__name__}(…)" if decorator == "cluster_test" else ""
+    needed = f"faults= of @{decorator} takes a list, such as [crash(0, at=2)]{drawn}"
+    if faults is swarm and drawn:
         message = f"{needed}; call `swarm`: faults=swarm()"
         raise WrongArgument(message)
     if isinstance(faults, Fault):

@@ -378,7 +378,7 @@ class LoopSocket:
             self._reconnect_timer = self._runner.call_later(AGAIN, self._reconnect)
 
     def _reconnect(self) -> None:
-        """Reconnect after an error on which ZeroMQ gives up, as a large frame."""
+        """Reconnect after an error on which ZeroMQ gives up, such as too large a frame."""
         if not self._is_closed:
             with suppress(zmq.ZMQError):  # ZeroMQ may have dropped the address
                 self._socket.disconnect(self.address)

@@ -84,7 +84,8 @@ def test_options_of_cluster_test_that_cannot_be_meant_are_refused(options, kind,
         ({"late": -0.5}, WrongValue, "late= takes seconds of at least 0, not -0.5"),
         ({"seconds": "9"}, WrongArgument, "seconds= takes seconds, not '9'"),
         ({"faults": crash}, WrongArgument, r"call it, crash\(0, at=2\)$"),
-        ({"faults": swarm()}, WrongArgument, "takes a list, such as"),
+        ({"faults": swarm()}, WrongArgument, r"such as \[crash\(0, at=2\)\], not "),
+        ({"faults": 3}, WrongArgument, r"such as \[crash\(0, at=2\)\], not 3"),
     ],
 )
 def test_options_of_searches_that_cannot_be_meant_are_refused(options, kind, told):
