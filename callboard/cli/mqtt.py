@@ -205,7 +205,9 @@ def _user_entry(name: str, options: PasswordOptions) -> dict[str, str]:
 
 def _entry_text(entry: dict[str, str]) -> str:
     """Return the entry of a user as TOML."""
-    lines = [f"{key} = {_toml_text(value)}" for key, value in entry.items()]
+    from callboard.mqtt.service.mosquitto_import import toml_text
+
+    lines = [f"{key} = {toml_text(value)}" for key, value in entry.items()]
     return "\n".join(["[[users]]", *lines])
 
 
@@ -228,12 +230,6 @@ def _ask_password() -> str:
     if not password:
         raise UsageError(why="stdin contains no password", step=_PIPE_IT)
     return password
-
-
-def _toml_text(text: str) -> str:
-    # TOML has no surrogate pairs, and takes no DEL as it is (TOML 1.0, "String").
-    """Return a text as a TOML string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 # --- import ---

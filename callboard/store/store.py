@@ -442,9 +442,8 @@ class Store(Closing):
             EndpointError: the key, value or expiry is not one of the data model.
             StoreError: the store is closed, or its backend failed.
         """
-        # By hand, as two more calls would cost a tenth of it.
-        until = None if expiry is None else _ns(expiry)
-        self._actor.write((_PUT, token_of(key), stored_of(value), until))
+        # By hand, as the calls of `writes` would cost a tenth of it.
+        self._actor.write(_put(key, value, expiry))
 
     erase, aerase = alias(data="key")(writes(_erase)), awrites(_erase)
     clear, aclear = writes(_clear), awrites(_clear)

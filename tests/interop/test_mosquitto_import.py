@@ -1,9 +1,10 @@
-"""Three configurations of public guides are imported; mosquitto's clients run unchanged.
+"""Three configurations of mosquitto are imported; mosquitto's clients run unchanged.
 
-- TLS, users and topic rules, as in the guides "How to Install and Secure the Mosquitto MQTT
-  Messaging Broker" (DigitalOcean) and mosquitto-tls(7),
-- a bridge, as in "MQTT Bridge" of Steve's Internet Guide and mosquitto.conf(5),
-- WebSocket with users, as in "Using MQTT Over WebSockets with Mosquitto".
+They have the settings that guides to mosquitto usually show, but copy none of them:
+
+- TLS, users and topic rules,
+- a bridge,
+- WebSocket with users.
 
 Each runs with mosquitto first, so that the configuration and the clients are right.
 """

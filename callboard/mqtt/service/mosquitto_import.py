@@ -613,6 +613,12 @@ def _is_table(value: Any) -> bool:
     )
 
 
+def toml_text(text: str) -> str:
+    """Return a text as a TOML string."""
+    # TOML has no surrogate pairs, and takes no DEL as it is (TOML 1.0, "String").
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _value(value: Any) -> str:
     """Return a value as TOML."""
     if isinstance(value, bool):
@@ -620,8 +626,7 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     if isinstance(value, str):
-        # TOML has no surrogate pairs, and takes no DEL as it is (TOML 1.0, "String").
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return toml_text(value)
     return str(value)
 
 
