@@ -162,7 +162,9 @@ def interned(values: Sequence[T], count: int) -> tuple[list[T], list[int] | None
     try:
         column = [numbers.setdefault(value, len(numbers)) for value in values]
     except TypeError:
-        message = f"{safe_repr(values):.80}: not all of them are topics, keys or senders"
+        message = (
+            f"topics, keys and senders must be hashable, not all of {safe_repr(values):.80} are"
+        )
         raise InvalidRecord(message) from None
     return list(numbers), column if len(numbers) > 1 else None
 

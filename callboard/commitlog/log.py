@@ -345,7 +345,8 @@ class CommitLog(LogReader):
                 write_fields(self.place, merged)
             except OSError as error:
                 reason = error.strerror or error
-                message = f"the fields of {self.folder} were not declared: {reason}; free space"
+                step = "free space on its disk, or let this process write its folder"
+                message = f"the fields of {self.folder} were not declared: {reason}; {step}"
                 raise LogFailed(message) from error
         return merged
 

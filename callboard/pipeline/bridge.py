@@ -260,8 +260,8 @@ class Bridge(Closing):
         except (OSError, ValueError) as error:
             if self._objects and isinstance(error, LogFailed):  # a position may exist
                 raise
-            text = "%s is not a position, so the bridge starts over: %s"
-            log.error(text, self._place, error)
+            text = "%s holds no position, so the bridge starts over from offset %s: %s"
+            log.error(text, self._place, start, error)
             return start
 
     def _write_place(self) -> None:

@@ -174,7 +174,8 @@ def _record(cls: Any) -> _Codec:
     def read_record(values: Any) -> Any:
         if type(values) not in (tuple, list) or not required <= len(values) <= len(codecs):
             count = f"{required} to {len(codecs)}" if required < len(codecs) else str(required)
-            msg = f"{cls.__name__} has {count} fields, not {str(values)[:_SHOWN]}"
+            text = str(values)[:_SHOWN]
+            msg = f"{cls.__name__} has {count} fields; these are not its values: {text}"
             raise InvalidData(msg)
         try:  # fields after the last value keep their defaults
             made = [read(value) for read, value in zip(readers, values, strict=False)]

@@ -239,7 +239,7 @@ def _read_publish(flags: int, body: bytes, version: int) -> Publish:
     qos = flags >> 1 & 3
     dup = bool(flags & 8)
     if qos == 3 or (dup and not qos):
-        message = f"a PUBLISH has the flags {flags:04b}"
+        message = f"a PUBLISH has the invalid flags {flags:04b}"
         raise MalformedPacket(message)
     reader = Reader(body)
     topic = _read_topic(reader, "PUBLISH")
@@ -326,7 +326,7 @@ def _read_will(reader: Reader, flags: int, version: int) -> packets.Will | None:
     qos = flags >> 3 & 3
     retain = bool(flags & 0x20)
     is_wrong = qos == 3 or (not flags & 4 and (qos or retain))
-    _malformed_if(is_wrong, f"the will of a CONNECT has the flags {flags:08b}")
+    _malformed_if(is_wrong, f"the will of a CONNECT has the invalid flags {flags:08b}")
     if not flags & 4:
         return None
     properties = _read_some_properties(reader, version, Place.WILL)
