@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
 
 from callboard.arguments import limit
-from callboard.closing import Closing, refuse_loop
+from callboard.closing import Closing, refuse_loop, refuse_running_loop
 from callboard.kernel.errors import WrongArgument
 from callboard.kernel.reply import waiting
 from callboard.kernel.shutdown import Phase
@@ -124,7 +124,7 @@ class QueueReader(Closing, Generic[T]):
         return item
 
     def _refuse_blocking(self) -> None:
-        refuse_loop("get()", "aget(…), or use `async for`,")
+        refuse_running_loop("get()", "aget(…), or use `async for`,")
 
     # --- the end ---
 

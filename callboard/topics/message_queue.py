@@ -16,9 +16,11 @@ from typing import Final, Generic, TypeVar
 
 from callboard import locks
 from callboard.arguments import limit
+from callboard.closing import refuse_held_locks
 from callboard.kernel.errors import NodeClosed, ResultTimeout
 from callboard.kernel.reply import Future, refuse_endless_wait, waiting
 from callboard.support import after_fork
+from callboard.support.reentry import PATIENCE, WouldDeadlock
 
 T = TypeVar("T")
 
@@ -142,7 +144,8 @@ class MessageQueue(Generic[T]):
         Raises:
             InvalidSeconds: the timeout is invalid.
             WouldBlock: called on the thread of a running event loop.
-            WouldDeadlock: called in a handler, which would block its node.
+            WouldDeadlock: called in a handler, which would block its node, or inside another
+                call of callboard on the same thread.
             EOFError: the queue was closed and is empty.
         """
         timeout = limit(timeout)
@@ -160,12 +163,22 @@ class MessageQueue(Generic[T]):
     def _sleep(self, deadline: float) -> bool:
         """Block the thread until a message arrives; return False after the deadline."""
         refuse_endless_wait()
+        if locks.is_owned(self._lock):
+            refuse_held_locks("get()")
         sleeper = _Sleeper()
         if not self._enter(sleeper):
             return True
-        left = deadline - time.monotonic() if deadline < math.inf else deadline
-        if sleeper.sleep(max(left, 0.0)):
+        left = max(deadline - time.monotonic(), 0.0) if deadline < math.inf else deadline
+        if sleeper.sleep(min(left, PATIENCE)):
             return True
+        if left > PATIENCE:
+            try:
+                refuse_held_locks("get()")
+            except WouldDeadlock:
+                self._leave(sleeper)
+                raise
+            if sleeper.sleep(left - PATIENCE):
+                return True
         self._leave(sleeper)
         return bool(self._items)
 

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from callboard.actors.errors import WouldBlock
+from callboard import locks
+from callboard.actors.errors import WouldBlock, WouldDeadlock
 from callboard.topics.message_queue import MessageQueue
 
 
@@ -26,6 +27,25 @@ def test_a_thread_that_waits_is_woken() -> None:
     threading.Timer(0.02, queue.take, ([7],)).start()
 
     assert queue.get(5) == 7
+
+
+def test_a_thread_that_holds_a_lock_of_callboard_is_refused_instead_of_blocked() -> None:
+    guard = locks.lock("a lock", 1)
+    queue: MessageQueue[int] = MessageQueue()
+
+    with guard:
+        with pytest.raises(WouldDeadlock, match=r"get\(\) in a finalizer"):
+            queue.get()
+        assert queue.get(0.001) is None, "a short wait ends by itself"
+        queue.take([5])
+        assert queue.get() == 5
+
+
+def test_a_get_inside_a_call_of_the_same_queue_is_refused() -> None:
+    queue: MessageQueue[int] = MessageQueue()
+
+    with queue._lock, pytest.raises(WouldDeadlock, match=r"get\(\) in a finalizer"):
+        queue.get(0.001)
 
 
 def test_two_readers_get_each_message_once() -> None:
