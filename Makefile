@@ -5,7 +5,7 @@
 #                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-rest mutants pythons extras thespian faults fuzz simulate search planted check bench growth drawings films docs look lock clean
+.PHONY: help setup run test test-all test-rest mutants pythons extras release audit thespian faults fuzz simulate search planted check bench growth drawings films docs look lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -45,6 +45,12 @@ pythons: .venv/.dev ## run the unit tests that start no process on every other P
 
 extras: .venv/.dev ## install each extra alone into an empty environment, and run its page there (ARGS="sql --python python3.13")
 	@$(python) -m scripts.extras $(ARGS)
+
+release: .venv/.dev ## build wheel and sdist twice, check them, install them on every Python that is here (ARGS="--python 3.13")
+	@$(python) -m scripts.release $(ARGS)
+
+audit: .venv/.dev ## look up known vulnerabilities of the locked packages; needs pypi.org
+	@$(python) -m scripts.release --audit
 
 thespian: .venv/.dev ## run Thespian's own suite on callboard's base
 	@$(python) -m tests.interop.thespian_suite $(ARGS)

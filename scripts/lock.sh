@@ -20,18 +20,14 @@ lock bootstrap requirements/bootstrap.in
 lock build requirements/build.in
 # The demo publishes by MQTT, and is shown in the browser, too.
 lock run pyproject.toml --extra mqtt --extra dashboard -c requirements/build.txt
-lock dev pyproject.toml --extra dev -c requirements/run.txt
-lock docs pyproject.toml --extra docs -c requirements/dev.txt
+lock dev pyproject.toml --group dev -c requirements/run.txt
+lock docs pyproject.toml --group docs -c requirements/dev.txt
 lock spark pyproject.toml --extra spark -c requirements/dev.txt
 lock spark-jdk pyproject.toml --extra spark-jdk -c requirements/spark.txt
 
-# The rivals get an environment of their own, so their lock holds nothing of ours.
-"$python" - >build/bench.in <<'END'
-import pathlib, tomllib
-project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
-print(*project["optional-dependencies"]["bench"], sep="\n")
-END
-lock bench build/bench.in --no-annotate
+# The rivals and the tools of a release get environments of their own, so their locks hold nothing of ours.
+lock bench --group bench --no-annotate
+lock release --group release
 
 # One of them needs a newer Python than ours, and so an environment for itself.
 echo "casty>=0.30,<0.31" >build/bench-casty.in

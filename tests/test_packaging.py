@@ -53,6 +53,39 @@ def wheel(tmp_path_factory):
     return wheel
 
 
+def test_the_same_sources_give_the_same_bytes(wheel, tmp_path):
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, **SAFELY)
+    source = tmp_path / sdist.name.removesuffix(".tar.gz")
+    for path in source.rglob("*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+    command = (sys.executable, "-m", "hatchling", "build", "--target", "wheel")
+    run(*command, "--directory", str(tmp_path / "again"), cwd=source)
+
+    assert (tmp_path / "again" / wheel.name).read_bytes() == wheel.read_bytes()
+
+
+def test_no_extra_is_for_developers_only(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        extras = re.findall(
+            r"^Provides-Extra: (.*)$", archive.read(name).decode(), re.MULTILINE
+        )
+
+    assert extras
+    assert not {"bench", "dev", "docs", "release"} & set(extras)
+
+
+def test_the_licences_of_the_javascript_are_shipped_with_it(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        vendored = {
+            name.rpartition("/")[2] for name in archive.namelist() if "/vendor/" in name
+        }
+
+    assert {"preact.js.gz", "LICENSES.txt.gz"} <= vendored
+
+
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
     """A folder with nothing but the wheel's files: installing a pure wheel is unpacking it."""

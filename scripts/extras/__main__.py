@@ -6,7 +6,6 @@ come from the locks, so that a new release of a package cannot break an unrelate
 """
 
 import argparse
-import re
 import shutil
 import subprocess
 import sys
@@ -16,13 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from scripts.extras.programs import PROGRAMS
+from scripts.installing import ROOT, Environment, find_uv, run, write_constraints
 
-ROOT: Final = Path(__file__).parents[2]
 BUILD: Final = ROOT / "build" / "extras"
 RUNNER: Final = Path(__file__).with_name("run_page.py")
 
-#: Extras for the development of callboard, and of 900 MB.
-LEFT_OUT: Final = {"bench", "dev", "docs", "spark", "spark-jdk"}
+#: Extras of 900 MB.
+LEFT_OUT: Final = {"spark", "spark-jdk"}
 
 #: Seconds that the programs of a page may take.
 PAGE_LIMIT: Final = 180
@@ -34,59 +33,20 @@ def extras() -> list[str]:
     return [name for name in project["optional-dependencies"] if name not in LEFT_OUT]
 
 
-def find_uv() -> str:
-    """Return uv, installed from its lock on first use: it makes an environment in a second."""
-    folder = ROOT / "build" / "lock"
-    if not (folder / "bin" / "uv").exists():
-        locked = ["--require-hashes", "--target", str(folder)]
-        requirements = str(ROOT / "requirements" / "bootstrap.txt")
-        run(sys.executable, "-m", "pip", "install", "--quiet", *locked, "-r", requirements)
-    return str(folder / "bin" / "uv")
-
-
-def run(*command: str, cwd: Path = ROOT, limit: float = 600) -> str:
-    """Run a command and return its output.
-
-    Raises:
-        CalledProcessError: it failed.
-    """
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        timeout=limit,
-        text=True,
-        check=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    return done.stdout
-
-
-def write_constraints() -> Path:
-    """Write the locked versions without hashes: a user's installation has none either."""
-    texts = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in ("spark", "dev")]
-    locked = re.compile(r"^[\w.-]+==[^\\\n]+", re.MULTILINE)
-    lines = {line for text in texts for line in locked.findall(text)}
-    path = BUILD / "constraints.txt"
-    path.write_text("\n".join(sorted(lines)) + "\n")
-    return path
-
-
-def build_wheel(uv: str) -> Path:
+def build_wheel() -> Path:
     """Build the wheel that a user would install."""
     folder = BUILD / "wheel"
     shutil.rmtree(folder, ignore_errors=True)
-    run(uv, "--no-config", "build", "--quiet", "--wheel", "--out-dir", str(folder), str(ROOT))
+    build = [find_uv(), "--no-config", "build", "--quiet", "--wheel"]
+    run(*build, "--out-dir", str(folder), str(ROOT))
     (wheel,) = folder.glob("*.whl")
     return wheel
 
 
-def check(uv: str, extra: str, python: str, requirement: tuple[Path, Path]) -> str:
+def check(extra: str, python: str, requirement: tuple[Path, Path]) -> str:
     """Install an extra and run its programs; return one line about it.
 
     Args:
-        uv: the installer.
         extra: the extra.
         python: the interpreter.
         requirement: the wheel, and the locked versions.
@@ -97,18 +57,15 @@ def check(uv: str, extra: str, python: str, requirement: tuple[Path, Path]) -> s
     folder, (wheel, constraints) = BUILD / extra, requirement
     shutil.rmtree(folder, ignore_errors=True)
     start = time.monotonic()
-    environment = folder / "environment"
-    run(uv, "--no-config", "venv", "--quiet", "--python", python, str(environment))
-    interpreter = str(environment / "bin" / "python")
-    options = ["--quiet", "--python", interpreter, "--constraint", str(constraints)]
-    run(uv, "--no-config", "pip", "install", *options, f"callboard[{extra}] @ {wheel.as_uri()}")
+    environment = Environment(folder / "environment", python, constraints)
+    environment.install(f"callboard[{extra}] @ {wheel.as_uri()}")
     ready = time.monotonic()
     program = PROGRAMS[extra]
     (folder / "work").mkdir()
     page = [] if program.page is None else [str(ROOT / "docs" / program.page), *program.uses]
     (folder / "program.py").write_text(program.text)
     output = run(
-        *(interpreter, "-I", str(RUNNER), str(folder / "program.py"), *page),
+        *(environment.python, "-I", str(RUNNER), str(folder / "program.py"), *page),
         cwd=folder / "work",
         limit=PAGE_LIMIT,
     )
@@ -124,12 +81,11 @@ def main() -> int:
     options = parser.parse_args()
 
     BUILD.mkdir(parents=True, exist_ok=True)
-    uv = find_uv()
-    requirement = build_wheel(uv), write_constraints()
+    requirement = build_wheel(), write_constraints(BUILD / "constraints.txt")
     failed = []
     for extra in options.extra or extras():
         try:
-            print(check(uv, extra, options.python, requirement), flush=True)
+            print(check(extra, options.python, requirement), flush=True)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
             failed.append(extra)
             print(f"{extra}: FAILED\n{error.output or error}", flush=True)
