@@ -24,7 +24,7 @@ listener {port} 127.0.0.1
 allow_anonymous true
 persistence false
 set_tcp_nodelay true
-max_inflight_messages 1000
+max_inflight_messages {window}
 max_queued_messages 0
 log_type error
 """
@@ -59,12 +59,16 @@ def ours() -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def mosquitto() -> Iterator[tuple[int, int]]:
-    """Run Mosquitto; gives its port and process id."""
+def mosquitto(window: int = 1000) -> Iterator[tuple[int, int]]:
+    """Run Mosquitto; gives its port and process id.
+
+    Args:
+        window: unacknowledged messages to and from a client; 0 is unlimited.
+    """
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         settings = Path(folder) / "mosquitto.conf"
-        settings.write_text(SETTINGS.format(port=port))
+        settings.write_text(SETTINGS.format(port=port, window=window))
         with listening([MOSQUITTO, "-c", str(settings)], port) as pid:
             yield port, pid
 

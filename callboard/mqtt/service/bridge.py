@@ -32,9 +32,9 @@ from callboard.mqtt.service.bridge_relay import (
     BridgeTopics,
     RemoteLimits,
 )
-from callboard.mqtt.wire.codec import decode_all, encode
+from callboard.mqtt.wire.codec import decode_all, decode_packet, encode
 from callboard.mqtt.wire.errors import LinkClosed, ListenError, Refused, RemoteMqttError
-from callboard.mqtt.wire.framing import Deframer
+from callboard.mqtt.wire.framing import Deframer, split_packets
 from callboard.mqtt.wire.packet import V4, V5, Packet, Publish
 from callboard.mqtt.wire.properties import NO_PROPERTIES, Properties
 from callboard.mqtt.wire.reason_code import reason_text
@@ -346,8 +346,9 @@ class BridgeConnection:
             return
         for notification in self._link.take():
             if isinstance(notification, bytes):
-                for packet in decode_all(notification, V5):
-                    self._take(packet)
+                for data in split_packets(notification):
+                    if not self._relay.pass_through(data):
+                        self._take(decode_packet(data, V5))
             elif notification is UNSCHEDULE:
                 self._owes_ready.set()
             elif isinstance(notification, Disconnected):

@@ -21,15 +21,22 @@ import callboard.mqtt.wire.packet as packets
 import callboard.mqtt.wire.reason_code as codes
 from callboard.mqtt.wire.errors import InvalidPacket, MalformedPacket, ProtocolViolation
 from callboard.mqtt.wire.field import (
+    MAX_LENGTH,
     Reader,
     write_binary,
     write_number,
     write_string,
     write_variable,
 )
-from callboard.mqtt.wire.framing import body_start, split_packets
+from callboard.mqtt.wire.framing import body_start, packet_end
 from callboard.mqtt.wire.packet import V3, V4, V5, Packet, PacketType, Publish
-from callboard.mqtt.wire.properties import Place, Properties, read_properties, write_properties
+from callboard.mqtt.wire.properties import (
+    NO_PROPERTIES,
+    Place,
+    Properties,
+    read_properties,
+    write_properties,
+)
 from callboard.mqtt.wire.reason_code import ReasonCode, return_code
 
 _PROTOCOL: Final = b"\x00\x04MQTT"
@@ -44,6 +51,17 @@ _TURN_QUANTUM: Final = "$share/"
 #: Packets whose reserved flags are 2.
 _FLAGGED: Final = {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE}
 _CODES: Final = {Place[name]: values for name, values in codes.CODES.items()}
+#: Acknowledgements by their first byte.
+_ACKS: Final = {
+    0x40: packets.PubAck,
+    0x50: packets.PubRec,
+    0x62: packets.PubRel,
+    0x70: packets.PubComp,
+}
+#: The fixed headers of acknowledgements without a reason code.
+_ACK_HEADS: Final[dict[type, bytes]] = {
+    kind: bytes((first, 2)) for first, kind in _ACKS.items()
+}
 _CODES_V4: Final = {Place.CONNACK: codes.RETURN_CODES, Place.SUBACK: codes.SUBACK_RETURN_CODES}
 
 
@@ -59,6 +77,8 @@ def encode(packet: Packet, version: int) -> bytes:
     """
     if type(packet) is Publish:
         first, body = _write_publish(packet, version)
+    elif isinstance(packet, packets.Ack) and (data := _write_plain_ack(packet, version)):
+        return data
     else:
         form = _FORM_OF[type(packet)]
         first, body = form.first, form.write(packet, version, form.place)
@@ -81,6 +101,10 @@ def decode(first_byte: int, body: bytes, version: int) -> Packet:
     flags = first_byte & 15
     if kind == _PUBLISH:
         return _read_publish(flags, body, version)
+    if len(body) == 2 and first_byte in _ACKS and body != b"\0\0":
+        # Nearly all acknowledgements are a packet identifier without a reason code.
+        properties = NO_PROPERTIES if version >= V5 else None
+        return _ACKS[first_byte](body[0] << 8 | body[1], 0, properties)
     if kind == 0 or (version < V5 and kind == PacketType.AUTH):
         message = f"packet type {kind} does not exist in version {version}"
         raise MalformedPacket(message)
@@ -101,7 +125,18 @@ def decode_packet(data: bytes, version: int) -> Packet:
 
 def decode_all(chunk: bytes, version: int) -> list[Packet]:
     """Return the packets of a chunk of whole packets; see `decode`."""
-    return [decode_packet(packet, version) for packet in split_packets(chunk)]
+    decoded: list[Packet] = []
+    position, size = 0, len(chunk)
+    while position < size:
+        length = chunk[position + 1]
+        if length < 0x80:
+            start = position + 2
+            end = start + length
+        else:
+            start, end = body_start(chunk, position), packet_end(chunk, position)
+        decoded.append(decode(chunk[position], chunk[start:end], version))
+        position = end
+    return decoded
 
 
 def encode_refusal(version: int, reason: ReasonCode, text: str = "") -> bytes:
@@ -185,8 +220,9 @@ def _read_code(reader: Reader, version: int, place: Place) -> int:
 
 def _write_code(code: int, version: int, place: Place) -> bytes:
     """Write a reason code, which must be allowed in this packet."""
-    is_allowed = code in _allowed(version, place)
-    _require(is_allowed, f"0x{code:02x}", f"not a reason code of a {place.name}")
+    if code not in _allowed(version, place):
+        message = f"0x{code:02x} is not a reason code of a {place.name}"
+        raise InvalidPacket(message)
     return bytes((code,))
 
 
@@ -227,7 +263,9 @@ def _read_topic(reader: Reader, label: str) -> str:
 def _write_topic(topic: str, *, alias: object = None) -> bytes:
     """Write a topic name; it may be empty if there is an alias."""
     _require(topic or alias, "the topic", "empty")
-    _require("#" not in topic and "+" not in topic, f"the topic {topic[:80]!r}", "a filter")
+    if "#" in topic or "+" in topic:
+        message = f"the topic {topic[:80]!r} is a filter"
+        raise InvalidPacket(message)
     return write_string(topic, "the topic")
 
 
@@ -255,14 +293,16 @@ def _read_publish(flags: int, body: bytes, version: int) -> Publish:
 def _write_publish(packet: Publish, version: int) -> tuple[int, bytes]:
     """Return the first byte and the body of a PUBLISH."""
     qos, properties = packet.qos, packet.properties
-    _require(qos in {0, 1, 2}, f"QoS {qos}", "not 0, 1 or 2")
+    if qos not in (0, 1, 2):
+        message = f"QoS {qos} is not 0, 1 or 2"
+        raise InvalidPacket(message)
     _require(qos or not packet.dup, "a retransmission", "impossible with QoS 0")
     _require(bool(qos) == bool(packet.packet_id), "the packet identifier", "for QoS 1 and 2")
     head = _write_topic(packet.topic, alias=properties and properties.topic_alias)
     if qos:
         head += _write_id(packet.packet_id)
     head += _write_some_properties(properties, version, Place.PUBLISH)
-    first = PacketType.PUBLISH << 4 | packet.dup << 3 | qos << 1 | packet.retain
+    first = _PUBLISH << 4 | packet.dup << 3 | qos << 1 | packet.retain
     return first, head + packet.payload
 
 
@@ -366,7 +406,7 @@ def _read_reason(reader: Reader, version: int, place: Place) -> tuple[int, Prope
     if version < V5:
         return 0, None
     code = _read_code(reader, version, place) if reader.left else 0
-    return code, read_properties(reader, place) if reader.left else Properties()
+    return code, read_properties(reader, place) if reader.left else NO_PROPERTIES
 
 
 def _write_reason(
@@ -377,11 +417,23 @@ def _write_reason(
     if version < V5:
         _require(not code and properties is None, "a reason", "not possible in MQTT 3.1.1")
         return b""
+    if not code and (properties is None or properties is NO_PROPERTIES):
+        return b""
     encoded = write_properties(properties, place)
     head = _write_code(code, version, place)
     if encoded != b"\0":
         return head + encoded
     return head if code else b""
+
+
+def _write_plain_ack(packet: packets.Ack, version: int) -> bytes:
+    """Return an acknowledgement without a reason code or properties; empty if it has them."""
+    code, properties, packet_id = packet.reason_code, packet.properties, packet.packet_id
+    if code or not 0 < packet_id <= MAX_LENGTH:
+        return b""
+    if properties is None or (version >= V5 and properties is NO_PROPERTIES):
+        return _ACK_HEADS[type(packet)] + packet_id.to_bytes(2, "big")
+    return b""
 
 
 def _ack_form(packet: type[packets.Ack]) -> _Form:

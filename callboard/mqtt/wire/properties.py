@@ -215,7 +215,7 @@ def write_properties(properties: Properties | None, place: Place) -> bytes:
     Raises:
         InvalidPacket: a property is not allowed in this place, or has a forbidden value.
     """
-    if properties is None or properties == NO_PROPERTIES:
+    if properties is None or properties is NO_PROPERTIES or properties == NO_PROPERTIES:
         return b"\0"
     try:
         _check_together(properties, place)

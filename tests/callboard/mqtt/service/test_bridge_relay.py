@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import callboard.mqtt.wire.packet as packets
 from callboard.mqtt.service.bridge_relay import BridgeRelay, BridgeTopics, RemoteLimits
-from callboard.mqtt.wire.codec import decode_all
+from callboard.mqtt.wire.codec import decode_all, encode
 from callboard.mqtt.wire.packet import V4, V5, ConnAck, Publish
 from callboard.mqtt.wire.properties import Properties
 
@@ -146,7 +146,8 @@ class Stage:
             return False
         packet = queue.popleft()
         if lane == 0:
-            self.relay.from_router(packet)
+            if not self.relay.pass_through(encode(packet, V5)):
+                self.relay.from_router(packet)
         elif lane == 1:
             self.relay.from_remote(packet)
         elif lane == 2:
@@ -199,6 +200,52 @@ def test_no_acknowledged_message_is_lost_and_none_of_qos_2_is_doubled(script, wi
         assert not side.sender.open
         assert not side.sender.releasing
         assert not side.receiver.received
+
+
+PUBLISHES = st.builds(
+    Publish,
+    st.sampled_from(["out/a", "out/b/c", "both/a", "x"]),
+    st.binary(max_size=200),
+    st.integers(0, 2),
+    st.booleans(),
+    properties=st.sampled_from([None, Properties(content_type="text")]),
+)
+LIMITS = st.builds(
+    RemoteLimits,
+    st.integers(1, 8),
+    st.integers(0, 2),
+    st.booleans(),
+    st.none() | st.integers(20, 200),
+)
+
+
+@given(
+    st.lists(PUBLISHES, max_size=12), LIMITS, LIMITS, st.sampled_from([V4, V5]), st.booleans()
+)
+def test_a_message_that_is_not_decoded_is_sent_like_one_that_is(
+    messages, limits, later, version, session_present
+):
+    routes = (
+        BridgeTopics("out/#", "out", 1, "there/"),
+        BridgeTopics("both/#", "out", 2),
+        BridgeTopics("both/a", "out", 0, "again/"),
+    )
+    outputs = []
+    for passes in (False, True):
+        relay = BridgeRelay(routes, version)
+        relay.remote_opened(limits, session_present=False)
+        for packet_id, message in enumerate(messages, 1):
+            packet = replace(message, packet_id=packet_id if message.qos else 0)
+            if not (passes and relay.pass_through(encode(packet, V5))):
+                relay.from_router(packet)
+        before = relay.take_remote()
+        relay.remote_closed()
+        relay.remote_opened(later, session_present=session_present)
+        outputs.append(
+            (before, relay.take_remote(), relay.to_router, relay.notes, relay.figures)
+        )
+
+    assert outputs[0] == outputs[1]
 
 
 def opened(topics=(OUT, IN), version=V5, session_present=False, **limits):
