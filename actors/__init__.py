@@ -4,7 +4,8 @@ Importing this package also lets Thespian find the runtime by name: `ActorSystem
 """
 
 if __name__ != "callboard.actors":
-    # Under a second name every class would exist twice, and neither would know the other's.
+    # Under a second name every class would exist twice, and objects of one class would not be
+    # recognized as objects of the other.
     message = "import callboard.actors"
     raise ImportError(message, name=__name__)
 

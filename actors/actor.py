@@ -78,8 +78,8 @@ class Actor(ThespianActor):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Checks the new class and its mixins. Its base classes that are actors were checked
-        # before, and classes of the framework define these names.
+        # Check the new class and its mixins. Its base classes that are actors were checked when
+        # they were defined, and callboard's own classes may use these names.
         before_actor = [
             kind
             for kind in cls.__mro__[: cls.__mro__.index(Actor)]
@@ -97,7 +97,10 @@ class Actor(ThespianActor):
 
     @classmethod
     def attach(cls, cell: Cell, args: Arguments, kwargs: Keywords) -> Self:
-        """Create the actor of a cell; its `__init__` can use the runtime."""
+        """Create the actor of a cell.
+
+        The cell is attached before `__init__` runs, so that `__init__` can use the runtime.
+        """
         actor = cls.__new__(cls)
         actor._cell = cell
         actor.__init__(*args, **kwargs)  # type: ignore[misc]
@@ -113,7 +116,7 @@ class Actor(ThespianActor):
     ) -> type[Self]:
         """Return this class with options for one spawn; other options remain unchanged.
 
-        `spawn(Counter.with_options(trap_exit=True), 40)`: further arguments go to `__init__`.
+        In `spawn(Counter.with_options(trap_exit=True), 40)` the argument 40 goes to `__init__`.
         """
         options = Keywords(trap_exit=trap_exit, mailbox=mailbox, detached=detached)
         check_options(cls.__qualname__, options)
@@ -132,7 +135,8 @@ class Actor(ThespianActor):
     def sender(self) -> ActorRef | None:
         """The sender of the current message; None if it was sent from outside of actors.
 
-        For an ask it is a one-shot address: the first message to it is the answer.
+        For an ask, the sender is a one-shot address: the first message sent to it is the
+        answer.
         """
         sender = self._cell.sender
         return None if sender is None else sender.reference(self._cell.runtime)
@@ -141,7 +145,7 @@ class Actor(ThespianActor):
     def deadline(self) -> float | None:
         """Seconds left to answer the current message; None without a limit.
 
-        Asks during its handling have the same limit, unless they have their own `timeout`.
+        Asks that the handler makes have the same limit, unless they set their own `timeout`.
         """
         sender = self._cell.sender
         if sender is None or sender.deadline is None:
@@ -279,7 +283,7 @@ class Actor(ThespianActor):
         return ThespianContext(self._cell)
 
     def handle_thespian_style(self, message: Message) -> bool:
-        """Pass a message to Thespian's kinds of handlers; return False if none handles it."""
+        """Pass a message to a handler in Thespian's style; return False if there is none."""
         if isinstance(message, ActorExitRequest):
             self.stop_self()
             with contextlib.suppress(Exception):
@@ -298,6 +302,7 @@ class Actor(ThespianActor):
         return True
 
     def _thespian_method(self, message: Message) -> Callable[[Any, ActorAddress], Any] | None:
+        """Return the method that Thespian would call for a message; None if there is none."""
         names = [f"receiveMsg_{kind.__name__}" for kind in type(message).__mro__]
         for name in [*names, "receiveUnrecognizedMessage"]:
             method = getattr(self, name, None)
@@ -317,14 +322,19 @@ class Promise:
         self._asker = asker
 
     def set_result(self, value: Answer) -> bool:
-        """Send the answer; return False without an ask, or if it was answered before."""
+        """Send the answer.
+
+        Return False if the current message was not an ask, or if the ask was answered before.
+        """
         return self._asker is not None and self._asker.set_result(value)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Fail the ask; return False without an ask, or if it was answered before.
+        """Send an error as the answer.
 
-        The asker receives a `CallboardError` unchanged, and any other exception as a
-        `RemoteError` with its type and text, on this node as on every other.
+        Return False if the current message was not an ask, or if the ask was answered before.
+
+        The asker receives a `CallboardError` unchanged. Any other exception is converted to a
+        `RemoteError` with its type and text, even if the asker is on this node.
         """
         if not isinstance(error, CallboardError):
             error = remote_error(error)

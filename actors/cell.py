@@ -1,4 +1,4 @@
-"""The cell of an actor, which is its part of the runtime: mailbox, turns, answers and end.
+"""The cell: the runtime's part of one actor, with its mailbox, turns, answers and end.
 
 Any thread calls `post`, which appends a message to the mailbox and puts the cell into the run
 queue, unless it is there. The runner calls `run`, which passes messages to handlers until the
@@ -6,8 +6,8 @@ mailbox is empty or the quantum of the turn is used up. Two flags control this:
 
 - `scheduled` is True from the moment the cell enters the run queue until a run has found no
   more work.
-- `running` is True while a thread is inside `run`. Another thread that finds it set leaves the
-  cell to that thread. So handlers of one actor never overlap, on whichever threads they run.
+- `running` is True while a thread is inside `run`. A second thread that finds `running` set
+  does not run the cell. So handlers of one actor never overlap, on whichever threads they run.
 
 The sender of an ask is an `Asker`. It receives the result of the handler, or what the handler
 sends to `self.sender`, or an error. A handler that answers later creates a promise; the cell
@@ -15,7 +15,8 @@ then remembers the asker, and fails the ask if the actor ends before the answer.
 
 Few actors use other handlers, a stash, urgent messages or concurrent handlers. These features
 cost the other actors one flag, `attention`, which ends the loop over messages after the current
-one. The cell then checks the reason outside of the loop. Their state is in a `RareState`.
+one. The cell then checks outside of the loop why the flag was set. The state of these features
+is in a `RareState`.
 
 Several coroutine handlers marked `concurrent` can run at once. A message for one starts a task,
 and the actor handles the next message as soon as the task awaits. When the awaited result has
@@ -126,7 +127,7 @@ _RESUME: Final = Resume()
 def short_turns(messages: int) -> Iterator[None]:
     """Limit the messages per turn of every actor during a block.
 
-    For searches over all orders of turns, which treat a turn as one step.
+    A test that tries all orders of turns uses this, because it treats a turn as one step.
     """
     global _TURN_QUANTUM  # not an attribute, because the hot loop reads it
     full, _TURN_QUANTUM = _TURN_QUANTUM, _TURN_QUANTUM[:messages]
@@ -168,10 +169,10 @@ class ActorHost(MailboxHost, Protocol):
         """Return whether this is a thread that runs the node's handlers and callbacks."""
 
     def post(self, callback: Callback, /, *args: Any) -> None:
-        """Call `callback(*args)` soon on the node's thread. Can be called from any thread."""
+        """Make the node's thread call `callback(*args)` soon. Can be called from any thread."""
 
     def warn_once(self, key: Hashable, text: str) -> None:
-        """Log a mistake of the program, the first time only."""
+        """Log a mistake of the program, only the first time that it is reported for a key."""
 
     #: The running errands.
     errands: set[Any]
@@ -212,7 +213,7 @@ class ActorHost(MailboxHost, Protocol):
 
 
 def _is_in_handler() -> bool:
-    """Return whether the running code is a handler itself, and not a task that it started."""
+    """Return whether the running code is a handler, not an asyncio task that one started."""
     loop = asyncio._get_running_loop()
     task: object = None if loop is None else asyncio.current_task(loop)
     return task.__class__ is HandlerTask
@@ -487,7 +488,8 @@ class Cell(MessageSender):
 
         Can be called from any thread.
 
-        Otherwise return a future that is done when there is room; nothing was appended.
+        If the mailbox is full, the message is not appended, and the result is a future that is
+        done when there is room.
         """
         mailbox = self._mailbox
         if not isinstance(mailbox, BoundedMailbox):
@@ -566,9 +568,10 @@ class Cell(MessageSender):
     def leave(self) -> None:
         """Drop all messages in a forked process, because the parent handles them.
 
-        A cell that a thread of the parent was running would stay scheduled in this copy, and
-        messages to it would wait forever instead of being refused. If the parent forked in a
-        handler of this cell, that turn continues here when the handler returns.
+        If a thread of the parent process was running the cell during the fork, `scheduled`
+        would stay set in the child process, and messages to the cell would wait forever instead
+        of being refused. If a handler of this cell forked, the turn of the cell continues in
+        the child process when the handler returns.
         """
         self.scheduled = False
         if self._mailbox is not None:
@@ -639,7 +642,7 @@ class Cell(MessageSender):
             context.run(self._handle_messages)
             if self._end is not None:
                 context.run(self._turn)
-        # If the task awaits again, nothing else needs the context of the actor.
+        # If the task awaits again, this turn runs no other code in the actor's context.
         elif task.ready and not self._resume(task):
             (self._context or self._open_context()).run(self._turn)
         if self.reason is not None:
@@ -705,8 +708,8 @@ class Cell(MessageSender):
         if may_continue and (self.task is None or self._is_over(self.task)):
             self._handle_messages()
         self.sender = None
-        # Unless it has ended in this turn, as an activation of an entity does whose state
-        # cannot be read: a kill may arrive in the same turn.
+        # The actor may have ended in this turn already: an entity whose state cannot be read
+        # ends during its activation, and a kill may arrive in the same turn.
         if self._end is not None and self.reason is None:
             self.terminate(*self._end)
             self._context = None
@@ -737,7 +740,10 @@ class Cell(MessageSender):
 
     # One branch for each kind of handler: a call would cost as much as its work.
     def _handle_messages(self, quantum: Sequence[int] = ()) -> None:  # noqa: C901
-        """Handle messages; the hot loop: local names, one look-up and one call for each.
+        """Handle the messages of a turn.
+
+        This is the hot loop: it uses local names, and does one look-up and one call per
+        message.
 
         Args:
             quantum: numbers for the messages of this turn that are left; empty for a full turn.
@@ -781,7 +787,7 @@ class Cell(MessageSender):
                     break
             if self.attention and self._in_turn:
                 self.keep_stashed(message, self.sender)
-        except Refusal as refusal:  # an answer: others may wait in the mailbox
+        except Refusal as refusal:  # the actor continues with the next message
             rest = range(1, len(quantum or _TURN_QUANTUM) - self._in_turn + 1)
             self.failed(refusal, self.sender)
             if self.attention:
@@ -869,7 +875,7 @@ class Cell(MessageSender):
             self._decode(message, sender)
         elif isinstance(message, Call):
             self._call(message, sender)
-        elif isinstance(message, Resume | Urgent):  # a mark stands for either kind
+        elif isinstance(message, Resume | Urgent):  # the mark of a task or message
             self.open_rare().unhandled += 1
             self._handle_marked()
         elif isinstance(message, Stop):
@@ -947,7 +953,7 @@ class Cell(MessageSender):
             self.answer(sender, result)
 
     def _linked_actor_ended(self, signal: LinkExit) -> None:
-        """Notify the actor of the end of a linked one, or end with it."""
+        """Notify the actor that a linked actor ended, or end this actor as well."""
         if self._links is None or self._links.pop(signal.ref, None) is None:
             return  # unlinked while the signal waited in the mailbox
         if self.trap_exit:
@@ -991,7 +997,7 @@ class Cell(MessageSender):
         if rare.woken:
             self._step(rare.woken.popleft())
         if rare.urgent:
-            rare.unhandled -= 1  # the message is counted, its mark is not
+            rare.unhandled -= 1  # count the urgent message instead of its mark
             self.dispatch(*rare.urgent.popleft())
 
     def _finish_down_to(self, limit: int, message: Message, sender: Sender | None) -> bool:
@@ -1003,9 +1009,11 @@ class Cell(MessageSender):
         if rare is None or len(rare.tasks) <= limit:
             return True
         mailbox = self.open_mailbox()
-        mailbox.appendleft((message, sender))  # first: if a step fails, it is a dead letter
+        # Before the steps: if one fails, the message becomes a dead letter.
+        mailbox.appendleft((message, sender))
         rare.unhandled += 1
-        # Marks may now follow the message that was put back, so the queues are read instead.
+        # Marks of woken tasks may be in the mailbox after the message that was put back. So
+        # this loop reads the queues of tasks and urgent messages, not the mailbox.
         while len(rare.tasks) > limit and (rare.woken or rare.urgent):
             self._handle_marked()
         if len(rare.tasks) > limit:
@@ -1093,7 +1101,10 @@ class Cell(MessageSender):
                 self.runtime.warn_once((type(self.actor), type(message)), text)
 
     def promise(self) -> Asker | None:
-        """Leave the current message unanswered when its handler returns; return its asker."""
+        """Keep the current ask open when its handler returns, and return its asker.
+
+        Returns None if the current message is not an ask that wants a reply.
+        """
         sender = self.sender
         if sender is None or not sender.expects or not sender.wants_reply:
             return None
@@ -1125,7 +1136,7 @@ class Cell(MessageSender):
             self.runner.post(self._give_up, asker)
 
     def _give_up(self, asker: object) -> None:
-        """Cancel the handler of an asker that has given up, or drop its waiting message."""
+        """Cancel the handler that works for an asker that has given up, or drop its message."""
 
         def is_it(sender: Sender | None) -> bool:
             return sender is not None and sender.origin == asker
@@ -1176,11 +1187,11 @@ class Cell(MessageSender):
         self.runner.call_later(seconds, _forget_overdue, ref(self), promises)
 
     def forget_overdue(self, promises: "_Promises") -> None:
-        """Forget the promises whose askers have given up; on the node's thread."""
+        """Remove the promises whose askers have given up. Runs on the node's thread."""
         if self._promises is not promises:
             return
         now, is_reachable = self.runner.now(), self.runtime.remote.is_reachable
-        count = len(promises)  # a detached actor may append more at the same time
+        count = len(promises)  # the thread of a detached actor may append more at the same time
         pending = [
             entry
             for entry in promises[:count]
@@ -1227,7 +1238,7 @@ class Cell(MessageSender):
             stashed, rare.stash = rare.stash, []
             self.open_mailbox().extendleft(reversed(stashed))
 
-    # --- full mailboxes of others ---
+    # --- waiting for room in other mailboxes ---
 
     def block_on(self, target: Awaited) -> bool:
         """Suspend this actor until `unblock`; return False if `target` waits for this actor."""
@@ -1247,7 +1258,7 @@ class Cell(MessageSender):
 
     @property
     def is_paused(self) -> bool:
-        """Whether no message may be handled: it waits for room, or for a task to finish."""
+        """Whether the actor may handle no message, because it waits for room or for a task."""
         rare = self.rare
         if rare is None:
             return False
@@ -1279,10 +1290,12 @@ class Cell(MessageSender):
         return self.runner.may_block and self.runner.is_runner_thread()
 
     def refuse_wait(self, awaited: object) -> bool:
-        """Raise if waiting on this thread would never end; return whether it may block.
+        """Raise an error if a wait on this thread could never end.
+
+        Returns whether the thread may block.
 
         Raises:
-            WouldDeadlock: this thread has to run the actor that would be waited for.
+            WouldDeadlock: the caller would wait for an actor that this thread has to run.
         """
         if not self.runner.is_runner_thread():
             return False
@@ -1297,7 +1310,10 @@ class Cell(MessageSender):
     # --- watched by others ---
 
     def monitor(self, key: Hashable, watcher: Watcher) -> None:
-        """Call `watcher(Down(…))` once when the actor ends; now, `not_found`, if it has."""
+        """Call `watcher(Down(…))` once when the actor ends.
+
+        If the actor has ended already, the call is immediate, with the reason `not_found`.
+        """
         with MONITORS_LOCK:
             if self.reason is None:
                 if self._watchers is None:
@@ -1331,7 +1347,10 @@ class Cell(MessageSender):
             self._monitors.pop(monitor, None)
 
     def link(self, other: ActorRef) -> None:
-        """Receive a `LinkExit` when `other` ends; the caller links the other side, too."""
+        """Receive a `LinkExit` when `other` ends.
+
+        The caller has to call `link` of the other actor as well.
+        """
         if self._links is None:
             self._links = {}
         if other in self._links:
@@ -1370,11 +1389,11 @@ class Cell(MessageSender):
         self.attention = True
 
     def stop(self) -> None:
-        """End normally, after the messages that are in the mailbox."""
+        """End the actor normally, after the messages that are in its mailbox."""
         self.post(Stop(), None)
 
     def kill(self, reason: ExitReason = ExitReason.KILLED, detail: str = "") -> None:
-        """End before the next message; cancel a handler that awaits."""
+        """End the actor before its next message, and cancel a handler that awaits."""
         if self.end is None:
             self.end = (reason, detail)
         self.schedule()
@@ -1382,7 +1401,7 @@ class Cell(MessageSender):
     def failed(self, error: BaseException, sender: Sender | None) -> None:
         """End the actor because its handler raised, and fail the ask of the message.
 
-        A refusal is an answer, and the actor lives on.
+        A refusal is sent as the answer, and does not end the actor.
         """
         if issubclass(type(error), Refusal):
             self.refused(error, sender)
@@ -1390,7 +1409,7 @@ class Cell(MessageSender):
         is_exit = issubclass(type(error), SystemExit)  # reads no attribute of the error
         reason = ExitReason.NORMAL if is_exit else ExitReason.ERROR
         text = f"{class_name(error)}: {error_text(error)}"
-        # First, so that the actor ends even if the code below raises.
+        # Set the end first, so that the actor ends even if the code below raises.
         self.end = self.end or (reason, text if reason is ExitReason.ERROR else "")
         if sender is not None and sender.expects:
             sender.set_exception(errors.remote_error(error))
@@ -1406,16 +1425,16 @@ class Cell(MessageSender):
             sender.set_exception(refusal.with_traceback(None))
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
-        """End: fail unanswered asks, end children, notify watchers."""
+        """End the actor: fail its unanswered asks, end its children, notify its watchers."""
         if self.reason is not None:  # legal in every other state
             check_transition(self.life, LifeEvent.TERMINATED, self)
         self.attention = True  # later messages become dead letters
         if self.rare is not None and self.rare.on_end is not None:
             self._guard("in its on_end", self.rare.on_end, reason, detail)
         cancelled = self._cancel_tasks()
-        # One step for `monitor`: it either enters a watcher that is called below, or finds the
-        # reason. Without the lock a watcher could be entered after the table was taken, and
-        # would never be called.
+        # The lock makes this atomic for `monitor`, which either adds a watcher in time to be
+        # called below, or finds the reason. Without the lock, `monitor` could add a watcher
+        # after the table was read, and that watcher would never be called.
         with MONITORS_LOCK:
             self.reason, self.detail = reason, detail
             watchers, self._watchers = self._watchers, None
@@ -1434,7 +1453,7 @@ class Cell(MessageSender):
             other.target.demonitor(key)
         self._links = None
         self._clear()
-        if self.parent is not None:  # first, because a watcher may ask the supervisor
+        if self.parent is not None:  # before the watchers, because one may ask the supervisor
             self.parent.child_ended(self, down)
         for watcher in (watchers or {}).values():
             self._guard("in a callback for its end", watcher, down)
@@ -1476,7 +1495,7 @@ class Cell(MessageSender):
             self._mailbox.extendleft(reversed(stashed))
 
     def abort(self, reason: ExitReason, detail: str) -> None:
-        """End an actor whose `__init__` raised; on the calling thread."""
+        """End an actor whose `__init__` raised. Runs on the thread that spawned the actor."""
         self.terminate(reason, detail)
         self.running = False
         if self._mailbox:
@@ -1530,7 +1549,7 @@ def _is_refused_call(error: TypeError, frames: int) -> bool:
 
 
 def _forget_overdue(cell: "ref[Cell]", promises: "_Promises") -> None:
-    """Forget promises of an actor that still exists."""
+    """Remove the overdue promises of an actor, if the actor still exists."""
     living = cell()
     if living is not None:
         living.forget_overdue(promises)
@@ -1539,7 +1558,7 @@ def _forget_overdue(cell: "ref[Cell]", promises: "_Promises") -> None:
 class _Promises(list[tuple[Asker, float]]):
     """Askers that are not answered yet, each with the time when it has given up.
 
-    Answered ones and those that have given up are removed from time to time.
+    Askers that were answered or have given up are removed from time to time.
     """
 
     __slots__ = ("is_timed", "check_at")

@@ -1,8 +1,9 @@
 """Dispatch: the handler of each message type, and the methods that remote code may call.
 
 A class is inspected once: each function marked with `@handler` is registered for the types in
-the annotation of its first parameter. A message is looked up by its class, then by the classes
-that this derives from. The result is stored, so that later look-ups are one dictionary access.
+the annotation of its first parameter. The handler is looked up by the class of a message, then
+by the base classes of that class. The result is stored, so that later look-ups are one
+dictionary access.
 """
 
 import copy
@@ -77,7 +78,7 @@ def handler(
     argument: object = function
     if argument is not None and (isinstance(argument, type) or not _is_method(argument)):
         name = getattr(argument, "__name__", "Message")
-        msg = f"@handler takes no message: write @handler above def {name.lower()}(self, "
+        msg = f"@handler takes no message class: write @handler above def {name.lower()}(self, "
         msg_0 = f"{msg}msg: {name})"
         raise InvalidHandler(msg_0)
 
@@ -134,7 +135,7 @@ class HandlerEntry:
 
 @dataclass(frozen=True, slots=True)
 class HandlerDoor:
-    """A handler for messages of a higher layer, such as topics, whose decorator marks it.
+    """A kind of handler that a higher layer adds, such as the subscriber of a topic.
 
     Attributes:
         message_type: the class of messages for this one function.
@@ -214,9 +215,10 @@ class DispatchTable(dict[type, HandlerEntry | None]):
 
 
 def _declarations(actor_class: type, mark: str) -> dict[str, Callable[..., Any]]:
-    """Return the functions that carry a mark; an override keeps the mark of its base.
+    """Return the functions of a class that have a mark, by name.
 
-    Base classes come first, so that the entries of subclasses replace theirs.
+    A function that overrides a marked one counts as marked. Base classes are visited first, so
+    that the functions of subclasses replace theirs.
     """
     marked: dict[str, Callable[..., Any]] = {}
     for kind in reversed(actor_class.__mro__):
@@ -312,7 +314,7 @@ def _parameter(actor_class: type, function: Callable[..., Any]) -> tuple[str, st
     owner = f"{actor_class.__qualname__}.{function.__name__}"
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) < 2:
-        msg = f"{owner} takes no message; declare it as (self, msg: Type)"
+        msg = f"{owner} has no parameter for the message; declare it as (self, msg: Type)"
         raise InvalidHandler(msg)
     for extra in parameters[2:]:
         if extra.default is extra.empty and extra.kind not in _OPTIONAL:

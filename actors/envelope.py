@@ -117,7 +117,7 @@ class Instrumentation:
     Attributes:
         trace: trace context of the running code.
         current: returns the trace context for messages that the running code sends.
-        looks: returns a true value if the running code may belong to a trace.
+        may_be_traced: returns a true value if the running code may belong to a trace.
         spans: creates spans of asks and handlers; None if tracing is off.
     """
 
@@ -177,7 +177,7 @@ def trace_id() -> str:
 
 
 def traced_as(message: Message) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager for the trace of a message, if it has one."""
+    """Return a context manager that sets the trace context of a message, if it has one."""
     trace = message.trace if type(message) is Envelope else None
     return contextlib.nullcontext() if trace is None else traced(*trace)
 
@@ -207,10 +207,10 @@ def tracestate() -> str:
 
 @contextlib.contextmanager
 def traced(parent: str | None, state: str = "") -> Iterator[None]:
-    """Send the messages of a block with a trace context, or without one if it is None.
+    """Send the messages of a block with a trace context.
 
     Args:
-        parent: a W3C `traceparent`.
+        parent: a W3C `traceparent`; None sends the messages without a trace context.
         state: the `tracestate` of the parent.
 
     Raises:

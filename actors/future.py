@@ -172,12 +172,13 @@ class Future(Reply, Generic[T]):
         return isinstance(self._error, asyncio.CancelledError) if self.is_done else False
 
     def cancel(self, msg: object = None) -> bool:
-        """Give up the ask; return False if it was already done.
+        """Cancel the ask; return False if it was already done.
 
-        A waiting message is no longer handled. A coroutine handler that works on it is
-        cancelled at its next await, on other nodes too, unless it is marked with
-        `@handler(cancellable=False)`. A waiter receives `CancelledError`: asyncio's from an
-        await, that of `concurrent.futures` on a thread.
+        A message that still waits in a mailbox is not handled. A coroutine handler that works
+        on the ask is cancelled at its next await, on other nodes too, unless it is marked with
+        `@handler(cancellable=False)`. Code that awaits the future receives
+        `asyncio.CancelledError`, and a thread that waits in `result` receives
+        `concurrent.futures.CancelledError`.
         """
         cancelled = self.set_exception(asyncio.CancelledError(*(() if msg is None else (msg,))))
         if cancelled:
@@ -185,7 +186,7 @@ class Future(Reply, Generic[T]):
         return cancelled
 
     def give_up(self) -> None:
-        """Ask the actor to stop working on the answer, as no waiter is left."""
+        """Tell the actor to stop working on the answer, because no caller waits for it."""
         self.deadline = EXPIRED
         if isinstance(self.asked, Asked):
             self.asked.target.give_up(self)
@@ -260,8 +261,8 @@ class Future(Reply, Generic[T]):
     def as_concurrent(self) -> "concurrent.futures.Future[T]":
         """Return a future of `concurrent.futures` with the same outcome.
 
-        Cancelling it cancels this one. It does not know actors: in a handler its `result()`
-        waits forever, where the `result()` of this one raises `WouldDeadlock`.
+        Cancelling the returned future cancels this one. In a handler, `result()` of the
+        returned future waits forever, whereas `result()` of this future raises `WouldDeadlock`.
         """
         twin: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -284,7 +285,7 @@ class Future(Reply, Generic[T]):
         return self._error
 
     def _cancelled_here(self) -> BaseException:
-        """Return the error of a cancelled future that the calling code expects."""
+        """Return the kind of `CancelledError` that the calling code expects."""
         loop = asyncio._get_running_loop()
         if loop is not None and asyncio.current_task(loop) is not None:
             return asyncio.CancelledError(*self._error.args)  # type: ignore[union-attr]
@@ -342,7 +343,8 @@ class Future(Reply, Generic[T]):
     def expire(self) -> None:
         """Fail with `AskTimeout`, because the deadline of the ask has passed.
 
-        A target that has not sent the message yet provides another error, which says so.
+        If the message was never sent, for instance because no path to the node was found, the
+        target provides an error that says so.
         """
         text = f"{self.asked} did not answer within {self.timeout:g} s"
         address = self.asked
@@ -353,7 +355,10 @@ class Future(Reply, Generic[T]):
             self.give_up()
 
     def await_by(self, task: Awaiter) -> None:
-        """Register the handler that awaits this future; further ones become callbacks."""
+        """Register a handler that awaits this future.
+
+        The first handler is stored in an attribute, which is fast; others become callbacks.
+        """
         if self._task is None:
             self._task = task
             if self.is_done:
@@ -390,7 +395,8 @@ class Future(Reply, Generic[T]):
             wait(self, timeout)
             return
         if self.deadline is not None:
-            # The waiting thread also watches the deadline of the ask, with more precision.
+            # This thread also watches the deadline of the ask: it is more precise than the
+            # node.
             left = self.deadline - time.monotonic()
             own = timeout is None or left <= timeout
             limit = left if own else timeout
@@ -447,13 +453,13 @@ class Pause(Future[None]):
             pending.set_result(None)
 
     def __del__(self) -> None:
-        """Report a pause that was neither awaited nor cancelled."""
+        """Report that the pause was neither awaited nor cancelled."""
         if not self.is_done and self._callbacks is None and self._task is None:
             self._unawaited()
 
 
 def refuse_endless_wait(awaited: object = None) -> None:
-    """Refuse a wait of this thread for an actor that could then never answer.
+    """Raise an error if this thread must not wait for an answer.
 
     Args:
         awaited: the ref of the actor, if it is known.

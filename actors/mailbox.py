@@ -17,9 +17,9 @@ then send that many messages. A message that was sent before its node knew of th
 that arrives after local senders have filled the mailbox, is parked beside it, in order, within
 bounds for each node.
 
-A refusal raises `MailboxFull` at the sender, or fails the ask; so does a drop of an ask. Each
-dropped or refused message is counted, and reported in `MailboxOverflow` events. Signals of the
-runtime (stops, downs, exits) always fit.
+If a message is refused, its sender gets `MailboxFull`, or its ask fails with it. If an ask is
+dropped, it also fails with `MailboxFull`. Each dropped or refused message is counted, and
+reported in `MailboxOverflow` events. Signals of the runtime (stops, downs, exits) always fit.
 """
 
 import asyncio
@@ -94,8 +94,9 @@ class Mailbox:
 def size_of(message: Message) -> int:
     """Estimate the bytes of a message from its direct fields.
 
-    Adds the lengths of texts and byte strings, which may be the message, its fields or its
-    elements, and otherwise uses `sys.getsizeof`, which does not look inside an object.
+    The estimate adds the lengths of texts and byte strings among the message, its fields and
+    its elements. For other objects it uses `sys.getsizeof`, which does not count nested
+    objects.
     """
     if isinstance(message, Envelope):
         message = message.message
@@ -128,7 +129,8 @@ def _parts_of(message: Message) -> Iterable[Any]:
 class BackPressure:
     """The bounds of a queue, the size of its items, and the senders that wait for room.
 
-    The queue passes the number of its items, as it may be a plain deque that others append to.
+    The queue passes the number of its items to each method, because it may be a plain deque to
+    which other code appends.
     """
 
     bounds: Mailbox
@@ -168,7 +170,7 @@ class BackPressure:
         self.wake_next()
 
     def wake_next(self) -> None:
-        """Resume the coroutine that has waited longest; after its turn it resumes the next."""
+        """Resume the coroutine that has waited longest, which later resumes the next one."""
         while self.line:
             try:
                 if self.line.popleft().set_result(None):
@@ -183,7 +185,7 @@ class BackPressure:
         return room
 
     def wait(self, room: Future[None], sender: Sender | None, now: Callable[[], float]) -> bool:
-        """Block this thread until there may be room; return False if the ask has expired."""
+        """Block this thread until there may be room; return False if the ask expired first."""
         deadline = sender.deadline if isinstance(sender, Future) else None
         try:
             room.result(None if deadline is None else deadline - now())
@@ -710,7 +712,7 @@ def options_of(actor_class: Any) -> tuple[Any, SpawnOptions]:
         label = safe_repr(actor_class)
         msg = f"{label:.100} is not an actor class; derive it from callboard.Actor"
         if hasattr(kind, "cell_class"):
-            msg = f"spawn() creates the {kind.__name__} itself: spawn({kind.__name__}, …)"
+            msg = f"spawn() takes the class, not an object of it: spawn({kind.__name__}, …)"
         raise errors.WrongArgument(msg)
     trap_exit = bool(getattr(actor_class, "trap_exit", False))
     bounds = getattr(actor_class, "mailbox", None)  # in a Thespian class, possibly not ours

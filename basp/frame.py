@@ -254,7 +254,7 @@ class FrameReader:
         origin = f"from node {node_id_text(source)}"
         if protocol and protocol != OURS:
             kind = errors.SpeaksTls if protocol == "TLS" else errors.UnknownOperation
-            self.error = kind(f"it speaks {protocol}, but this port speaks plain BASP")
+            self.error = kind(f"the peer speaks {protocol}, but this port speaks plain BASP")
         elif operation >= OPERATION_COUNT:
             self.error = errors.UnknownOperation(
                 f"operation {operation} {origin} is not one of 0-{OPERATION_COUNT - 1}; "

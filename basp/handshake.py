@@ -337,7 +337,10 @@ def read_tail(config: LinkConfig, node_id: NodeId, version: int, tail: bytes) ->
         msg = f"handshake of node {peer}: {cause}"
         raise MalformedHandshake(msg) from None
     if type(items) is not list or len(items) < 2 or not _is_text_list(items[0]):
-        msg = f"handshake of node {peer} must end with application ids and published actor"
+        msg = (
+            f"handshake of node {peer} must end with the application ids and the published "
+            "actor"
+        )
         raise MalformedHandshake(msg)
     applications = tuple(items[0])
     if not set(applications) & set(config.application_ids):
@@ -581,7 +584,7 @@ class Introduction:
         if frame.destination != me:
             msg = (
                 f"handshake of node {node_id_text(frame.source)} is meant for node "
-                f"{node_id_text(frame.destination)}, this is {node_id_text(me)}"
+                f"{node_id_text(frame.destination)}, and this is node {node_id_text(me)}"
             )
             raise MalformedHandshake(msg)
 
@@ -652,7 +655,10 @@ class Introduction:
 
 
 _DROPPED: Final[Mapping[DropReason, tuple[type[RemoteProtocolError], str]]] = {
-    DropReason.VERSION: (IncompatibleVersion, "it speaks another version of the protocol"),
+    DropReason.VERSION: (
+        IncompatibleVersion,
+        "the peer speaks another version of the protocol",
+    ),
     DropReason.APPLICATION: (IncompatibleApplication, "it belongs to another application"),
     DropReason.AUTHENTICATION: (
         AuthenticationFailed,

@@ -395,7 +395,7 @@ class Link:
             if self.state is LinkState.INTRODUCING and reader.other_wire.startswith("Zeek"):
                 # A Zeek peer sends less than a header and then waits for our first bytes.
                 # Without this check both sides would wait until the handshake timeout.
-                msg = f"it speaks {reader.other_wire}, not BASP"
+                msg = f"the peer speaks {reader.other_wire}, not BASP"
                 raise errors.UnknownOperation(msg)
         except errors.RemoteProtocolError as error:
             effects += self.close(str(error), error, drop_reason(error))
@@ -453,7 +453,7 @@ class Link:
     def lost(self, reason: str) -> list[Effect]:
         """Return the effects of an end of the stream, or of an error of the socket."""
         if self._reader.other_wire:  # the stream ended before a header was complete
-            reason = f"it speaks {self._reader.other_wire}, not BASP"
+            reason = f"the peer speaks {self._reader.other_wire}, not BASP"
         error = errors.LinkLost(f"connection to node {self._peer_text()} ended: {reason}")
         return self.close(reason, error, None)
 

@@ -136,7 +136,9 @@ def _reference_reader(
         if is_type_name(node) and is_key(actor):
             return names_to_ref(node, actor)
         if pair_to_ref is None:
-            message = "message holds an actor reference, which this codec does not know"
+            message = (
+                "a message contains an actor reference, which this codec was not made to read"
+            )
             raise MalformedPayload(message)
         is_node = type(node) is bytes and len(node) == NODE_ID_SIZE
         if is_node and type(actor) is int and 0 <= actor <= MAX_ACTOR:
@@ -364,7 +366,10 @@ class PayloadCodec:
     def _entity(self, type_name: str, key: str) -> Any:
         """Create the reference of an entity."""
         if self.names_to_ref is None:
-            message = "message holds the reference of an entity, which this codec does not know"
+            message = (
+                "a message contains a reference to an entity, which this codec was not made "
+                "to read"
+            )
             raise MalformedPayload(message)
         return self.names_to_ref(type_name, key)
 
@@ -485,7 +490,10 @@ class PayloadCodec:
             if size and payload[0] == WITH_OPTIONS:
                 return self._decode_with_options(payload)
             if not size:  # `FrameReader.drop_payload` removed it, on this node or on the path
-                msg = "the message arrived without its payload: a node had no memory for it"
+                msg = (
+                    "the message arrived without its payload: a node on its path had no "
+                    "memory for the payload"
+                )
                 raise PayloadTooHeavy(msg)
             msg = f"payload of {size:,} B is not an array of one message and its options"
             raise MalformedPayload(msg)

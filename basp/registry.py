@@ -494,7 +494,7 @@ class MessageRegistry:
         kind.names = names
         for known_as in names:
             if not 0 < len(known_as) <= NAME_LIMIT:
-                msg = f"message name must have 1-{NAME_LIMIT} characters, has {len(known_as)}"
+                msg = f"a message name must have 1-{NAME_LIMIT} characters, not {len(known_as)}"
                 raise ValueError(msg)
             earlier = self.by_name.get(known_as)
             if earlier is not None and _source(earlier) != _source(kind):

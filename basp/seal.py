@@ -216,7 +216,10 @@ class Opener:
                 break
             body = end - MAC_SIZE
             if not _equal(self._mac_of(view[start:body]), view[body:end]):
-                msg = f"the MAC of batch {self._counter:,} is wrong: it was changed in transit"
+                msg = (
+                    f"the MAC of batch {self._counter:,} is wrong: the batch was changed in "
+                    "transit"
+                )
                 self.error = BrokenSeal(msg)
                 break
             contents.append(view[start + BATCH_HEADER_SIZE : body])

@@ -1,4 +1,8 @@
-"""Samples of a node's actors, taken now and then, so that no message pays for statistics."""
+"""Samples of a node's actors.
+
+Statistics are estimated from a sample every second or so, so that handling a message costs no
+time for them.
+"""
 
 from collections import deque
 from collections.abc import Collection
@@ -27,9 +31,11 @@ class ActorSampler:
     """The samples of one node's actors. Call it on the node's thread."""
 
     def __init__(self) -> None:
-        #: Cell → samples: the time, and the position of the last message that waited then.
+        #: For each cell its samples: the time, and the position of the last message in the
+        #: mailbox at that time.
         self._lines: dict[Cell, deque[tuple[float, int]]] = {}
-        #: Cell → the handler that it is in, and the time of the first sample that found it.
+        #: For each cell the handler that runs, and the time of the first sample that found the
+        #: handler.
         self._handlers: dict[Cell, tuple[object, float]] = {}
         self._next = 0.0
         self._sampled_at = -1e9
@@ -38,9 +44,10 @@ class ActorSampler:
         self._counted_at = 0.0
 
     def pass_by(self, cells: Collection[Cell], now: float, sampler: Sampler) -> None:
-        """Take a sample if it is due; to be called every second or so.
+        """Take a sample if it is due.
 
-        The sampler follows the last message in mailboxes of actors that rarely run.
+        The node calls this every second or so. `sampler` also measures the waiting time of the
+        last message in some mailboxes, because actors that rarely run are rarely in a sample.
         """
         if now >= self._next:
             self._next = now + len(cells) / ACTORS_A_SECOND
@@ -54,7 +61,7 @@ class ActorSampler:
             self.sample(cells, now)
 
     def sample(self, cells: Collection[Cell], now: float) -> None:
-        """Take a sample; forget empty mailboxes and handlers that have ended."""
+        """Take a sample, and remove the samples of empty mailboxes and ended handlers."""
         self._sampled_at = now
         lines: dict[Cell, deque[tuple[float, int]]] = {}
         handlers: dict[Cell, tuple[object, float]] = {}
@@ -71,6 +78,7 @@ class ActorSampler:
         self._lines, self._handlers = lines, handlers
 
     def _line(self, cell: Cell, depth: int, now: float) -> deque[tuple[float, int]]:
+        """Add a sample of a mailbox, and drop the samples whose messages were handled."""
         removed = cell.taken
         samples = self._lines.get(cell, deque())
         while samples and samples[0][1] <= removed:
@@ -86,7 +94,10 @@ class ActorSampler:
         return now - samples[0][0] if samples else 0.0
 
     def count(self, cells: Collection[Cell], now: float) -> None:
-        """Count handled messages for the rates; only done for questions that request rates."""
+        """Count the handled messages of all actors, from which rates are computed.
+
+        Only a question that requests rates causes a count.
+        """
         passed = now - self._counted_at
         if passed < COUNT_INTERVAL:
             return

@@ -1,8 +1,8 @@
-"""Traces of actors: the messages that one actor handles, while a viewer asks for them.
+"""Traces of actors: lists of the messages that an actor handles while a viewer requests them.
 
 While an actor is traced, its cell looks up handlers in a table that records the class of each
-message; other cells keep their tables. So a trace costs other actors nothing, and its own actor
-nothing once it is over.
+message. Other cells keep their usual tables. So a trace does not slow down other actors, and
+the traced actor is as fast as before when the trace has ended.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ class ActorTracePage:
     """The messages recorded by a trace.
 
     Attributes:
-        messages: those after the requested number, at most 500.
+        messages: the messages after the requested number, at most 500.
         last: the number to request next.
         left: seconds until the trace ends; 0 once it is over.
     """
@@ -121,7 +121,7 @@ class ActorTraces:
         return ActorTracePage(rows, trace.count, max(0.0, trace.until - now))
 
     def _begin(self, cell: Cell) -> _Trace | None:
-        """Start a trace; if there are too many, end the one that would end first."""
+        """Start a trace; if there are too many traces, end the one that would expire first."""
         if len(self._traces) >= MOST and cell.number not in self._traces:
             oldest = min(self._traces.values(), key=lambda trace_of_actor: trace_of_actor.until)
             self._end(oldest)
@@ -140,7 +140,7 @@ class ActorTraces:
         return trace
 
     def _end_expired(self) -> None:
-        """End traces whose time is over; their messages are kept a minute longer."""
+        """End expired traces; their messages stay available for another minute."""
         now = self._runtime.now()
         for number, trace in list(self._traces.items()):
             if trace.until <= now:

@@ -202,7 +202,8 @@ def check_name(name: str) -> str:
     require(isinstance(name, str), "the name of an actor or group must be a text", name)
     if _NAME.fullmatch(name) is None:
         msg = (
-            f"{name!r} cannot be a name: begin with a letter or _, then letters, digits, _ . -"
+            f"{name!r} cannot be a name: a name has a letter or _, and then letters, digits, "
+            "_ . -"
         )
         raise InvalidAddress(msg)
     return name

@@ -10,8 +10,8 @@
 - `forwarding`: frames for other nodes
 - `incoming`: the frames of one read
 
-Proxies and `outgoing` may be used from any thread. Everything else runs on the runner with its
-role, so routes, proxies and accounts change on one thread at a time.
+Proxies and `outgoing` may be used from any thread. Everything else runs on the thread that has
+the runner's role, so only one thread at a time changes routes, proxies and accounts.
 """
 
 from collections.abc import Callable
@@ -118,9 +118,10 @@ class Broker:
             self.credit_issuer.flush()  # before anything else is sent
 
     def _report_no_bounds(self, node: bytes, number: int) -> None:
-        """Report to a node that an actor in an answer has no bounds, before it sends a flood.
+        """Tell a node that an actor, whose ref it gets in an answer, has an unbounded mailbox.
 
-        Its announce is answered anyway, but until then its messages would wait for credit.
+        The node would also learn this from the answer to its announce, but until then its
+        messages to the actor would wait for credit.
         """
         is_here = number in self.runtime.contexts and node not in self.routes.rights
         if is_here and self.credit_issuer.hosting_of(number) is None:
@@ -150,7 +151,7 @@ class Broker:
         return bool(reports)
 
     def forget_departed(self) -> None:
-        """Forget nodes that have been out of reach for long."""
+        """Remove the data about nodes that have been out of reach for long."""
         routes = self.routes
         arrivals, rest = routes.departed.due(self.runtime.now())
         for node in arrivals:
@@ -165,7 +166,7 @@ class Broker:
             routes.abilities.pop(node, None)
             routes.tools.discard(node)
             self.authorizer.forget(node)
-            if not self.lifetimes.proxies_of(node):  # they may still dial it
+            if not self.lifetimes.proxies_of(node):  # proxies may still dial the address
                 routes.endpoints.pop(node, None)
 
     def close(self) -> None:
@@ -180,9 +181,10 @@ class Broker:
         self.outgoing.carry_out()  # refuses the deferred messages
 
     def _housekeep(self) -> None:
-        """Report arrivals, often while messages arrive, and do the housekeeping of a second.
+        """Send delivery reports, and once a second do the other periodic work.
 
-        When a path is lost, messages that were not reported count as lost.
+        While messages arrive, reports are frequent: when a path is lost, all messages that were
+        not reported before count as lost.
         """
         self._pause = REPORT_INTERVAL if self.report() else min(2 * self._pause, UPKEEP_SECONDS)
         now = self.runtime.now()

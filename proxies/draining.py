@@ -2,17 +2,18 @@
 
 serving -> draining -> refusing -> quiet or out of time -> closed
 
-One deadline applies to all of it: to the steps that other parts register
-(`Shutdown.add_drain_step`, such as moving the slots of entities), to the workers, and to the
-close that follows.
+One deadline applies to the whole drain: to the steps that other parts register
+(`Shutdown.add_drain_step`, such as moving the slots of entities), to the workers, and to
+closing the node afterwards.
 
-- draining: other nodes no longer find its names and spawn nothing here, and its consumers of
-  jobs end with `NodeClosed`. Arriving messages are still handled: they may have been under way,
-  or belong to a conversation that has to end.
+- draining: other nodes no longer find the node's names and can spawn nothing on it, and its
+  consumers of jobs end with `NodeClosed`. Messages that arrive are still handled: they may have
+  been sent before, or belong to an exchange that has to be finished.
 - refusing: asks of other nodes fail at once with `NodeClosed`, so that the caller can ask
-  another node. This state begins a moment later, and not while this node waits for another one,
-  which may have to call back before it can answer. It lasts for a moment at least, so that asks
-  under way are refused too instead of being cut off.
+  another node. This state begins a moment after draining. It does not begin while this node
+  waits for an answer, because the other node may have to ask this node before it can answer.
+  The state lasts for a moment at least, so that asks that are already in flight are refused
+  instead of being lost.
 - the workers: when this node is quiet, its worker processes are drained, and messages that they
   send until their end are handled here.
 - quiet: no mailbox holds a message, no handler runs or awaits, no answer is pending in either
@@ -50,9 +51,10 @@ class Drain:
     _pools: Sequence[WorkerPool]
 
     async def adrain(self, timeout: float) -> Drained:
-        """Wait until node and workers are quiet, or `timeout` seconds; on any event loop.
+        """Wait until the node and its workers are quiet, for at most `timeout` seconds.
 
-        A handler that awaits this does not wait for itself.
+        Can be awaited on any event loop. If a handler awaits this, that handler does not count
+        as unfinished work.
         """
         runtime = self._runtime
         deadline = Deadline.after(runtime.now, timeout)

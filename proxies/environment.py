@@ -1,7 +1,7 @@
 """The environment of a node: its runner, its network, its identity.
 
-Real nodes use threads, TCP and this machine. The simulation replaces these, and the same code
-runs on them.
+A real node uses threads, TCP and the identity of this machine. A simulation passes other
+objects, and the code of the node is the same.
 """
 
 import itertools
@@ -48,8 +48,8 @@ def new_node_id() -> NodeId:
 def _machine_facts() -> bytes:
     """Return bytes that differ from machine to machine."""
     facts = [*_network_addresses(), *_root_file_system()]
-    # A sandbox may hide both. Random bytes serve as well, as a restarted process has another
-    # id.
+    # A sandbox may hide both facts. Random bytes are sufficient, because a restarted process
+    # has to have another id anyway.
     return b"|".join(facts) if facts else os.urandom(16)
 
 

@@ -34,7 +34,7 @@ class DuplicateMessageType(CallboardError, TypeError):
 
 
 class MessageVersion(CallboardError, TypeError):
-    """The receiver's class lacks a member, or needs a field that the sender does not know."""
+    """The receiver's enum lacks a member, or its class needs a field that was not sent."""
 
 
 class UnknownMessageType(CallboardError, TypeError):
@@ -62,7 +62,7 @@ class PublicAddress(CallboardError, ValueError):
 
 
 class PortUnavailable(CallboardError, OSError):
-    """Another program has the port, or the address is not one of this machine."""
+    """The port is used by another program, or the address is not an address of this machine."""
 
 
 class WorkerFailed(CallboardError):

@@ -1,8 +1,8 @@
-"""The recent history of a node, for people who ask later: events, losses, restarts.
+"""The recent history of a node, for later inspection: events, losses, failures, restarts.
 
 All tables are bounded, and hold no message of a user: for lost messages they record the type
-and a count. Losses of one kind, receiver, type and sender are one row; as events they are
-reported at most once a second.
+and a count. Losses that agree in kind, receiver, message type and sender are one row. An event
+about a row is reported at most once a second.
 """
 
 from collections import deque
@@ -86,8 +86,8 @@ class LossInfo:
         name: registered name of the receiver, or "".
         message: the type of the messages, or "".
         sender: the class of the actor that sent them, or its node, or "".
-        count: messages.
-        age: seconds since the latest.
+        count: number of messages.
+        age: seconds since the latest loss.
         end: why the receiver has ended, or "".
     """
 
@@ -165,7 +165,8 @@ class EventHistory:
     def __post_init__(self) -> None:
         """Start recording."""
         runtime = self._runtime
-        # Reentrant, as a finalizer may lose a message at any point.
+        # Reentrant, because a finalizer that runs while the lock is held may also lose a
+        # message.
         self._lock = locks.lock("recent events of a node", 990, reentrant=True)
         self._events: deque[tuple[int, float, str, dict[str, str]]] = deque(maxlen=EVENTS)
         self._number = 0
@@ -257,6 +258,7 @@ class EventHistory:
             self._count(loss, count)
 
     def _lose_on_the_way(self, node: bytes, count: int) -> None:
+        """Record messages to a node that were lost or not confirmed."""
         with self._lock:
             name = self._node_names.get(node, "")
             row = LossInfo("lost or unconfirmed", name or node.hex(), "", name, "", "", 0, 0.0)
@@ -271,7 +273,7 @@ class EventHistory:
         return loss
 
     def _count(self, loss: _Loss, count: int) -> None:
-        """Count messages of a row, and report it unless that was done a moment ago."""
+        """Count lost messages in a row, and report an event if the last one is a second old."""
         loss.count += count
         loss.unreported += count
         loss.latest_at, loss.trace = self._runtime.now(), trace_id()
@@ -279,6 +281,7 @@ class EventHistory:
             self._report(loss)
 
     def _report(self, loss: _Loss) -> None:
+        """Report the losses of a row that no event has reported yet."""
         loss.reported_at = loss.latest_at
         count, loss.unreported = loss.unreported, 0
         names = ("address", "actor_class", "name", "message", "sender", "end")
@@ -298,7 +301,7 @@ class EventHistory:
         return f"node {self._node_names.get(node) or node.hex()}"
 
     def _describe(self, ref: ActorRef) -> tuple[str, str, str, str]:
-        """Return the known facts of an actor: address, class, name, and why it has ended."""
+        """Return the address, the class, the name and the exit reason of an actor, if known."""
         actor = getattr(ref.target, "actor", None)
         if actor is not None:
             return str(ref), type(actor).__qualname__, ", ".join(self._names_of(ref)), ""
@@ -311,7 +314,7 @@ class EventHistory:
         return str(ref), "", "", ""
 
     def _record_restart(self, event: ActorRestarted | RestartsExhausted) -> None:
-        """Record a restart, or that its supervisor has given up."""
+        """Record that a supervisor restarted a child, or has given up."""
         key = (event.supervisor, event.child)
         with self._lock:
             former = self._restarts.pop(key, None)
@@ -334,7 +337,7 @@ class EventHistory:
     # --- reading ---
 
     def follow(self) -> None:
-        """Record starts and ends of actors too, for a while."""
+        """Record the starts and ends of actors as events for a while."""
         runtime = self._runtime
         is_new = self._followed_until == 0.0
         self._followed_until = runtime.now() + FOLLOWED
@@ -343,6 +346,7 @@ class EventHistory:
             runtime.call_later(FOLLOWED, self._find_followers)
 
     def _find_followers(self) -> None:
+        """Stop recording starts and ends of actors when nobody has asked for a while."""
         left = self._followed_until - self._runtime.now()
         if left > 0.0:
             self._runtime.call_later(left, self._find_followers)
@@ -351,7 +355,7 @@ class EventHistory:
             self._stop_following()
 
     def events(self, after: int, limit: int) -> EventPage:
-        """Return the events after a number, the latest ones if there are too many."""
+        """Return the events after a number; if there are too many, the latest of them."""
         now = self._runtime.now()
         with self._lock:
             for loss in self._losses.values():

@@ -74,7 +74,9 @@ class Undeliverable:
 
 @dataclass(frozen=True, slots=True)
 class FramesRefused:
-    """Frames were received on a link without a path from their source; once a second.
+    """Frames were received on a link that is not on a path from their source.
+
+    Reported at most once a second.
 
     Attributes:
         node_id: the source that the latest of them names.
@@ -96,7 +98,8 @@ class PermissionRefused:
         node_id: the peer.
         right: the right that it lacks, as in `Rights(…)`.
         name: the object of the request.
-        count: refusals since the last such event, of all peers; this is the latest.
+        count: number of refusals, of all peers, since the last such event. The other fields
+            describe the latest refusal.
     """
 
     identity: str

@@ -426,7 +426,7 @@ class Inspector(SystemActor):
         )
 
     def _more(self, question: Inspect, first: list[Cell], now: float) -> Keywords:
-        """Return the fields that are sent only if a question requests them."""
+        """Return the fields of the report that a question has to request explicitly."""
         more: Keywords = {}
         if question.system is True:
             more["routes"] = self._broker.routes.nodes()[:ROWS]
@@ -446,9 +446,9 @@ class Inspector(SystemActor):
     def _in_order(
         self, cells: list[Cell], question: Inspect, until: int, now: float
     ) -> tuple[list[Cell], int]:
-        """Return the first of the matching actors in order, and the number of matching ones.
+        """Return the first of the matching actors in order, and the number of matching actors.
 
-        If there are many, one order is reused for a while.
+        Sorting many actors takes long, so their order is then cached and reused for a while.
         """
         if not until and not any(_narrows(question)):
             return [], len(cells)
@@ -470,7 +470,7 @@ class Inspector(SystemActor):
         return [cell for cell in cells if self._is_wanted(cell, question, now)]
 
     def _first(self, cells: list[Cell], question: Inspect, count: int) -> list[Cell]:
-        """Return the first of some actors, in the order of a question."""
+        """Return the first `count` of some actors, in the order that a question requests."""
         if not count:
             return []
         now, by_text = self.now(), question.sort in _TEXTS
@@ -492,7 +492,7 @@ class Inspector(SystemActor):
         return _SORTS.get(str(question.sort), _SORTS["depth"])(self._sampler, cell, now)[0]
 
     def _text(self, cell: Cell, sort: str) -> str:
-        """Return the text that an actor is sorted by."""
+        """Return the text by which an actor is sorted."""
         if sort == "state":
             return cell.activity
         if sort == "name":
@@ -521,7 +521,7 @@ class Inspector(SystemActor):
 
     @handler
     def inspect_actor(self, question: InspectActor) -> ActorPages:
-        """Describe actors of this node, each on a page."""
+        """Return the full report about each actor that has a name, number or address."""
         which, now = str(question.which)[:PATTERN], self.now()
         cells = [
             cell
@@ -608,7 +608,7 @@ class Inspector(SystemActor):
 
     @handler(concurrent=True)
     async def inspect_cluster(self, order: InspectCluster) -> ClusterInspection:
-        """Ask all nodes in reach; for a leaf only those in its reach."""
+        """Ask all nodes in reach; if a leaf asks, only the nodes that the leaf can reach."""
         question: Any = order.question
         own = NodeAnswer(self.node.name, self.me.node_id.hex())
         if type(question) is Inspect:
@@ -644,7 +644,7 @@ class Inspector(SystemActor):
     def _parts_of_the_node(
         self, cells: Sequence[Cell], now: float, limit: int
     ) -> list[ActorInfo]:
-        """Describe the actors that every node has, its broker and its proxies."""
+        """Describe the system actors of the node, its broker and its proxies."""
         rows = [self._row(cell, now) for cell in cells if cell.number < FIRST_ACTOR]
         frames = sum(wire.frames_received for wire in list(self._broker.routes.wires.values()))
         text = self._broker.routes.ref_text(self.runtime.node_id, NODE_ACTOR)
@@ -756,7 +756,7 @@ SORTS: Final = tuple(_SORTS)
 
 
 def _is_sound(value: Answer, kind: Any) -> bool:
-    """Return whether a value of another node has the type that its class declares."""
+    """Return whether a value from another node has the expected type."""
     if kind is Any:
         return True
     if is_dataclass(kind):

@@ -46,7 +46,8 @@ def message(
 
     To rename a type, give its former name as `was` in every program: values are read under both
     names, and sent and stored under the former one, which programs of earlier releases know.
-    When all programs have that, set `switched=True`: values are sent and stored under `name`.
+    When all programs have the new declaration, set `switched=True`: from then on values are
+    sent and stored under `name`.
 
     Args:
         name: the name of the type, the same in every program.
@@ -233,7 +234,7 @@ class StopActor:
 
 @frozen_message("callboard.Link")
 class LinkActors:
-    """Have a node link its actor `number` to `other`, or with `undo` unlink it."""
+    """Make a node link its actor `number` to `other`, or unlink the two if `undo` is set."""
 
     number: int
     other: ActorRef
@@ -275,7 +276,7 @@ ANSWER_HEAD: Final = Struct(">II")
 
 
 def check_columns(head_size: int, heads: bytes, *columns: bytes) -> None:
-    """Refuse a batch that is malformed, or larger than any node sends: parts take memory.
+    """Refuse a batch that is malformed, or that is larger than any node sends.
 
     Raises:
         MalformedPayload: the batch is malformed or too large.
@@ -302,7 +303,7 @@ class CarriedAnswers:
     bodies: bytes
 
     def each(self) -> list[tuple[int, bytes]]:
-        """Return the answers, each with the id of its ask.
+        """Split the batch into answers, each with the id of its ask.
 
         Raises:
             MalformedPayload: the columns do not match, or an answer or the batch is too large.
@@ -371,7 +372,10 @@ def errors_travel(*kinds: type[CallboardError]) -> None:
 
 
 def failure_of(error: BaseException, content: bytes = b"") -> Failure:
-    """Convert an error to its form on the wire; `content` is a serialized refusal."""
+    """Convert an error to its form on the wire.
+
+    `content` is the serialized value of a refusal, if the error is one.
+    """
     if content:
         text = _clean(error_text(error))
         return Failure("RemoteError", text, type(error).__qualname__, "", content)

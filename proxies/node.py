@@ -132,22 +132,22 @@ class Node(Closing):
                 source of addresses is looked up repeatedly: `dns://NAME:PORT`, `srv://NAME`
                 (needs dnspython) or `file:PATH`, with one address per line.
             secret: shared secret of the cluster, proved on every link before anything else.
-                During a change of secrets, a list, see `change_secrets`: all are accepted, and
-                the first is proved first.
-            secrets: secrets with names: a peer is identified by the name of the one it proves.
-                Dials of this node try them in turn.
-            permissions: rights of peers, by patterns of their names, which come from `secrets`
-                or else from certificates. The first matching pattern is valid; a peer without a
-                match is refused. Without permissions, all peers have all rights.
-            allow_unsealed: link also with nodes of release 0.1, which prove a secret but do not
-                seal the link with it; for the time of an upgrade.
+                While secrets are changed (see `change_secrets`), a list of secrets: the node
+                accepts all of them, and proves the first one first.
+            secrets: secrets with names. A peer is identified by the name of the secret that it
+                proves. When this node dials, it tries the secrets one after the other.
+            permissions: rights of peers, by patterns of their names. A name comes from
+                `secrets`, or else from a certificate. The first matching pattern applies, and a
+                peer without a match is refused. Without permissions, all peers have all rights.
+            allow_unsealed: also link with nodes of release 0.1 during an upgrade. Those nodes
+                prove a secret, but do not seal the link with it.
             tls: encrypts the links that this node makes, and the links of its ports unless
                 `listen` sets another one; peers must use TLS as well.
-            encrypt: encrypts the same links without certificates, by TLS with the secret as its
-                key; peers must do so as well. Needs Python 3.13.
+            encrypt: encrypts the same links without certificates: the secret is the key of TLS.
+                Peers must set `encrypt` as well. Needs Python 3.13.
             limits: limits of the node for its peers.
-            is_tool: whether this node only inspects and asks, like a command: other nodes do
-                not count it as a member, and do not report it.
+            is_tool: whether this node only inspects and asks, like a command. Other nodes do
+                not count a tool as a member, and do not report its links.
             serve_logs: logs that other nodes may read, by the names in their addresses, such as
                 `basp://HOST:PORT/cpu`: folders, which may be made later, or a `CommitLog`.
             surroundings: runner, network and other dependencies of the node; simulations pass
@@ -223,7 +223,7 @@ class Node(Closing):
     def _secret_tls(
         self, tls: TlsSource | ssl.SSLContext | None, access: LinkAccess
     ) -> SecretTls:
-        """Return TLS with the secrets of this node, or of one port, as its keys."""
+        """Return an encryption by TLS, whose keys are the secrets of this node or of a port."""
         if tls is not None:
             msg = "tls=… and encrypt=True are two ways to encrypt a link; choose one"
             raise errors.WrongValue(msg)
@@ -237,7 +237,7 @@ class Node(Closing):
     def _discover(
         self, around: NodeEnvironment, seeds: Sequence[Endpoint | NodeSource]
     ) -> Discovery:
-        """Dial the addresses of `join`, and of its sources."""
+        """Dial the addresses in `join`, and look up the addresses of the sources in it."""
         parts = self.runner, around.network, self._connector.dialer
         discovery = Discovery(*parts, self._ports.is_own, self.runtime.report)
         for seed in seeds:
@@ -248,7 +248,10 @@ class Node(Closing):
         return discovery
 
     def _start_parts(self, limits: Limits, logs: Mapping[str, Any] | None) -> None:
-        """Start the actors that every node has; the public `Node` adds a server of logs."""
+        """Start the system actors of the node.
+
+        The public class `Node` overrides this method to add the server of logs.
+        """
         start_actor, names = self.runtime.start_actor, self._names
         start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         start_actor(Directory, (names, self._groups, self.name), number=DIRECTORY)
@@ -329,15 +332,15 @@ class Node(Closing):
         Args:
             actor_class: a subclass of `Actor`, or of Thespian's.
             args: arguments for the actor's `__init__`.
-            on: another place: the address or id of a node that offers the class, a worker, or a
-                pool of workers.
+            on: the node on which to spawn: the address or id of a node that offers the class, a
+                worker, or a pool of workers.
             kwargs: keyword arguments for the actor's `__init__`.
 
         Raises:
-            NotSpawnable: the other node does not offer the class, or options were given with
-                it, which do not travel.
+            NotSpawnable: the other node does not offer the class, or the class has options of
+                `with_options`, which are not sent to another node.
             NodeUnreachable: no node answers there.
-            RemoteError: the actor's `__init__` raised there.
+            RemoteError: the actor's `__init__` raised an exception on the other node.
         """
         if on is not None:
             return self._wait(self.aspawn(actor_class, *args, on=on, **kwargs))
@@ -403,7 +406,7 @@ class Node(Closing):
         self._offered[name] = actor_class
 
     def workers(self, count: int | None = None) -> WorkerPool:
-        """Start child processes with a node each, so that actors use more cores.
+        """Start child processes, each with a node, so that actors can use more cores.
 
         They are linked to this node over socket pairs and offer the same classes; other classes
         that are spawned on them are loaded from their modules or files.
@@ -459,7 +462,8 @@ class Node(Closing):
             children: the children, in order of their start.
             strategy: children to restart when one ends: `one_for_one` only that child,
                 `one_for_all` all, `rest_for_one` that child and those started after it.
-            intensity: more than this many restarts within this many seconds end the supervisor.
+            intensity: a number of restarts and a number of seconds. More restarts within that
+                time end the supervisor.
             backoff: shortest and longest pause, in seconds, before a restart that soon follows
                 another one of the same child.
 
@@ -507,7 +511,8 @@ class Node(Closing):
 
         `NameAdded` and `NameRemoved` are in the order in which this node learns of them; a
         holder whose node is lost is removed with reason `unreachable`. The iteration ends when
-        the node is closed, or with `aclose`; a cancelled wait for the next change loses none.
+        the node is closed, or with `aclose`. If a wait for the next change is cancelled, no
+        change is lost.
 
         Raises:
             InvalidAddress: the name is not valid for an actor.
@@ -581,10 +586,11 @@ class Node(Closing):
                 the node's.
             encrypt: encrypts the links of this port with the secret as the key of TLS; default
                 is the node's, unless `tls` is given.
-            insecure: allow a public address that nothing guards.
+            insecure: allow a public address without TLS and without a secret.
 
         Raises:
-            PublicAddress: other machines can reach the port, and nothing guards it.
+            PublicAddress: other machines can reach the port, and it has neither TLS nor a
+                secret.
             TlsError: a file of `tls` is missing or unusable, or this Python cannot `encrypt`.
             ValueError: the port number is invalid; or `encrypt` is used without a secret, or
                 together with `tls`.
@@ -629,12 +635,14 @@ class Node(Closing):
 
         A link ends if its secret is no longer accepted. The side that dialed it dials again,
         and proves another secret. Ports that were opened with other secrets keep these. To
-        replace a secret without a gap, call this three times on each node, each time on all of
-        them before the next: with `[old, new]`, with `[new, old]`, and with `new`.
+        replace a secret without a gap, call this three times on each node: with `[old, new]`,
+        then with `[new, old]`, and then with `new`. Make each of these calls on all nodes
+        before the next one.
 
         Args:
-            secret: as of the node.
-            secrets: as of the node; `permissions` refer to these names.
+            secret: as in the constructor of the node.
+            secrets: as in the constructor of the node. `permissions` refer to the names of
+                these secrets.
 
         Raises:
             TypeError: `secrets` is not such a map.
@@ -656,8 +664,9 @@ class Node(Closing):
         """Link with the node at an address and stay linked; return its id.
 
         This side restores a lost link until the node is closed. If the address is a source
-        (`dns://NAME:PORT`, `srv://NAME`, `file:PATH`), all its addresses are dialed, also later
-        ones; the result is the id of the first node that answers.
+        (`dns://NAME:PORT`, `srv://NAME`, `file:PATH`), this node dials all addresses in it,
+        including addresses that are added later. The result is the id of the first node that
+        answers.
 
         Raises:
             NodeUnreachable: no node answers there; the address is not dialed again.
@@ -673,7 +682,7 @@ class Node(Closing):
     connect = blocking_twin(aconnect)
 
     async def _connect_source(self, source: NodeSource, timeout: float) -> bytes:
-        """Follow a source, and return the id of the first node that it leads to."""
+        """Dial all addresses of a source, and return the id of the first node that answers."""
         first: Future[bytes] = Future()
         followed: Future[KnownSource] = Future()
         discovery = self._discovery
@@ -827,8 +836,8 @@ class Node(Closing):
     def events(self) -> Feed[object]:
         """Iterate over the node's events, dataclasses: dead letters, downs, links, restarts.
 
-        The iteration ends when the node is closed, or with `aclose`; a cancelled wait for the
-        next event loses none.
+        The iteration ends when the node is closed, or with `aclose`. If a wait for the next
+        event is cancelled, no event is lost.
         """
         return Feed(self._begin_reporting)
 
@@ -849,12 +858,14 @@ class Node(Closing):
     def drain(self, timeout: float = DRAIN_TIMEOUT) -> Drained:
         """Finish the work in progress, accept no new work, then close; return the report.
 
-        Names are withdrawn, spawns refused and consumers of jobs ended at once. Entities move
-        to other nodes, unfinished asks get their answers, and mailboxes are emptied, last those
-        of its workers. The report is also an event.
+        At once, the node stops offering its names, refuses spawns and ends its consumers of
+        jobs. Then entities move to other nodes, unfinished asks are answered, and the messages
+        in all mailboxes are handled, including those of the node's workers. The report is also
+        an event.
 
         Args:
-            timeout: seconds after which the node is closed in any case, within half a second.
+            timeout: seconds after which the node is closed even if work is left. Closing then
+                takes at most half a second.
 
         Raises:
             NodeClosed: the node is closed already.
@@ -985,7 +996,7 @@ class Node(Closing):
     def _keep_task(
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]
     ) -> None:
-        """Start a task, and keep it from being collected."""
+        """Start a task, and store it so that the garbage collector does not remove it."""
         task = loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,8 +1,8 @@
 """The nodes in reach of one node, and the wires that lead to them.
 
-All sends and receipts use and update this table. Position, count and write of one dispatch
-happen under the table's lock, and routes change under it too, so the order on the wire is the
-order of the positions.
+All sends and receipts use and update this table. To send a message, a thread assigns its
+position, counts it and writes it while it holds the table's lock. Routes also change only under
+this lock. So messages are on the wire in the order of their positions.
 """
 
 from collections.abc import Callable, Iterable
@@ -58,7 +58,8 @@ class RouteTable:
         self.undeliverable = 0
         #: Frames received on a link without a path from their source.
         self.refused = 0
-        #: Former next hops of nodes, and until when their frames are accepted.
+        #: By former next hop and node: the time until which frames from the node are accepted
+        #: there.
         self._former: dict[tuple[bytes, bytes], float] = {}
         #: Time of the last change of any route.
         self.changed_at = 0.0
@@ -69,7 +70,7 @@ class RouteTable:
             self.endpoint = endpoint
 
     def is_able(self, node: bytes, abilities: object) -> None:
-        """Record the abilities that a node states, up to a limit."""
+        """Record the abilities that a node states, and ignore those beyond a limit."""
         named = abilities[:ABILITIES_LIMIT] if isinstance(abilities, list | tuple) else ()
         self.abilities[node] = frozenset(
             ability
@@ -82,7 +83,7 @@ class RouteTable:
         return node in self.router.next_hops or node in self.router.active
 
     def brings(self, neighbor: bytes | None, node: bytes, now: float) -> bool:
-        """Return whether a neighbor forwards for a node, or did a moment ago."""
+        """Return whether a neighbor forwards frames from a node, or did so a moment ago."""
         return (
             neighbor in self.router.carriers.get(node, ())
             or self._former.get((neighbor or b"", node), now) > now
@@ -92,7 +93,7 @@ class RouteTable:
         """Record a change of routes, and the neighbors that stopped forwarding for a node."""
         self.changed_at, former = now, self._former
         for pair in left:
-            former.pop(pair, None)  # the latest last
+            former.pop(pair, None)  # so that the latest entry is last
             former[pair] = now + OLD_PATH_LIMIT
         while former and next(iter(former.values())) <= now:
             del former[next(iter(former))]

@@ -10,10 +10,10 @@ KEPT: Final = 16
 
 
 class RowCache:
-    """Answers by question. An answer made of few rows is never kept.
+    """Cached answers, by question. An answer that was made of few rows is not cached.
 
-    So the rows processed per second are bounded, for any number of rows and askers, and with
-    few rows each answer is current.
+    So the number of rows processed per second is bounded, for any number of rows and of askers.
+    If there are few rows, each answer is current.
     """
 
     def __init__(self, call_later: Callback, rows_a_second: int) -> None:

@@ -32,10 +32,10 @@ class SpawnServer(SystemActor):
         self.promise().set_exception(NotSpawnable(message))
 
     def _construct(self, actor_class: type[Actor], request: Spawn) -> ActorRef:
-        """Create an actor; its constructor is user code."""
+        """Create an actor, and convert an exception of its `__init__`."""
         try:
             return self.runtime.start_actor(actor_class, request.args, request.kwargs)
-        except BaseException as error:  # noqa: BLE001  # sys.exit() in it is the asker's, too
+        except BaseException as error:  # noqa: BLE001  # also sys.exit() in `__init__`
             raise remote_error(error) from None
 
     def _find(self, request: Spawn) -> type[Actor] | None:

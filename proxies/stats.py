@@ -51,7 +51,7 @@ class AccountInfo:
 
     Attributes:
         confirmed: handled there, or counted there as dead letters.
-        dead_letters: confirmed ones whose receiver had ended.
+        dead_letters: confirmed messages whose receiver had ended.
         lost: lost or unconfirmed when the node, or the last path to it, was lost.
         waiting: not sent yet: they wait at this node for a path, or for room in a mailbox.
         name: the name of the node, if known.
@@ -68,7 +68,7 @@ class AccountInfo:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedAsk:
-    """An ask that this node forwarded for others; `at` is `time.monotonic_ns()`."""
+    """An ask that this node forwarded to another one; `at` is `time.monotonic_ns()`."""
 
     source: bytes
     destination: bytes
@@ -85,10 +85,10 @@ class NodeStats:
         pauses: how often reading a link was paused because of its limits.
         refused_frames: frames received on a link without a path from their source.
         not_permitted: requests of peers that were refused for lack of rights.
-        dropped_fields: fields of messages unknown to the class here, as their senders are
-            newer.
+        dropped_fields: fields of messages that the class on this node does not have, because
+            the sender has a newer release.
         refused_spawns: requests of other nodes to spawn classes that are not offered.
-        overflows: dropped or refused by full mailboxes.
+        overflows: messages that full mailboxes dropped or refused.
         expired: asks that timed out in a mailbox.
         slow_handlers: handlers that held their thread for more than a second.
         handler_seconds: time in handlers by class of the actors; sampled, so it is right on

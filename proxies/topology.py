@@ -91,17 +91,18 @@ class Topology:
         self._routes.on_refused(node_id, right, name)
 
     def link_towards(self, node_id: bytes) -> LinkLoad | None:
-        """Return the link that messages to a node take first; None without a path."""
+        """Return the link on which messages to a node leave this one; None without a path."""
         wire = self._routes.wire_to(node_id)
         if wire is None or wire.peer is None:
             return None
         return LinkLoad(wire.peer, wire.waiting, wire.bytes_sent)
 
     def takes_at_once(self, node_id: bytes, limit: int) -> bool:
-        """Return whether a message sent to a node now neither waits nor is deferred.
+        """Return whether a message to a node would be written immediately.
 
-        Can be called from any thread. It is also False while a thread sends: that may be a
-        function further up on this thread's stack, interrupted by a signal or a finalizer.
+        Can be called from any thread. The result is also False while a thread sends. That
+        thread may be this one, if the caller is a signal handler or a finalizer that
+        interrupted a send.
 
         Args:
             node_id: the node.

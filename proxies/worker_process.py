@@ -2,16 +2,16 @@
 
     python -m callboard.proxies.worker_process CONTROL LINK
 
-Both are descriptors of socket pairs that the parent made: no other process can reach them, and
-nothing of them is left when the processes end. LINK becomes the link to the parent's node.
-CONTROL carries lines of JSON: first the configuration of the worker, then the classes to offer.
-Classes are received only this way, from the process that started the worker; no node can make
-it import anything.
+Both arguments are descriptors of socket pairs that the parent process made. No other process
+can connect to them, and no file is left when the processes end. LINK becomes the link to the
+parent's node. CONTROL carries lines of JSON: first the configuration of the worker, then the
+classes to offer. Classes are received only this way, from the process that started the worker;
+no node can make it import anything.
 
 The worker ends when CONTROL ends, which happens when the parent closes it or dies in any way.
 It also ends when the parent's node is lost, in case another process holds the other end of
-CONTROL. A separate thread reads CONTROL, so this is true even while the file of a class is
-executed for a long time.
+CONTROL. A separate thread reads CONTROL, so the worker ends in time even if it is executing the
+file of a class, which may take long.
 """
 
 import contextlib
@@ -118,13 +118,16 @@ def load(key: str, source: Sequence[str], report: _Reporter) -> Any:
     """Load a class; report a failure to the parent."""
     try:
         return load_class(ClassSource(*source))
-    except BaseException as error:  # noqa: BLE001  # whatever a user's module raises
+    except BaseException as error:  # noqa: BLE001  # a user's module may raise anything
         report(refused=key, why=describe(error))
         return None
 
 
 def _restore_path(python_path: str | None) -> None:
-    """Restore the path, which was changed to find our own modules, for users' processes."""
+    """Restore PYTHONPATH for processes that users start.
+
+    The parent had changed it so that the worker finds callboard's modules.
+    """
     if python_path is None:
         os.environ.pop("PYTHONPATH", None)
     else:

@@ -225,7 +225,7 @@ class Completed(Generic[F]):
         """
         if not self._arrivals.done:
             left = f"{len(self._left)} of {self._count} futures"
-            msg = f"{left} are not done in time; they continue"
+            msg = f"{left} were not done in time; they continue"
             raise errors.ResultTimeout(msg)
         future = self._arrivals.done.popleft()
         del self._left[future]

@@ -65,7 +65,10 @@ def _entries(file: sqlite3.Connection) -> Iterator[StoredEntry]:
         file.execute("SELECT key, value, expiry FROM store"), 1
     ):
         if not (type(key) is type(value) is bytes and (expiry is None or type(expiry) is int)):
-            msg = f"row {row:,} is not what Zeek Broker writes; the file is damaged"
+            msg = (
+                f"row {row:,} does not have the form that Zeek Broker writes; the file is "
+                "damaged"
+            )
             raise BackendFailure(msg)
         try:
             pair = value_from_bytes(key), value_from_bytes(value)

@@ -140,7 +140,9 @@ def _parse(data: AnyData) -> _Parts:
     """Return the name, arguments and metadata (nil for none) of an event."""
     inner = _members(data, (_LONG,))
     if inner[0] != _FORMAT or inner[1] != _EVENT:
-        msg = f"({inner[0]}, {inner[1]}, …) is not an event: both must be count 1"
+        msg = (
+            f"({inner[0]}, {inner[1]}, …) is not an event: the first two items must be count 1"
+        )
         raise InvalidData(msg)
     parts = _members(inner[2], (_SHORT, _LONG))
     if parts[0].get_type() is not DataType.String or parts[1].get_type() is not DataType.Vector:

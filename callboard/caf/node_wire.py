@@ -233,10 +233,10 @@ class CafWire:
                 handshake, caf.SPAWN_NAME, TypedMessage(types, request), timeout
             )
         except CafError as error:
-            msg = f"{handshake.node} spawns no {name!r}: {error}"
+            msg = f"{handshake.node} does not spawn {name!r}: {error}"
             raise NotSpawnable(msg) from error
         if not isinstance(spawned, ActorRef):
-            msg = f"{handshake.node} spawned no {name!r}"
+            msg = f"{handshake.node} did not spawn {name!r}"
             raise NotSpawnable(msg)
         return spawned
 
@@ -407,7 +407,7 @@ class CafWire:
         peer = self.peers.get(node)
         if peer is None:
             if node == self.own:
-                msg = "it calls itself by the id of this node"
+                msg = "the peer uses the node id of this node"
                 raise MalformedFrame(msg)
             quota = self.quota(link)
             quota.add_node()

@@ -41,21 +41,21 @@ class Quota:
             LimitExceeded: there are too many. The other methods also raise it.
         """
         if self.nodes >= NODES_LIMIT:
-            msg = f"it has shown more than {NODES_LIMIT:,} other nodes"
+            msg = f"the peer has named more than {NODES_LIMIT:,} other nodes"
             raise LimitExceeded(msg)
         self.nodes += 1
 
     def add_actor(self) -> None:
-        """Count a stand-in."""
+        """Count an actor of the peer for which this node has created a stand-in."""
         if self.actors >= self.limit:
-            msg = f"it has shown more than {self.limit:,} actors"
+            msg = f"the peer has named more than {self.limit:,} actors"
             raise LimitExceeded(msg)
         self.actors += 1
 
     def add_monitor(self, monitor: object) -> None:
         """Count a monitor."""
         if len(self.monitors) >= self.limit:
-            msg = f"it monitors more than {self.limit:,} actors"
+            msg = f"the peer monitors more than {self.limit:,} actors"
             raise LimitExceeded(msg)
         self.monitors.add(monitor)
 

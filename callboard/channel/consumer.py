@@ -75,7 +75,7 @@ class Consumer(Generic[P]):
     def __post_init__(self) -> None:
         if not 0 < self.nack_after < self.timeout or self.window < 1:
             msg = (
-                f"a consumer needs 0 < nack after < timeout and room for one event, "
+                f"a consumer needs 0 < nack_after < timeout and a window of at least 1, "
                 f"not {self.nack_after}, {self.timeout} and {self.window}"
             )
             raise ValueError(msg)

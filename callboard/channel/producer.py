@@ -90,7 +90,8 @@ class Producer(Generic[H, P]):
     def __post_init__(self) -> None:
         if not 0 < self.heartbeat_interval < self.timeout or self.buffer_limit < 1:
             msg = (
-                f"a producer needs 0 < heartbeat interval < timeout and room for one event, "
+                "a producer needs 0 < heartbeat_interval < timeout and a buffer_limit of at "
+                "least 1, "
                 f"not {self.heartbeat_interval}, {self.timeout} and {self.buffer_limit}"
             )
             raise ValueError(msg)

@@ -207,7 +207,7 @@ class OutProcess(Module):
             work()
         except Exception as error:  # noqa: BLE001  # the thread cannot raise it anywhere else
             if not self._is_leaving.is_set():
-                self.fail(errors.ModuleFailed(f"the process of module {self.name!r}: {error}"))
+                self.fail(errors.ModuleFailed(f"module {self.name!r}: {error}"))
 
     def _read_control(self) -> None:
         """Handle later replies, and check that the process is running."""
@@ -216,10 +216,10 @@ class OutProcess(Module):
         self._control.recv_timeout = _ms(POLL_SECONDS)
         while not self._is_leaving.is_set():
             if self._process is not None and self._process.poll() is not None:
-                msg = f"it ended with code {self._process.returncode}"
+                msg = f"the process ended with code {self._process.returncode}"
                 raise errors.ModuleFailed(msg)
             if not self._control.pipes:
-                msg = "its control channel broke"
+                msg = "the control channel to the process broke"
                 raise errors.ModuleFailed(msg)
             try:
                 message = control.decode_control(self._control.recv())
@@ -229,7 +229,7 @@ class OutProcess(Module):
                 _log.warning("module %r sent a malformed control message: %s", self.name, error)
                 continue
             if isinstance(message, control.ControlReply) and message.status != control.OK:
-                msg = f"it replied with status {message.status}"
+                msg = f"the process replied with status {message.status}"
                 raise errors.ModuleFailed(msg)
 
     def _read_messages(self) -> None:

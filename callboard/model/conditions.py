@@ -40,10 +40,10 @@ def check_conditions(conditions: Mapping[str, Any]) -> None:
         unknown = set(condition) - set(_COMPARISONS) if isinstance(condition, dict) else set()
         if unknown:
             signs = " ".join(_COMPARISONS)
-            msg = f"{field}: no comparison {min(unknown)!r}; there are {signs}"
+            msg = f"{field}: {min(unknown)!r} is not a comparison; use one of {signs}"
             raise ValueError(msg)
         if isinstance(condition, dict) and not isinstance(condition.get("in", []), list):
-            msg = f"{field}: 'in' takes a list"
+            msg = f"{field}: the comparison 'in' takes a list of values"
             raise ValueError(msg)
 
 

@@ -513,7 +513,7 @@ def _integer(value: int, _depth: int) -> _Typed:
     if value not in _INTEGERS:
         number = value if value.bit_length() <= 64 else f"of {value.bit_length():,} bits"
         hint = f"; use Count({value})" if 0 < value < 2**64 else ""
-        msg = f"the integer {number} does not fit 64 signed bits{hint}"
+        msg = f"the integer {number} does not fit into a signed 64-bit integer{hint}"
         raise DataOverflow(msg)
     return DataType.Integer, value
 

@@ -256,7 +256,10 @@ class Cluster:
             else:
                 rounds += 1
                 if rounds > STANDSTILL:
-                    msg = f"time stands still at {latest:.6f} s: {STANDSTILL:,} rounds in a row"
+                    msg = (
+                        f"the virtual time does not pass: {STANDSTILL:,} rounds in a row were "
+                        f"at {latest:.6f} s"
+                    )
                     raise TimeStandsStill(msg)
             if clock.run_due() or self._awake:
                 self._take_turns()

@@ -91,8 +91,9 @@ class SimulatedRunner(TurnwiseRunner):
             while self._step() and self._may_go_on():
                 if self.turns > limit:
                     msg = (
-                        f"time stands still at {self._clock.now:.6f} s: node {self.name} "
-                        f"has had something to do {STANDSTILL:,} times in a row"
+                        f"the virtual time does not pass from {self._clock.now:.6f} s on: "
+                        f"node {self.name} "
+                        f"had another turn {STANDSTILL:,} times in a row"
                     )
                     raise TimeStandsStill(msg)
         finally:

@@ -105,7 +105,10 @@ def enter(
         refuse_inside(call, error)
     if not guard.acquire(timeout=longest):
         cause = f"another thread has held the lock of this call for {longest:.0f} s"
-        msg = f"{call}: {cause}: it waits for its disk, or for a lock that this thread holds"
+        msg = (
+            f"{call}: {cause}: that thread waits for its disk, or for a lock that this thread "
+            "holds"
+        )
         raise error(msg)
 
 
@@ -116,7 +119,10 @@ def refuse_inside(call: str, error: type[WouldDeadlock] = WouldDeadlock) -> NoRe
         WouldDeadlock: always.
     """
     caller = "a finalizer, signal handler or logging handler"
-    msg = f"{call} in {caller} inside another call of it; nothing was done: call it later"
+    msg = (
+        f"{call} was called in {caller} that interrupted another call of the same object, so "
+        "nothing was done; make the call later"
+    )
     raise error(msg)
 
 

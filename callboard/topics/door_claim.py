@@ -117,7 +117,9 @@ class DoorClaim:
         self.topic = f"{RESERVED}/local/{name}"
         with hub.lock:
             if name in hub.claims:
-                msg = f"this node has a door to {peer_key} already; close that one first"
+                msg = (
+                    f"this node is connected to {peer_key} already; close that connection first"
+                )
                 raise DoorTaken(msg)
             hub.claims.add(name)
         self._hub, self._name = hub, name

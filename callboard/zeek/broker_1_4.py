@@ -327,7 +327,7 @@ class Broker14Session:
             case CafOperation.CLIENT_HANDSHAKE if not self._is_dialed:
                 self._handle_client(frame, effects)
             case CafOperation.SERVER_HANDSHAKE | CafOperation.CLIENT_HANDSHAKE:
-                msg = "a second handshake, or a handshake of the wrong side"
+                msg = "the peer sent a second handshake, or the handshake of the other role"
                 raise MalformedHandshake(msg)
             case CafOperation.DOWN:
                 reader = CafReader(frame.payload)
@@ -370,7 +370,7 @@ class Broker14Session:
     def _set_peer(self, node: CafNode | None, effects: list[_Effect]) -> None:
         """Record and report the peer's node."""
         if node is None:
-            msg = "the handshake contains no node"
+            msg = "the handshake does not name a node"
             raise MalformedHandshake(msg)
         if node == self._own:
             msg = "both ends are this node"
@@ -440,7 +440,7 @@ class Broker14Session:
         topics, actor = self._topics(reader), reader.actor()
         reader.finish()
         if self._is_dialed or self.peer is None or self._streams is not None:
-            msg = 'a second "peer", or one before the handshake'
+            msg = 'the peer sent "peer" twice, or before the handshake'
             raise MalformedHandshake(msg)
         if actor is None or actor.node != self.peer:
             msg = f'"peer" names {actor}, which is not on the peer\'s node'
@@ -454,7 +454,7 @@ class Broker14Session:
         streams, opened = self._streams, read_open(reader)
         is_due = streams is not None and self._is_introduced and not streams.their_source
         if not is_due or self._is_dialed != (opened.topics is not None):
-            msg = "a stream is opened twice, or was not requested"
+            msg = "the peer opened a stream twice, or one that was not requested"
             raise MalformedHandshake(msg)
         assert streams is not None
         streams.their_source = opened.slot
@@ -496,7 +496,7 @@ class Broker14Session:
             topics = self._topics(reader)
             reader.finish()
             if self._streams is None:
-                msg = "an update of a filter before the first filter"
+                msg = "the peer updated its filter before it had sent one"
                 raise MalformedHandshake(msg)
             effects.append(Arrived([PeerTopics(topics)]))
 
@@ -506,7 +506,7 @@ class Broker14Session:
         """Handle a message about our stream."""
         streams = self._streams
         if streams is None:
-            msg = "a reply on a stream that was not opened"
+            msg = "the peer replied on a stream that was not opened"
             raise MalformedHandshake(msg)
         message = streams.read_up(reader)
         if isinstance(message, StreamEnd):
@@ -514,7 +514,7 @@ class Broker14Session:
             return
         if isinstance(message, AckOpen):
             if streams.their_sink or not message.slot:
-                msg = "a stream is accepted twice, or with the slot 0"
+                msg = "the peer accepted a stream twice, or with the slot 0"
                 raise MalformedHandshake(msg)
             streams.their_sink = message.slot
             self._check_open(effects)
@@ -536,7 +536,10 @@ class Broker14Session:
         """Handle a message on the peer's stream."""
         streams = self._streams
         if streams is None or not streams.their_source:
-            msg = "a message on a stream that was not opened"
+            msg = (
+                "the peer sent the peer sent the peer sent a message on a stream that was "
+                "not opened"
+            )
             raise MalformedHandshake(msg)
         message = streams.read_down(reader)
         if isinstance(message, StreamEnd):

@@ -190,7 +190,7 @@ class StreamPair:
             reader.finish()
             return AckOpen(slot, credit)
         if slot != self.their_sink:
-            msg = f"a reply on stream {slot} instead of {self.their_sink}"
+            msg = f"the peer replied on stream {slot} instead of {self.their_sink}"
             raise MalformedPayload(msg)
         if tag == _ACK_BATCH:
             credit = self._credit(reader)
@@ -211,7 +211,10 @@ class StreamPair:
         """
         slot = self._read_slots(reader, self.sink)
         if slot != self.their_source:
-            msg = f"a message on stream {slot} instead of {self.their_source}"
+            msg = (
+                f"the peer sent the peer sent a message on stream {slot} instead of "
+                f"{self.their_source}"
+            )
             raise MalformedPayload(msg)
         tag = reader.number(1)
         if tag in (_CLOSE, _FORCED_CLOSE):
@@ -233,7 +236,10 @@ class StreamPair:
         """Read the slots and the sender; return the sender's slot."""
         sender_slot, receiver_slot = _SLOTS.unpack(reader.take(_SLOTS.size))
         if receiver_slot != own:
-            msg = f"a message for stream {receiver_slot} instead of {own}"
+            msg = (
+                f"the peer sent the peer sent a message for stream {receiver_slot} instead of "
+                f"{own}"
+            )
             raise MalformedPayload(msg)
         reader.actor()
         slot: int = sender_slot
@@ -268,6 +274,6 @@ def read_open(reader: CafReader) -> OpenStream:
     reader.number(4)
     reader.finish()
     if not slot:
-        msg = "a stream has the slot 0"
+        msg = "the peer opened a stream with the slot 0"
         raise MalformedPayload(msg)
     return OpenStream(slot, topics)

@@ -115,7 +115,10 @@ def from_value(cls: type[Any], value: Any) -> Any:
     """
     name = getattr(cls, _NAME, None)
     if name is None or _name_of(value) != name:
-        msg = f"not the event {name}: {str(value)[:_SHOWN]}"
+        msg = (
+            f"the value is the value is the value is not the event {name}: "
+            f"{str(value)[:_SHOWN]}"
+        )
         raise InvalidData(msg)
     return _read(name, _codec(cls)[1], value)
 

@@ -68,7 +68,7 @@ def parse_frame(text: str) -> dict[str, Any]:
     try:
         frame = parse_json(text, parse=_parsed)
     except ValueError as cause:
-        msg = f"not JSON: {cause}"
+        msg = f"the message is not JSON: {cause}"
         raise MalformedMessage(msg) from cause
     if type(frame) is not dict:
         msg = f"a message must be a JSON object, not {type(frame).__name__}"

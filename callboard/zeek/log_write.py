@@ -477,7 +477,9 @@ def _list_of(kind: LogType) -> _Reader:
         offset += 8
         if not 0 <= count * _HEAD <= len(payload) - offset:
             left = len(payload) - offset
-            msg = f"{count:,} items at byte {offset:,}, but {left:,} bytes are left"
+            msg = (
+                f"{count:,} items are announced at byte {offset:,}, but {left:,} bytes are left"
+            )
             raise InvalidData(msg)
         parts = [_head(4, count)]
         for _ in range(count):

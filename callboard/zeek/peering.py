@@ -299,7 +299,7 @@ class FrameBuffer:
     @staticmethod
     def _refuse(length: int, limit: int, data: bytes) -> None:
         wire = wire_of(data)
-        hint = f"; it speaks {wire}" if wire else ""
+        hint = f"; the peer speaks {wire}" if wire else ""
         if not length:
             msg = f"a frame of 0 bytes{hint}"
             raise MalformedFrame(msg)

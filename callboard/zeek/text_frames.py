@@ -126,7 +126,7 @@ class TextFrames:
         if data[: len(start)] == start[: len(data)]:
             return False
         wire = wire_of(data[:FIRST_BYTES]) or "something else"
-        self.failure = f"it speaks {wire}, not WebSocket"
+        self.failure = f"the peer speaks {wire}, not WebSocket"
         self._reply = self._refusal
         return True
 

@@ -1,21 +1,23 @@
 """Credit: how much a node may send to a remote actor with a bounded mailbox. Pure.
 
-A position counts the messages from one node to one actor. The actor's node grants positions: a
-*grant* is absolute, so a repeated or late one is harmless, and the highest one is valid. If the
-bounds include bytes, a grant also limits the bytes of its messages.
+A position counts the messages from one node to one actor. The actor's node grants positions: A
+*grant* names the highest position that may be sent, so a repeated or late grant does no harm,
+and the highest grant is valid. If the bounds include bytes, a grant also limits the bytes of
+its messages.
 
 The two sides may disagree, because messages and grants are lost with a path. So a waiting
-sender *asks* repeatedly: it sends its position, in the order of its messages. When that
-arrives, every earlier message has arrived or is lost, and the receiver adopts the position.
+sender *asks* repeatedly: it sends its position, in order with its messages. When the position
+arrives, each earlier message has arrived or is lost, and the receiver continues to count from
+that position.
 
 A sender starts before it knows the bounds, with a few messages. Its first position lies beyond
 everything it was ever granted, so that a late grant for an earlier ref of the same actor has no
 effect.
 
 The receiver divides the free space among the senders that want more, in turn, and always leaves
-some for the next one. A grant cannot be withdrawn, and an idle sender keeps it. So a sender
-without any grant gets one message even if nothing is free; otherwise an idle sender could block
-all others.
+some for the next one. A grant cannot be taken back, and a sender that has nothing to send keeps
+its grant. So a sender without any grant gets one message even if nothing is free; otherwise an
+idle sender could block all others.
 """
 
 from typing import Final
@@ -49,8 +51,8 @@ class Credit:
         sent: its position.
         up_to: the granted position.
         is_known: whether the actor's node has reported bounds.
-        is_short: whether the position skipped the rest of a grant whose bytes were used up, so
-            that the receiver has an outdated position.
+        is_short: whether the bytes of a grant were used up before its messages. The sender then
+            skipped the remaining positions, which the receiver does not know.
         grants: number of grants received.
     """
 
@@ -106,7 +108,7 @@ class Credit:
 
 @dataclass(slots=True, eq=False)
 class _Sender:
-    """State of a receiver about one sender."""
+    """The receiver's record of one sender."""
 
     #: Its position by the messages that have arrived.
     arrived: int = 0
@@ -138,7 +140,7 @@ class Grants:
         """
         self._limit = min(limit or ANY_NUMBER, ANY_NUMBER)
         self._octets = octets
-        #: By node; the next one to serve is first.
+        #: The senders by node; the first one is served next.
         self._senders: dict[bytes, _Sender] = {}
 
     def __contains__(self, node: bytes) -> bool:
@@ -168,7 +170,7 @@ class Grants:
             sender.is_hungry = True
 
     def asks(self, node: bytes, position: int) -> None:
-        """Record the position of a sender that may want more."""
+        """Record the position of a sender that asks for credit."""
         sender = self._senders.setdefault(node, _Sender())
         if not sender.is_placed or position >= sender.arrived - _SLACK:
             sender.is_placed = True
@@ -181,7 +183,7 @@ class Grants:
 
         Args:
             count: messages that wait at the actor.
-            octet_count: bytes of those.
+            octet_count: bytes of these messages.
         """
         senders = self._senders
         hungry = [node for node, sender in senders.items() if sender.is_hungry]
@@ -200,7 +202,8 @@ class Grants:
             sender.size, sender.octets = share, octets
             sender.is_hungry = False
             message_count, octet_count = message_count + share, octet_count + octets
-            senders[node] = senders.pop(node)  # the others are first the next time
+            # So that the other senders are served first the next time.
+            senders[node] = senders.pop(node)
             granted.append((node, sender.up_to, octets))
         return granted
 

@@ -1,4 +1,4 @@
-"""Reference counts of remote actors on one node, and watchers of their end. Pure.
+"""Counts of refs to remote actors on one node, and functions to call at an actor's end. Pure.
 
 A node that obtains a ref announces it to the actor's host, and releases it when its last ref is
 collected. Paths change, so a release may arrive after a later announce of the same ref, or
@@ -6,9 +6,9 @@ never. So each announce carries its *sightings*, the number of refs that this no
 since its start. A release carries the sightings of the announce to withdraw, and a host ignores
 a release that is older than its latest announce.
 
-When the path to a host has changed, all its refs are announced again with new sightings, then
-everything up to the old sightings is released. This ends the effect of any lost or reordered
-announce or release.
+When the path to a host has changed, the node announces all refs to the host's actors again with
+new sightings. Then it releases everything up to the old sightings. After that, earlier
+announces and releases have no effect, even if they were lost or reordered.
 """
 
 from collections.abc import Callable, Hashable
@@ -20,7 +20,7 @@ Watcher = Callable[[Any], object]
 
 
 class RefCount:
-    """State of one node about one remote actor.
+    """The record of this node about one remote actor.
 
     Attributes:
         sightings: number in its announce and its release.
@@ -53,7 +53,7 @@ class RefCount:
         return None
 
     def ended(self, reason: ExitReason, detail: str) -> list[Watcher]:
-        """Record the end of the actor; return its watchers, or none if the end was known."""
+        """Record the end of the actor; return the watchers to call, none if it was known."""
         if self.down is not None:
             return []
         self.down = (reason, detail)
@@ -124,7 +124,7 @@ class RemoteRefs(Generic[H]):
         return holding
 
     def dropped(self, host: bytes, number: int) -> int:
-        """Remove an actor without watchers; return the sightings to release it with."""
+        """Remove an actor that has no watchers; return the sightings for its release."""
         entries = self._held[host]
         holding = entries.pop(number)
         assert not holding.watchers, "dropped while it is watched"

@@ -1,15 +1,17 @@
-"""Nodes with proxies of our actors, which are notified of an actor's end. Pure.
+"""The nodes that hold proxies of this node's actors, and are notified when one ends. Pure.
 
 A node that learns the address of an actor here announces its proxy. When the actor ends, each
-such node gets a down message, again after each change of its path, until it releases the proxy.
-So no end is missed, and the number of an actor is not reused while a node still refers to the
-old one. An announce for an actor that does not exist is answered with down at once.
+such node gets a down message, and gets it again after each change of the path to it, until it
+releases the proxy. So no node misses the end, and the number of an actor is not given to
+another actor while a node still has a proxy with it. An announce for an actor that does not
+exist is answered with down at once.
 
-Announces and releases carry *sightings* (see `callboard.proxies.ledger.ref_counts`), because
-one may overtake another while a path changes: a release older than the latest announce is
+Announces and releases carry *sightings* (see `callboard.proxies.ledger.ref_counts`), because a
+frame may overtake another one while a path changes: a release older than the latest announce is
 ignored. A release of everything up to some sightings, a sweep, ends the effect of earlier lost
-or late frames. Older announces that arrive soon after a sweep are set aside. If the node
-releases none of them, the sweep was altered on its way, and the announces are valid.
+or late frames. Older announces that arrive soon after a sweep are not applied immediately.
+Normally the node releases each of them. If it does not, the sweep was altered on its way, and
+the announces are applied.
 
 A node may hold a million proxies, so any operation on all of them is an iterator, which its
 driver spreads over turns.
@@ -86,7 +88,7 @@ class HolderRegistry:
         return self._ended.setdefault(number, _UNKNOWN)
 
     def released(self, node: bytes, number: int, sightings: int) -> None:
-        """Remove a proxy, unless the node announced it again since."""
+        """Remove a proxy, unless the node has announced it again since the release was sent."""
         holders = self._holders.get(number)
         if holders is not None and node in holders and holders[node] <= sightings:
             self._forget(node, number)
@@ -112,11 +114,11 @@ class HolderRegistry:
             yield number
 
     def settle(self, node: bytes, limit: int = PROXIES) -> Iterator[tuple[int, Ending]]:
-        """Accept late announces that were not released; yield the ends to report."""
+        """Apply the late announces that the node did not release; yield the ends to report."""
         self._swept.pop(node, None)
         late = self._settling[node] = self._late.pop(node, {})
         for number in list(late):
-            sighting = late.pop(number, None)  # it may be released between two steps
+            sighting = late.pop(number, None)  # the node may release it between two steps
             ending = None if sighting is None else self.announced(node, number, sighting, limit)
             if ending is not None:
                 yield number, ending
@@ -133,7 +135,7 @@ class HolderRegistry:
         return list(holders)
 
     def owed(self, node: bytes) -> Generator[tuple[int, ExitReason, str], None, None]:
-        """Yield the ends to repeat to a node whose path changed."""
+        """Yield the ends to report again to a node, because the path to it has changed."""
         numbers = self._held_by.get(node)
         if not numbers or not self._ended:
             return
@@ -145,7 +147,8 @@ class HolderRegistry:
     def node_lost(self, node: bytes) -> Iterator[int]:
         """Remove all proxies of a lost node, which announces its refs again if it returns.
 
-        Its sightings are new then, so a pending removal does not affect them.
+        It then uses new sightings, so a removal that is still running does not affect its new
+        announces.
         """
         for aside in (self._swept, self._late, self._settling):
             aside.pop(node, None)

@@ -43,7 +43,10 @@ class NodeTombstones:
         return node in self._rest_until
 
     def lost(self, node: bytes, now: float, *, is_strange: bool = False) -> None:
-        """Record the loss of a node; a strange one is due at once."""
+        """Record the loss of a node.
+
+        A node without any exchanged message (`is_strange`) is forgotten at once.
+        """
         self.returned(node)
         self._rest_until[node] = now + ACCOUNTS_KEPT
         if is_strange:
@@ -59,7 +62,7 @@ class NodeTombstones:
             table.pop(node, None)
 
     def due(self, now: float) -> tuple[list[bytes], list[bytes]]:
-        """Return the nodes whose arrivals are due to be forgotten, and those whose rest is."""
+        """Return the nodes whose arrivals to forget now, and those of which to forget all."""
         strange = list(self._strange)
         for node in strange:
             self.returned(node)
@@ -68,7 +71,7 @@ class NodeTombstones:
 
 
 def _pop_due(until: dict[bytes, float], now: float) -> list[bytes]:
-    """Remove and return the nodes whose time is over."""
+    """Remove and return the nodes whose time has passed."""
     due = []
     for node, time in until.items():
         if time > now:

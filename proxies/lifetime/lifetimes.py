@@ -1,11 +1,12 @@
 """Remote references: proxies on this node, and proxies of its actors on other nodes.
 
-Drives the ledgers of both. `remote_ref` may be called from any thread; the rest runs on the
-runner, with its role.
+This class is the driver of both tables. `remote_ref` may be called from any thread; all other
+methods run on the thread with the runner's role.
 
-A proxy is kept while its ref is in use here. The table of refs is weak: a collected ref is
-queued, and released by the next pass of housekeeping. If the proxy is still watched, or
-messages wait in it, the pass keeps it for the next one.
+A proxy is kept while a ref to it is in use on this node. The table of refs holds only weak
+references. When the garbage collector removes a ref, the ref is queued, and the housekeeping of
+the next second releases its proxy. If the proxy still has watchers or waiting messages,
+housekeeping tries again a second later.
 """
 
 import weakref
@@ -36,7 +37,7 @@ AT_ONCE: Final = 256
 
 
 class _WeakRef(weakref.ref[ActorRef]):
-    """A weak reference to an actor's ref that knows the actor."""
+    """A weak reference to a ref, with the node and number of the ref's actor."""
 
     __slots__ = ("key",)
 
@@ -63,7 +64,7 @@ class Pace(Protocol):
 
 
 class CreditLender(Protocol):
-    """Grants credit for the bounded mailboxes here."""
+    """Grants credit for the bounded mailboxes of this node."""
 
     def announced(self, node: bytes, number: int, sightings: int, /) -> None:
         """Send the credit of an actor to a node that announced a proxy of it."""
@@ -93,22 +94,23 @@ class Lifetimes:
             runtime: the runtime of the node.
             routes: the routes to other nodes.
             pace: creates the proxies.
-            proxy_limit: proxies of actors here that one other node may hold.
+            proxy_limit: number of proxies of this node's actors that one other node may hold.
         """
         self._runtime = runtime
         self._routes = routes
         self._proxy_limit = proxy_limit
         self._lock = routes.lock
         self._refs: dict[tuple[bytes, int], _WeakRef] = {}
-        #: Collected refs whose proxies are to be released. The garbage collector may call back
-        #: at any point, also where a lock is held, so the callback only appends here.
+        #: Collected refs whose proxies have to be released. The garbage collector may call its
+        #: callback at any point, even while a lock is held, so the callback only appends to
+        #: this queue.
         self._gone: deque[_WeakRef] = deque()
         self._pace = pace
         self._holdings = RemoteRefs(pace.make)
         self._holdings.sightings = KNOWS_CREDIT
         self.holders = HolderRegistry(runtime.takes)
         self.held_numbers: Container[int] = self.holders.numbers
-        #: Ends of actors that are being repeated to nodes.
+        #: For each node the ends of actors that are being reported to it again.
         self._owed: dict[bytes, Generator[tuple[int, ExitReason, str], None, None]] = {}
 
     def ref_text(self, node: bytes, number: int) -> str:
@@ -184,7 +186,7 @@ class Lifetimes:
                 self._pace.lose(proxy)
 
     def refuse_monitors(self, teller: bytes, refusal: Failure) -> None:
-        """Handle the refusal of monitors of an actor, if its sender may decide that."""
+        """Apply a refusal of monitors for an actor, if its sender is the actor's node."""
         try:
             about = parse_address(refusal.detail)
         except (InvalidAddress, TypeError):  # malformed data of another node
@@ -199,7 +201,7 @@ class Lifetimes:
                 self._pace.unanswered(proxy)
 
     def release_unused(self) -> None:
-        """Forget proxies whose refs were collected, and release them at their hosts."""
+        """Remove the proxies whose refs were collected, and send releases to their hosts."""
         for _ in range(len(self._gone)):
             weak = self._gone.popleft()
             node, number = weak.key
@@ -224,7 +226,7 @@ class Lifetimes:
         """Handle an announce of a proxy; report the end at once if the actor is dead."""
         source, number = frame.source, frame.destination_actor
         if number == NODE_ACTOR:
-            return  # the node itself is not an actor, so no frame reports its end
+            return  # the node itself is not an actor, and its end is never reported
         ending = self.holders.announced(source, number, frame.data, self._proxy_limit)
         if ending is not None:
             self._report_down(source, number, *ending)
@@ -294,7 +296,7 @@ class Lifetimes:
     # --- paths ---
 
     def renew(self, node: bytes) -> None:
-        """Repeat announces and ends over a changed path, as the earlier ones may be lost."""
+        """Send announces and ends again on a changed path, because earlier ones may be lost."""
         with self._lock:
             proxies, released_up_to = self._holdings.renewed(node)
         for proxy in proxies:
@@ -304,7 +306,7 @@ class Lifetimes:
             self._routes.send_to(node, frame)
         former = self._owed.get(node)
         if former is not None:
-            former.close()  # it starts again
+            former.close()  # the new generator starts from the beginning
         owed = self._owed[node] = self.holders.owed(node)
         self._report_downs(node, owed)
 

@@ -1,7 +1,8 @@
-"""A proxy: represents a remote actor by the interface of a local one.
+"""The proxy: stands for a remote actor, with the interface of a local one.
 
-It accepts messages, stop, monitors and links like a local actor, and passes them to the
-outbound side of the node. It remembers the end of its actor, so that later asks fail at once.
+A proxy accepts messages, stops, monitors and links like the cell of a local actor, and passes
+them to the part of the node that sends messages. It remembers the end of its actor, so that
+later asks fail at once.
 """
 
 from collections import deque
@@ -45,13 +46,13 @@ class Queue(deque[Waiting]):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Its bytes, its bounds, and the senders that wait for room.
+        #: The bytes and the bounds of the queue, and the senders that wait for room in it.
         self.pressure = BackPressure(CREDIT_QUEUE)
         #: Whether a timer requests credit.
         self.is_tended = False
 
     def put(self, message: Message, sender: Sender | None, payload: bytes) -> None:
-        """Append a message; insert one with high priority before those without."""
+        """Append a message, or insert an urgent one before all messages that are not urgent."""
         self.pressure.held += len(payload)
         place = len(self)
         if _is_urgent(message):
@@ -81,7 +82,7 @@ def _is_urgent(message: Message) -> bool:
 
 
 class Outbound(Protocol):
-    """The outbound side of a node, as proxies use it."""
+    """The part of a node that sends messages, as proxies use it."""
 
     @property
     def batches(self) -> object:
@@ -110,7 +111,7 @@ class Outbound(Protocol):
         payload: bytes,
         turn: SendTurn,
     ) -> bool:
-        """Send a message if there is room; if not, register its sender and return False."""
+        """Send a message if there is room; otherwise record its sender and return False."""
 
     def enqueue_after_pending(self, proxy: "Proxy", command: object) -> bool:
         """Queue a command after the waiting messages of a proxy; False if there are none."""
@@ -147,7 +148,8 @@ class Proxy(RefCount):
         self._runtime = runtime
         self.node = node
         self.number = number
-        #: Address of the node from the ref's text, dialed without a path.
+        #: Address of the node from the ref's text; it is dialed if there is no path to the
+        #: node.
         self.endpoint: Endpoint | None = None
         #: Messages that wait for a dial in progress, or for credit.
         self.waiting: Queue | None = None
@@ -164,14 +166,14 @@ class Proxy(RefCount):
             self.refuse(message, sender, self.ended_error())
 
     def post_at_once(self, message: Message, sender: Sender | None) -> None:
-        """Send a message before the end of the turn, for an outside thread."""
+        """Send a message of a thread outside of actors, without waiting for the turn's end."""
         if self.down is None:
             self.outbound.dispatch(self, message, sender, at_once=True)
         else:
             self.refuse(message, sender, self.ended_error())
 
     def post_urgent(self, message: Message, sender: Sender | None) -> None:
-        """Send a message that the actor handles before those without priority."""
+        """Send a message that the actor handles before all normal messages."""
         if isinstance(message, Envelope):
             self.post(replace(message, is_urgent=True), sender)
         else:
@@ -236,7 +238,7 @@ class Proxy(RefCount):
     def command(self, command: object) -> None:
         """Send a command to the actor's node itself."""
         if self.down is None:
-            # Referenced until the command is sent.
+            # Hold this reference until the command is sent, so that the proxy is not released.
             node_ref = self._runtime.ref_of(self.node, NODE_ACTOR)
             node_proxy = node_ref.target
             if isinstance(node_proxy, Proxy):
@@ -250,7 +252,10 @@ class Proxy(RefCount):
     # --- monitors and links ---
 
     def monitor(self, key: Hashable, watcher: Watcher) -> None:
-        """Call `watcher` once when the actor ends or its node is lost; now, if it has ended."""
+        """Call `watcher` once when the actor ends or its node is lost.
+
+        If the actor has ended already, the call is immediate.
+        """
         with _MONITORS_LOCK:
             ending = self.watch(key, watcher)
         if ending is not None:

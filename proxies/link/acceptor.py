@@ -1,4 +1,4 @@
-"""Accepts connections: ports, limits for unproven peers, and TLS before a link starts.
+"""Ports of a node: accepts connections, limits unproven peers, and does the TLS handshakes.
 
 Unproven peers are limited (`callboard.proxies.link.limits`): a connection over a limit is
 closed at once and counted.
@@ -41,7 +41,7 @@ C = TypeVar("C")
 
 @dataclass(eq=False, repr=False)
 class Acceptor(Generic[C]):
-    """The ports of one node. Its methods run on the runner with its role."""
+    """The ports of one node. Its methods run on the thread with the runner's role."""
 
     _runner: Runner
     #: Decides which connections are accepted.
@@ -66,7 +66,7 @@ class Acceptor(Generic[C]):
             sock.close()
             return
         sock.listen(ACCEPT_BACKLOG)
-        sock.setblocking(False)  # noqa: FBT003  # its signature
+        sock.setblocking(False)  # noqa: FBT003  # the signature of `setblocking`
         self._listeners.append(sock)
         self._watch_listener(sock, config, tls)
 
@@ -133,7 +133,10 @@ class Acceptor(Generic[C]):
         handshake.begin()
 
     def _not_secured(self, sock: TlsSocket, endpoint: Endpoint, error: str) -> None:
-        """Report why a connection became no link: as a warning if only people can fix it."""
+        """Report why no link was started on a connection.
+
+        The report is a warning if a person has to fix the reason, such as a wrong certificate.
+        """
         now = self._runner.now()
         if not (sock.is_unfit or sock.is_silent) or now < self._quiet_until:
             _log.debug("connection from %s ended: %s", endpoint[0], error)

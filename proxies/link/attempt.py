@@ -1,6 +1,6 @@
 """One attempt to connect: resolve the host, connect to its addresses in turn, start TLS.
 
-Dials of nodes and of foreign wires share it; it is independent of the protocol spoken on the
+Dials of nodes and of foreign wires use this class, which does not depend on the protocol of the
 connection.
 """
 
@@ -27,7 +27,7 @@ class Obstacle(NamedTuple):
 
     Attributes:
         stage: the step that failed: resolving the host, connecting, or the TLS handshake.
-        reason: one line for people.
+        reason: the error text, in one line.
         secured: the connection, if TLS failed; the receiver of the obstacle closes it.
     """
 
@@ -53,7 +53,7 @@ class Attempt:
         """Create an attempt; `begin` starts it. All methods run with the runner's role.
 
         Args:
-            runner: whose selector and timers are used.
+            runner: provides the selector and the timers.
             network: makes the sockets.
             endpoint: host and port.
             opened: called with the connection.
@@ -96,7 +96,7 @@ class Attempt:
             self.handshake = None
 
     def _resolve(self) -> None:
-        """Resolve a host name; it blocks, so it runs on a separate thread."""
+        """Resolve a host name. Runs on a separate thread, because it blocks."""
         host, port = self.endpoint
         try:
             addresses = self._network.resolve(host, port, numeric=False)
@@ -118,7 +118,7 @@ class Attempt:
             return
         try:
             sock, code = self._network.connect(addresses[0])
-        # No free descriptor, or no such address family on this machine.
+        # There is no free descriptor, or this machine does not support the address family.
         except OSError as error:
             self._refused(addresses, error.strerror or str(error))
             return
@@ -145,7 +145,7 @@ class Attempt:
             self._fail(Obstacle("connect", reason))
 
     def _connected(self, addresses: list[Any], error: str) -> None:
-        """Continue after an attempt to connect to one address."""
+        """Handle the outcome of connecting to one address."""
         sock, self._sock = self._sock, None
         assert sock is not None, "each attempt to connect ends once"
         if self._late is not None:

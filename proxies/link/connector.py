@@ -1,7 +1,8 @@
 """All connections of one node, and the links on them.
 
-The acceptor and the dialer make connections. The connector starts a link on each, carries out
-its effects, and passes established links to their user.
+The acceptor and the dialer make connections. The connector starts a link on each connection,
+carries out the effects of the link's machine, and passes an established link to the user of
+links, which is the node's broker.
 """
 
 import logging
@@ -62,7 +63,7 @@ _UNFIT: Final = (
 
 
 class LinkUser(Protocol):
-    """Receiver of established links."""
+    """Receives the established links."""
 
     def link_up(self, wire: Wire, peer: PeerIdentity) -> None:
         """Handle an established link."""
@@ -87,7 +88,7 @@ class LinkOptions:
         tls: TLS for connections that this node dials; None for plain ones.
         limits: limits for peers.
         state: the node's description, sent to each peer after its proof.
-        limited_state: the description for a peer that may not send to all of the node.
+        limited_state: the description for a peer with limited rights.
         greeting: the facts about the node in its handshakes, such as the release; it has no
             secrets and limits, which are those of `access` and `limits`.
     """
@@ -106,7 +107,7 @@ class LinkOptions:
         return self.state if is_member else self.limited_state
 
     def config(self, access: LinkAccess, published: int | None = None) -> LinkConfig:
-        """Return the configuration of links with this access that show a published actor."""
+        """Return the configuration of links with an access and a published actor."""
         return replace(
             self.greeting or LinkConfig(self.node_id),
             secrets=access.keys,
@@ -141,7 +142,7 @@ PARTING_LIMIT: Final = 2.0
 
 @dataclass(eq=False, repr=False)
 class Connector:
-    """All connections of one node. Its methods run on the runner with its role."""
+    """All connections of one node. Its methods run on the thread with the runner's role."""
 
     _runner: Runner
     _network: Network
@@ -195,7 +196,7 @@ class Connector:
             self._runner.post(self.watch, self.options.tls)
 
     def watch(self, certificates: Certificates) -> None:
-        """Check the files of certificates regularly from now on."""
+        """Start checking regularly whether the files of certificates have changed."""
         if certificates.is_fixed or certificates in self._certificates:
             return
         self._certificates.append(certificates)
@@ -218,10 +219,11 @@ class Connector:
     def unlink(self, endpoint: Endpoint) -> NodeId | None:
         """Stop the dial of an address and end its link for good; return the linked node.
 
-        The address belongs to a dial, or is the remote end of a link that a peer dialed.
+        The address may be one that this node dials, or the remote address of a link that a peer
+        dialed.
 
         Raises:
-            LookupError: neither dial nor link has this address.
+            LookupError: no dial and no link has this address.
         """
         dial = self.dialer.stop(endpoint)
         wires = list(self._wires.values())
@@ -256,7 +258,7 @@ class Connector:
         certified: tuple[str, ...],
         peer: NodeId,
     ) -> Principal | None:
-        """Return the permissions of a peer.
+        """Return the identity and the rights of a peer; None if it has no permissions.
 
         Raises:
             AuthenticationFailed: the peer has the id of another node.
@@ -275,8 +277,8 @@ class Connector:
         Args:
             sock: the connection.
             dialer: True on exactly one of its two ends.
-            patience: seconds for the other end to start its handshake; by default as for all
-                links.
+            patience: seconds for the other end to start its handshake; the default is that of
+                all links.
         """
         config = self.config(OPEN)
         if patience is not None:
@@ -290,7 +292,10 @@ class Connector:
     # --- connections ---
 
     def change_keys(self, keys: tuple[tuple[str, bytes], ...]) -> int:
-        """Replace the secrets; return the number of links ended because theirs was removed."""
+        """Replace the secrets.
+
+        Returns the number of links that were ended because their secret was removed.
+        """
         self.options = replace(self.options, access=replace(self.options.access, keys=keys))
         self.dialer.change_keys(len(keys))
         wires = [wire for wire in self._wires.values() if wire.peer is not None]
@@ -300,7 +305,7 @@ class Connector:
         return len(refused)
 
     def _is_accepted(self, wire: Wire) -> bool:
-        """Return whether the node still accepts the secret proven on a link."""
+        """Return whether the node still accepts the secret that was proven on a link."""
         if not wire.has_node_keys:
             return True
         keys = self.options.access.keys
@@ -322,6 +327,7 @@ class Connector:
         return wire
 
     def _open_dialed(self, dial: Dial, sock: "socket.socket | TlsSocket") -> Wire:
+        """Start a link on a connection that this node dialed, with one of its secrets."""
         access = self.options.access
         first = self.dialer.key_of(dial)
         chosen = replace(access, keys=access.keys[first : first + 1])
@@ -353,7 +359,7 @@ class Connector:
         wire.after_read = partial(self._introduced, wire)
         wire.let_go = partial(self.part_with, wire)
         wire.start()
-        if isinstance(sock, TlsSocket):  # its handshake may have read bytes of the link
+        if isinstance(sock, TlsSocket):  # the TLS handshake may have read bytes of the link
             self._runner.post(wire.catch_up)
         return wire
 
@@ -386,11 +392,11 @@ class Connector:
         if self._barred.get(peer.node_id, 0.0) > self._runner.now():
             self._runner.post(wire.end, "the link is cut on purpose")
             return
-        if not self._is_accepted(wire):  # its secret was removed during its handshake
+        if not self._is_accepted(wire):  # the secret was removed during the handshake
             self._runner.post(wire.end, WITHDRAWN)
             return
         objection = peer.standing and self._user.objection(peer.node_id, peer.standing)
-        if objection:  # another node got this id during the handshake
+        if objection:  # another node with this id was linked during the handshake
             self._runner.post(wire.end, objection)
             return
         if peer.guard is LinkGuard.FIRST_WORDS:
@@ -431,7 +437,10 @@ class Connector:
         self._emit(LinkRefused(remote, closed.reason))
 
     def bar(self, peer: NodeId, seconds: float) -> bool:
-        """Cut the link with a neighbor and refuse it for a time; False if there is none."""
+        """End the link with a neighbor and refuse new ones for a time.
+
+        Returns False if there is no link.
+        """
         self._barred[peer] = self._runner.now() + seconds
         for wire in list(self._wires.values()):
             if wire.peer == peer:
@@ -440,7 +449,7 @@ class Connector:
         return False
 
     def close(self) -> None:
-        """End all links and stop listening; call `linger` after it."""
+        """End all links and stop listening. The caller calls `linger` afterwards."""
         if self._certificate_timer is not None:
             self._certificate_timer.cancel()
         self.acceptor.close()
@@ -454,12 +463,15 @@ class Connector:
     def part_with(
         self, connection: object, sock: Any, gate: AcceptLimiter | None = None
     ) -> None:
-        """Close a connection so that its last bytes arrive; it counts for limits until then.
+        """Close a connection so that its last bytes arrive.
+
+        Until it is closed, the connection counts for the limits.
 
         Args:
-            connection: owner of the socket.
+            connection: the object that owns the socket.
             sock: the socket.
-            gate: the gate that accepted it; by default the gate of the ports of nodes.
+            gate: the limiter that accepted the connection; by default that of the node's BASP
+                ports.
         """
         let_in_by = gate or self.gate
 
@@ -468,7 +480,7 @@ class Connector:
             self._partings.pop(parting)
             let_in_by.ended(connection)
 
-        # A simulated one cannot lose its last bytes.
+        # A simulated connection cannot lose its last bytes.
         if not isinstance(sock, socket.socket | TlsSocket):
             sock.close()
             let_in_by.ended(connection)
@@ -479,7 +491,10 @@ class Connector:
         parting.begin()
 
     def linger(self) -> None:
-        """Wait briefly until peers have read the last bytes and closed; on any thread."""
+        """Wait briefly until the peers have read the last bytes and closed their ends.
+
+        Can be called from any thread.
+        """
         until = time.monotonic() + LINGER
         for parting in self._partings:
             parting.wait(until)

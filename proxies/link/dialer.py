@@ -1,9 +1,9 @@
 """Dialing: requests to be linked to an address, and their attempts.
 
 Only the side that dialed dials again: after 0.1 s, then with doubled pauses up to 2 s (or the
-limit of the dial). Each pause is extended by a random part, so that nodes that lost the same
-peer do not return at the same moment. With TLS, its handshake follows connecting and precedes
-the link.
+limit of the dial). Each pause is extended by a random time, so that nodes that lost the same
+peer do not dial it at the same moment. With TLS, the TLS handshake takes place after the
+connection is made and before the link starts.
 """
 
 import logging
@@ -40,7 +40,7 @@ class Dial:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        #: Whether the dial continues when its link is lost.
+        #: Whether this node dials again when the link is lost.
         self.keep = False
         self.backoff = Backoff(FIRST_RETRY, LAST_RETRY)
         self.peer: NodeId | None = None
@@ -50,7 +50,7 @@ class Dial:
         #: The current attempt to connect.
         self.attempt: Attempt | None = None
         self.waiters: list[Future[Dial]] = []
-        #: Waiters that outlast failed attempts: only success or `stop` ends their wait.
+        #: Futures that do not fail with an attempt: only success or `stop` completes them.
         self.patient: list[Future[Dial]] = []
         #: Called with the reason of each failed attempt.
         self.on_failure: Callable[[str], object] | None = None
@@ -63,9 +63,9 @@ class Dial:
         #: The name that a certificate of the peer must show, if the host is one of its
         #: addresses.
         self.server_name: str | None = None
-        #: Whether this node itself answered.
+        #: Whether the address turned out to be this node's own.
         self.leads_home = False
-        #: Whether the port speaks TLS, if that is to be detected; None before.
+        #: Whether the port speaks TLS, if this has to be detected; None until it is known.
         self.speaks_tls: bool | None = None
 
     def plan(self, timer: Timer | None) -> None:
@@ -75,19 +75,21 @@ class Dial:
         self.timer = timer
 
     def succeed(self) -> None:
-        """Complete all waiters: the peer is linked."""
+        """Complete all waiting futures, because the peer is linked."""
         self.backoff.reset()
         waiters, self.waiters, self.patient = [*self.waiters, *self.patient], [], []
         for waiter in waiters:
             waiter.set_result(self)
 
     def fail(self, text: str, cause: Exception | None = None) -> None:
-        """Fail the waiters of this attempt; a kept dial continues.
+        """Fail the futures that wait for this attempt.
+
+        If `keep` is set, the dial itself continues.
 
         Args:
-            text: why.
-            cause: an error that people must fix before a link is possible, so patient waiters
-                fail too; None if no node answered.
+            text: the reason.
+            cause: an error that a person must fix before a link is possible, so the futures in
+                `patient` fail too; None if no node answered.
         """
         waiters, self.waiters = self.waiters, []
         if cause is not None:
@@ -98,7 +100,7 @@ class Dial:
             waiter.set_exception(error)
 
     def stop(self, text: str) -> None:
-        """Fail all waiters: the dial is stopped for good."""
+        """Stop the dial for good, and fail all futures that wait for it."""
         self.is_stopped = True
         self.keep = False
         self.waiters += self.patient
@@ -119,7 +121,7 @@ SILENCE: Final = 0.5
 
 @dataclass(eq=False, repr=False)
 class Dialer:
-    """The dials of one node. Its methods run on the runner with its role."""
+    """The dials of one node. Its methods run on the thread with the runner's role."""
 
     _runner: Runner
     _network: Network
@@ -142,7 +144,7 @@ class Dialer:
     _closed: bool = False
 
     def __len__(self) -> int:
-        """Count the TLS handshakes in progress: connections without a link yet."""
+        """Return the number of dialed connections whose TLS handshake is in progress."""
         attempts = [dial.attempt for dial in self._dials.values()]
         return sum(
             attempt is not None and attempt.handshake is not None for attempt in attempts
@@ -163,8 +165,9 @@ class Dialer:
             endpoint: host and port.
             waiter: done when the link is established, or the attempt has failed.
             keep: dial again whenever the link is lost.
-            retry: longest pause between two attempts, in seconds; the waiter then waits until
-                success or `stop`, and the dial is kept.
+            retry: longest pause between two attempts, in seconds. If it is not 0, `waiter` is
+                done only after success or `stop`, and this node dials again when the link is
+                lost.
             on_failure: called with the reason of each failed attempt.
         """
         if self._closed:
@@ -248,7 +251,7 @@ class Dialer:
         return [dial for dial in list(self._dials.values()) if dial.keep]
 
     def _let_go(self, dial: Dial) -> None:
-        """Drop the timer and the connection attempt of a dial."""
+        """Cancel the timer and the current attempt of a dial."""
         dial.plan(None)
         if dial.attempt is not None:
             dial.attempt.abandon()
@@ -257,7 +260,7 @@ class Dialer:
     def _start(self, dial: Dial) -> None:
         """Start an attempt."""
         if self._closed or dial.is_busy:
-            return  # an attempt in progress keeps its timer
+            return  # an attempt is already in progress
         dial.plan(None)
         dial.is_busy = True
         dial.attempt = Attempt(
@@ -292,7 +295,8 @@ class Dialer:
         """End an attempt that failed before a link was started."""
         dial.attempt = None
         remote, secured = endpoint_text(dial.endpoint), obstacle.secured
-        if secured is not None and self._tls is None:  # the port was slow, but speaks plainly
+        # The port does not speak TLS, and was only slow.
+        if secured is not None and self._tls is None:
             secured.close()
             dial.is_busy, dial.speaks_tls = False, False
             self._start(dial)
@@ -315,16 +319,19 @@ class Dialer:
             self._failed(dial, text, TlsError(obstacle.reason) if is_unfit else None)
 
     def _try_tls(self, dial: Dial, wire: Wire) -> None:
-        """Dial a silent port again with TLS: TLS ports wait for the client's first bytes."""
+        """Dial a port that has sent nothing again with TLS.
+
+        A port with TLS sends nothing before the client has sent its first bytes.
+        """
         if dial.wire is wire and not wire.bytes_received:
             dial.wire, dial.is_busy, dial.speaks_tls = None, False, True
-            wire.end("it sends nothing, as ports that speak TLS")
+            wire.end("the port sends nothing, like ports with TLS")
             self._start(dial)
 
     def _failed(
         self, dial: Dial, text: str, cause: Exception | None = None, *, was_linked: bool = False
     ) -> None:
-        """End an attempt; a kept dial is tried again."""
+        """End an attempt; if `keep` is set, schedule the next one."""
         if dial.is_stopped:
             return
         dial.is_busy = False
@@ -333,12 +340,13 @@ class Dialer:
         if dial.on_failure is not None and not was_linked:
             dial.on_failure(text)
         if dial.keep and not self._closed:
-            if text != dial.logged_text:  # no waiter may be left to receive it
+            if text != dial.logged_text:  # there may be no future left that reports it
                 dial.logged_text = text
-                if cause is None:  # it may just start later than this node
+                if cause is None:  # the peer may be started later than this node
                     text += "; the dial continues until it answers"
                 is_awaited = cause is not None or bool(dial.patient)
-                # A list of seeds that all nodes share names each node, too: no reason to warn.
+                # If all nodes have the same list of seeds, each node finds its own address in
+                # it, which is no reason for a warning.
                 is_awaited = is_awaited and not dial.leads_home
                 _log.log(logging.WARNING if is_awaited else logging.INFO, "%s", text)
             self._retry(dial)
@@ -353,7 +361,7 @@ class Dialer:
     # --- results of connections ---
 
     def peer_known(self, wire: Wire, peer: NodeId) -> None:
-        """Use another connection of the pair for a dial, if its peer is known by now."""
+        """Record the peer of a connection; its dial may use another link with the same peer."""
         for dial in self._dials.values():
             if dial.wire is wire:
                 dial.peer = peer
@@ -363,7 +371,7 @@ class Dialer:
                     dial.succeed()
 
     def link_established(self, wire: Wire, peer: PeerIdentity) -> None:
-        """Complete the dials of a node that is linked, whichever side dialed."""
+        """Complete all dials that lead to a node that is linked now, whichever side dialed."""
         for dial in list(self._dials.values()):
             if dial.wire is wire:
                 dial.peer = peer.node_id
@@ -373,28 +381,28 @@ class Dialer:
                 dial.succeed()
 
     def wire_ended(self, wire: Wire, closed: Closed, *, was_established: bool) -> None:
-        """Handle the end of a connection: its dial fails, continues, or uses another one."""
+        """Handle the end of a connection: its dial fails, dials again, or uses another link."""
         peer = None if wire.link.peer is None else wire.link.peer.node_id
         for dial in list(self._dials.values()):
             if dial.wire is wire:
                 self._wire_of_dial_ended(dial, closed, was_linked=was_established)
             elif peer is None or dial.peer != peer or dial.is_busy:
                 continue
-            # It relied on the handshake of this connection.
+            # The dial waited for the handshake of this connection.
             elif dial.waiters or not was_established:
                 self._wire_of_dial_ended(dial, closed, was_linked=was_established)
             elif dial.keep:
                 self._retry(dial)
 
     def _wire_of_dial_ended(self, dial: Dial, closed: Closed, *, was_linked: bool) -> None:
-        """Fail a dial, or let it use another connection with its peer."""
+        """Fail a dial whose connection ended, unless another link with its peer replaces it."""
         wire, dial.wire = dial.wire, None
         dial.is_busy = False
         if self._is_linked(dial):
             dial.succeed()
             return
         if dial.peer is not None and self._pairs.holder(dial.peer) is not None:
-            return  # another connection of the pair is in its handshake
+            return  # another connection with the same peer is in its handshake
         is_refused = not was_linked and isinstance(closed.error, AuthenticationFailed)
         if is_refused and self._has_another_key(dial):
             self._try_next_key(dial)
@@ -410,7 +418,7 @@ class Dialer:
         self._failed(dial, text, cause, was_linked=was_linked)
 
     def close(self) -> None:
-        """End all dials; their waiters fail."""
+        """End all dials, and fail the futures that wait for them."""
         self._closed = True
         for dial in list(self._dials.values()):
             self._let_go(dial)

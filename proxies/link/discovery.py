@@ -2,9 +2,9 @@
 
 A source is looked up when it is added, then every ten seconds; a file every second. New
 addresses are dialed and kept like addresses in `join`. An address that disappears is no longer
-dialed, but an established link stays until it ends. If a look-up fails, the result of the last
-one stays valid, so that the loss of a name server does not split a cluster. The node's own
-address is skipped, because a name shared by many nodes includes it.
+dialed, but an established link stays until it ends. If a look-up fails, the last result stays
+valid, so that the loss of a name server does not split a cluster. The node's own address is
+skipped, because a name shared by many nodes includes it.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class KnownSource:
 
 @dataclass(eq=False, repr=False)
 class Discovery:
-    """The sources of one node. Its methods run on the runner with its role."""
+    """The sources of one node. Its methods run on the thread with the runner's role."""
 
     _runner: Runner
     _network: Network
@@ -109,7 +109,7 @@ class Discovery:
     # --- look-ups ---
 
     def _read_source(self, watched: KnownSource) -> None:
-        """Read a source: a file at once, a name on a thread, because its look-up blocks."""
+        """Look up a source: read a file at once, or resolve a name on a separate thread."""
         source = watched.source
         if watched.is_closed:
             return
@@ -159,7 +159,7 @@ class Discovery:
         watched.timer = self._runner.call_later(seconds, self._read_source, watched)
 
     def _update_dials(self, watched: KnownSource, addresses: tuple[Endpoint, ...]) -> None:
-        """Dial new addresses, and stop dialing the missing ones."""
+        """Dial the new addresses of a source, and stop dialing those it no longer has."""
         candidates = [
             endpoint
             for endpoint in addresses
@@ -180,7 +180,7 @@ class Discovery:
     # --- dialing ---
 
     def _dial(self, watched: KnownSource, endpoint: Endpoint) -> None:
-        """Dial an address until it disappears, unless the user dials it already."""
+        """Dial an address while its source has it, unless the user dials it already."""
         dial = self._dialer.find(endpoint)
         is_ours = self._use_counts[endpoint] > 0
         if is_ours or dial is None or not dial.keep:
@@ -207,7 +207,7 @@ class Discovery:
             watched.first.set_result(peer)
 
     def _failed(self, watched: KnownSource, endpoint: Endpoint, text: str) -> None:
-        """Record that no node answers, or that this node itself does."""
+        """Record that no node answers at an address, or that the address is this node's own."""
         dial = self._dialer.find(endpoint)
         if dial is not None and dial.leads_home:
             watched.own.add(endpoint)
@@ -231,7 +231,7 @@ class Discovery:
 
 
 def _outcome(find: Callable[[], list[Endpoint]]) -> tuple[list[Endpoint], str]:
-    """Return the result of a look-up, and its error text."""
+    """Return the addresses that a look-up finds, and the text of its error or ""."""
     try:
         return find(), ""
     except (OSError, CallboardError, ValueError) as error:

@@ -3,10 +3,10 @@
     socket ── stream ── machine of the wire ── adapter
                  (bytes)             (messages)
 
-A link of a foreign wire is a stream like a link between nodes, with the same TLS, writes per
-turn, back-pressure and throttles. Its machine belongs to the package of the wire, and the
-adapter translates its messages for the hub. Each port limits unproven peers as the ports of
-nodes do, and a connection that is not admitted in time is ended.
+A link of a foreign wire uses the same kind of stream as a link between nodes, with its TLS,
+back-pressure and throttles, and with one write per turn. Its machine belongs to the package of
+the wire, and the adapter translates its messages for the hub. Each port limits unproven peers
+as the ports of nodes do, and a connection that is not admitted in time is ended.
 """
 
 import logging
@@ -53,7 +53,7 @@ STEADY: Final = 5.0
 
 
 class Opening(NamedTuple):
-    """Facts about a connection that its machine gets when it is made.
+    """Facts about a connection, which are passed to the constructor of its machine.
 
     Attributes:
         remote: the other end: the dialed address, or the source of the connection.
@@ -69,7 +69,7 @@ class Opening(NamedTuple):
 
 
 class ForeignPeer(NamedTuple):
-    """A peer on a foreign wire, whatever the number of its connections.
+    """A peer on a foreign wire, which may have several connections.
 
     Attributes:
         wire: name of the wire.
@@ -103,7 +103,7 @@ class ForeignSource(Protocol):
 
 
 class ForeignDoor(Protocol):
-    """Receiver of the links of a foreign wire; called on the node's thread."""
+    """Receives the links of a foreign wire. Its methods are called on the node's thread."""
 
     #: Name of the wire, such as `websocket`: for people, peers and metrics.
     kind: str
@@ -157,10 +157,10 @@ class ForeignLink(Stream[Any, Any]):
         self.remote = remote
         self.dial = dial
         self.peer: str | None = None
-        #: Bytes that may wait for the peer; beyond them its link is ended.
+        #: Bytes that may wait to be sent to the peer; if more wait, the link is ended.
         self.waiting_limit = WAITING_LIMIT
         self.endpoint: bytes | None = None
-        #: Ends the connection unless its peer is admitted before.
+        #: The timer that ends the connection if the peer is not admitted in time.
         self.patience: Timer | None = None
         self.since = runner.now()
 
@@ -179,7 +179,11 @@ class ForeignLink(Stream[Any, Any]):
         return f"{self.kind} peer {self.peer or place_text(self.remote)}"
 
     def say(self, data: bytes) -> None:
-        """Write, unless the peer does not read: answers to its input must stay bounded."""
+        """Write bytes, or end the link if too many bytes wait because the peer does not read.
+
+        Without this limit, a peer that sends requests and reads no answers could fill the
+        memory.
+        """
         if self.waiting > self.waiting_limit:
             self.end(f"{self.waiting:,} B wait because the peer does not read")
         else:
@@ -211,8 +215,8 @@ class ForeignDial:
     """A request to be linked to the peer at an address on a foreign wire.
 
     Attributes:
-        linked: done when the peer is admitted for the first time; fails when the one attempt
-            failed (`retry` 0), or when the dial is stopped.
+        linked: a future that is done when the peer is admitted for the first time. It fails
+            when the dial is stopped, or, if `retry` is 0, when the first attempt fails.
         link: the connection, established or in its handshake; None between two attempts.
         logged_text: the last logged reason of having no link.
     """
@@ -285,7 +289,7 @@ class ForeignWires:
         tls: Certificates | None = None,
         is_guarded: bool = False,
         insecure: bool = False,
-        limits: Limits = Limits(),  # noqa: B008  # it is frozen
+        limits: Limits = Limits(),  # noqa: B008  # the default is a frozen object
         patience: float = HANDSHAKE_LIMIT,
         waiting: int = WAITING_LIMIT,
     ) -> ForeignPort:
@@ -294,17 +298,18 @@ class ForeignWires:
         Args:
             adapter: receives the links, and makes their machines.
             address: local address, or the path of a Unix socket.
-            port: 0 picks a free one.
+            port: the port number; 0 picks a free one.
             tls: encryption of the connections.
             is_guarded: whether the wire itself authenticates peers, for instance by a token.
-            insecure: allow an address that other machines reach although nothing guards it.
+            insecure: allow an address that other machines can reach without any authentication.
             limits: limits for unproven connections and peers; `links`, `handshakes` and so on
                 count for this port alone.
             patience: seconds until a peer must be admitted.
             waiting: bytes that may wait for a peer that does not read.
 
         Raises:
-            PublicAddress: other machines reach the address, and nothing guards it.
+            PublicAddress: other machines can reach the address, and peers are not
+                authenticated.
             TlsError: a file of `tls` is missing or invalid.
             PortUnavailable: the address is not on this machine, or the port is taken.
         """
@@ -380,7 +385,8 @@ class ForeignWires:
             adapter: receives the links, and makes their machines.
             endpoint: host and port.
             retry: longest pause between two attempts, in seconds, without jitter; the first
-                pauses are shorter. 0 for a single attempt, and no other when its link is lost.
+                pauses are shorter. 0 for a single attempt; a lost link is not dialed again
+                either.
             tls: encryption of the connection.
             server_name: the name that a certificate must show, if it is not the host.
         """
@@ -417,7 +423,7 @@ class ForeignWires:
             dial.link.end(reason)
 
     def redial(self, dial: ForeignDial, reason: str) -> None:
-        """End the link of a dial and connect again at once, as its state is outdated."""
+        """End the link of a dial, because its state is outdated, and connect again at once."""
         dial.backoff.reset()
         if dial.link is not None:
             dial.link.end(reason)
@@ -472,7 +478,7 @@ class ForeignWires:
         self._plan_next(dial, text, cause)
 
     def _check_link_later(self, dial: ForeignDial, link: ForeignLink) -> None:
-        """Check again later: the dialed peer is linked by another connection."""
+        """Check later whether to dial a peer that is linked by another connection now."""
         if not dial.linked.done():
             dial.linked.set_result(link)
         if dial.is_stopped or self._closed:
@@ -507,7 +513,7 @@ class ForeignWires:
         self.links[link] = port
         gate = None if port is None else port.acceptor.gate
         link.let_go = lambda sock: self._part_with(link, sock, gate)
-        text = f"its handshake took longer than {patience:g} s"
+        text = f"the peer's handshake took longer than {patience:g} s"
         link.patience = self._runner.call_later(patience, link.end, text)
         link.start()
         if isinstance(sock, TlsSocket):  # its handshake may have read bytes of the link
@@ -568,7 +574,7 @@ class ForeignWires:
         return [*peers.values(), *more]
 
     def _ended(self, link: ForeignLink, reason: str, error: BaspError | None) -> None:
-        """Release a connection, notify the adapter, and dial again if wanted."""
+        """Handle the end of a connection: notify the adapter, and dial again if wanted."""
         if link not in self.links:
             return
         if link.patience is not None:
@@ -606,7 +612,7 @@ class ForeignWires:
         self._failed(dial, text, None if isinstance(error, LinkLost) else error)
 
     def close(self, reason: str) -> None:
-        """End everything as the node closes."""
+        """End all ports, dials and links, because the node closes."""
         self._closed = True
         for source in list(self.sources):
             source.end(reason)
@@ -616,5 +622,5 @@ class ForeignWires:
             self._stop(dial, reason)
         for link in list(self.links):
             link.end(reason)
-            if link in self.links:  # it waits for an answer, but time is over
+            if link in self.links:  # it still waits for an answer, but the node cannot wait
                 self.carry_out(link, link.machine.lost(reason))

@@ -1,4 +1,4 @@
-"""Limits on what unproven connections and peers may occupy in a node."""
+"""Limits on the resources of a node that unproven connections and peers may use."""
 
 import ipaddress
 from collections import Counter
@@ -41,11 +41,12 @@ class Limits:
         items: containers (lists, dicts, records) that one message may hold, or eight times as
             many scalars; the same on all nodes of a cluster. Decoding needs some 100 B and half
             a microsecond for each. A message that holds more is `MessageTooLarge`.
-        proxies: proxies of actors here that one other node may hold; further ones there are
-            down at once, `unreachable`.
-        messages_per_second: messages that one link may bring, including forwarded ones; further
-            ones wait at the sender. 0 for no limit.
-        bytes_per_second: bytes that one link may bring; the same.
+        proxies: proxies of this node's actors that one other node may hold. Monitors of further
+            proxies fire at once, with `unreachable`.
+        messages_per_second: messages that are read from one link, including forwarded ones;
+            further messages wait at the sender. 0 for no limit.
+        bytes_per_second: bytes that are read from one link; further bytes wait at the sender. 0
+            for no limit.
     """
 
     # Connections of a node: this number is well below the descriptor limits of servers.
@@ -84,7 +85,7 @@ class AcceptLimiter:
     """Decides which accepted connections may start. Pure; used by the acceptor alone."""
 
     def __init__(self, limits: Limits) -> None:
-        """Create a gate without connections."""
+        """Create a limiter without connections."""
         self.limits = limits
         self.refused = 0
         #: Refused connections that are not reported yet.
@@ -102,7 +103,7 @@ class AcceptLimiter:
         """Return why a connection is refused; "" if it may start.
 
         Args:
-            address: its source.
+            address: the source address of the connection.
             connections: number of connections of the node.
             now: monotonic seconds.
         """
@@ -157,7 +158,7 @@ class AcceptLimiter:
 
 
 def take_one(counts: dict[str, int], key: str) -> None:
-    """Count down; a key without a count is removed, so that tables stay small."""
+    """Decrease the count of a key, and remove the key if its count becomes 0."""
     if counts[key] == 1:
         del counts[key]
     else:
@@ -166,7 +167,11 @@ def take_one(counts: dict[str, int], key: str) -> None:
 
 @lru_cache(4_096)
 def source_of(address: str) -> str:
-    """Return the source that an address belongs to; for IPv6, a customer's network."""
+    """Return the unit in which connections from an address are counted.
+
+    It is the address itself, or for IPv6 its network of 64 bits, which usually belongs to one
+    customer.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -191,7 +196,7 @@ class Throttle:
         """Start with the allowance of one second.
 
         Args:
-            messages: per second; 0 for no limit.
+            messages: messages per second; 0 for no limit.
             octets: bytes per second; 0 for no limit.
             now: monotonic seconds.
             read_size: bytes of one read without limits.

@@ -20,7 +20,7 @@ BACKLOG: Final = 512
 
 
 class Network(Protocol):
-    """Makes sockets: real ones, or objects with the same methods."""
+    """Creates sockets, or objects with the same methods in a simulation."""
 
     def bind(self, host: str, port: int) -> Any:
         """Return a socket bound to an address; port 0 picks one."""
@@ -33,7 +33,7 @@ class Network(Protocol):
 
 
 class MachineNetwork:
-    """The machine's TCP, and its Unix sockets, whose path takes the place of the host."""
+    """TCP and Unix sockets of this machine. For a Unix socket, the host is its path."""
 
     def bind(self, host: str, port: int) -> socket.socket:
         """Return a socket bound to an address; port 0 picks one."""
@@ -45,7 +45,7 @@ class MachineNetwork:
     def resolve(self, host: str, port: int, *, numeric: bool) -> list[Any] | None:
         """Return the addresses of a host; None if that needs a look-up.
 
-        A look-up may block for seconds; `numeric` prevents it.
+        A look-up may block for seconds. With `numeric`, no look-up is made.
         """
         if is_path(host):
             return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", host)]
@@ -82,14 +82,15 @@ class UnixListener(socket.socket):
         self.bind(path)
         Path(path).chmod(0o600)
         self._inode = _inode(path)
-        # At once: a file without a listener counts as left by a dead process.
+        # Listen immediately: another process removes a socket file at which nobody listens.
         self.listen(BACKLOG)
 
     def close(self) -> None:
         """Close the socket and remove its file, unless another process has replaced it."""
         if self._inode is not None:
             inode, self._inode = self._inode, None
-            with contextlib.suppress(OSError):  # after a fork, it is not a socket
+            # In a forked process the descriptor may be closed.
+            with contextlib.suppress(OSError):
                 path = self.getsockname()
                 if _inode(path) == inode:
                     Path(path).unlink()
@@ -120,7 +121,8 @@ def listen_at(path: str) -> UnixListener:
 def _remove_socket_file(path: str) -> None:
     """Remove the socket file of a dead process.
 
-    It is moved aside first and tried there, because another process may have replaced it.
+    The file is renamed before the check whether a process listens at it, because another
+    process may replace the file at any moment.
     """
     if not stat.S_ISSOCK(Path(path).lstat().st_mode):
         raise OSError(errno.EADDRINUSE, f"{path} exists and is not a socket")

@@ -1,4 +1,4 @@
-"""The ports of a node, their reachability, and the actor that each one publishes."""
+"""The ports of a node, the check who can reach them, and the actor that each publishes."""
 
 import errno
 import ipaddress
@@ -63,7 +63,8 @@ class Ports:
 
         Raises:
             InvalidAddress: the path of a Unix socket is too long.
-            PublicAddress: other machines reach the port, and nothing guards it.
+            PublicAddress: other machines can reach the port, and it has neither a secret nor
+                TLS.
             TlsError: a file of `tls` is missing or invalid.
             PortUnavailable: the address is not on this machine, or the port is taken.
         """
@@ -112,7 +113,7 @@ class Ports:
         return None
 
     def is_own(self, endpoint: Endpoint) -> bool:
-        """Return whether an address leads to this node, by any address of this machine."""
+        """Return whether an address leads to a port of this node."""
         host, port = endpoint
         if self.find_own(endpoint) is not None:
             return True
@@ -137,10 +138,10 @@ def bind(network: Network, address: str, port: int) -> Any:
 
 
 def refuse_unguarded(address: str, *, is_guarded: bool) -> None:
-    """Refuse an unguarded port that other machines can reach.
+    """Refuse a port that other machines can reach and that does not authenticate peers.
 
     Raises:
-        PublicAddress: other machines reach the address, and nothing guards it.
+        PublicAddress: other machines can reach the address, and peers are not authenticated.
     """
     if not is_guarded and not is_loopback(address):
         msg = (
@@ -151,7 +152,7 @@ def refuse_unguarded(address: str, *, is_guarded: bool) -> None:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether only this machine can reach an address."""
     if address == "localhost" or is_path(address):
         return True
     try:

@@ -6,7 +6,8 @@ HMAC-SHA256 with the secret over ``callboard TLS key`` and ``callboard TLS ident
 handshake of nodes inside uses other labels (:mod:`callboard.basp.handshake`). The identity
 selects one of the acceptor's secrets.
 
-Only such a key opens a link: the acceptor shows no certificate, and the dialer trusts none.
+A link cannot be made with a certificate instead of the key: the acceptor has no certificate,
+and the dialer accepts none.
 """
 
 import hmac
@@ -51,7 +52,7 @@ class SecretTls:
         self._listening: tuple[Keys, ssl.SSLContext] | None = None
 
     def listening(self) -> ssl.SSLContext:
-        """Return the context for an accepted connection: any of the secrets opens it."""
+        """Return the context for an accepted connection, which accepts any of the secrets."""
         secrets = self._keys()
         if self._listening is None or self._listening[0] != secrets:
             self._listening = secrets, _accepting(secrets)
@@ -62,7 +63,7 @@ class SecretTls:
         context = SecretContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False  # the secret identifies the peer, not a name
-        # CERT_REQUIRED stays, without an authority, so that every certificate is refused.
+        # CERT_REQUIRED remains set, and there is no authority, so every certificate is refused.
         keys = self._keys()
         secret = keys[key_index % len(keys)][1]
         answer = _identity(secret), _key(secret)

@@ -1,6 +1,6 @@
-"""A non-blocking stream: a socket, the bytes to be written, and the machine above it.
+"""A non-blocking stream: a socket, the bytes to be written, and the protocol's machine.
 
-Written frames are collected and sent once a turn, or earlier when enough bytes are collected.
+Frames are collected and written once per turn, or earlier when enough bytes are collected.
 Writing is possible from any thread (under the stream's lock); everything else happens on the
 runner with its role. A machine is pure: its inputs are bytes and the time, its outputs frames
 and effects.
@@ -68,7 +68,7 @@ WAIT_FOR_ROOM: Final = 30.0
 
 
 class Machine(Protocol[F, E]):
-    """The protocol of a stream: frames are its messages, effects its other outputs."""
+    """The state machine of a protocol. It returns messages as frames, and other effects."""
 
     @property
     def next_tick_at(self) -> float:
@@ -106,7 +106,7 @@ class Turns:
             stream = dirty.pop()
             try:
                 stream.flush()
-            except BaseException as error:  # noqa: BLE001  # the other streams are written
+            except BaseException as error:  # noqa: BLE001  # so that the other streams are written
                 self.runner.failed(stream.flush, error)
 
 
@@ -136,10 +136,10 @@ class Stream(ConnectionOwner, Generic[F, E]):
         Args:
             turns: the turns of the runner that serves the stream.
             sock: the socket; the stream owns it from here on.
-            machine: the protocol above it.
+            machine: the protocol that is spoken on the socket.
             deliver: called with the frames of a read.
-            carry_out: carries out effects of the machine, in order; on the last one it calls
-                `shut`.
+            carry_out: carries out effects of the machine, in order. It calls `shut` at the
+                effect that ends the connection.
             throttle: limits the input; None for no limit.
         """
         runner = turns.runner
@@ -172,7 +172,8 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._is_blocked = False
         self._lock = locks.lock("writing to a link", 720)
         self._is_inside = locks.owner_test(self._lock)
-        #: Frames from a call inside another one that this thread has not left yet.
+        #: Frames of a nested call: a finalizer or signal handler wrote while this thread was
+        #: inside another call of the stream.
         self._late: deque[bytes] = deque()
         self._room = locks.condition_on(self._lock)
         self._frames: list[bytes] = []
@@ -216,15 +217,19 @@ class Stream(ConnectionOwner, Generic[F, E]):
     # --- writing, from any thread ---
 
     def write(self, frame: bytes, *, at_once: bool = False) -> None:
-        """Send a frame after all others; `at_once` if an outside thread waits for the answer.
+        """Send a frame after all earlier ones.
 
-        Never blocks or raises: senders that can wait or be refused call `make_room` before.
+        `at_once` is set if a thread outside of actors waits for the answer.
+
+        Never blocks or raises. A sender that can wait, or can be refused, calls `make_room`
+        first.
         """
         if self._is_inside():
             self._write_later(frame)
             return
         lock = self._lock
-        lock.acquire()  # half the time of `with`, which counts as each frame passes here
+        # Takes half the time of `with`, which matters because each frame is written here.
+        lock.acquire()
         try:
             if self._late:
                 self._append_late()
@@ -248,7 +253,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._dirty.append(self)
         finally:
             lock.release()
-        if self._runner.sleeping:  # even if a handler lost the runner's role while it blocked
+        if self._runner.sleeping:  # also for a handler that has lost the runner's role
             self._runner.wake()
 
     def _write_later(self, frame: bytes) -> None:
@@ -257,7 +262,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._runner.post(self._write_late)
 
     def _append_late(self) -> None:
-        """Append the frames kept by inner calls; the caller must hold the lock."""
+        """Append the frames of nested calls. The caller must hold the lock."""
         late = self._late
         while late:
             frame = late.popleft()
@@ -266,14 +271,14 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self.frames_sent += 1
 
     def _write_late(self) -> None:
-        """Write the frames kept by inner calls."""
+        """Write the frames of nested calls."""
         with self._lock:
             self._append_late()
             if not self._is_blocked and self.is_open:
                 self._flush()
 
     def write_run(self, frames: list[bytes]) -> None:
-        """Send forwarded frames after all others, as `write` does.
+        """Send forwarded frames after all earlier frames, like `write`.
 
         Must be called on the runner's thread.
         """
@@ -301,7 +306,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
     def seal(self, sealer: Sealer, opener: Opener) -> None:
         """Seal all further output, and read batch by batch.
 
-        Frames that wait already are sent unsealed.
+        Frames that were written earlier and still wait are sent unsealed.
         """
         with self._lock:
             if self._frames:
@@ -316,12 +321,12 @@ class Stream(ConnectionOwner, Generic[F, E]):
         return locks.is_taken(self._lock)
 
     def make_room(self) -> None:
-        """Wait for a full stream to have room again, before a message is written.
+        """Wait until a full stream has room for a message.
 
         Raises:
             LinkFull: the peer did not read in time, or the caller must not wait.
         """
-        is_inside = self._is_inside()  # then this thread must not wait
+        is_inside = self._is_inside()  # in a nested call, this thread must not wait
         with self._lock:
             if is_inside or self._runner.is_runner_thread():
                 has_room = self.waiting <= 2 * WAITING_LIMIT
@@ -329,14 +334,14 @@ class Stream(ConnectionOwner, Generic[F, E]):
                 has_room = self._room.wait_for(self._has_room, WAIT_FOR_ROOM)
         if not has_room:
             size = f"{self.waiting:,} B are waiting to be sent to {self.name}"
-            msg = f"{size}, which does not read them; send less"
+            msg = f"{size}, which reads too slowly; send less"
             raise LinkFull(msg)
 
     def _has_room(self) -> bool:
         return self.waiting <= WAITING_LIMIT or not self.is_open
 
     def _give_up(self) -> None:
-        """Cut the connection to a peer that does not read, once."""
+        """Cut the connection to a peer that does not read; further calls have no effect."""
         frames, self._frames = self._frames, []
         self.waiting -= sum(map(len, frames))
         if self.is_open:
@@ -348,7 +353,8 @@ class Stream(ConnectionOwner, Generic[F, E]):
         """Write the output collected in this turn."""
         with self._lock:
             self._is_dirty = False
-            if not self._runner.times.stuck:  # the flood of a blocked handler is still one turn
+            # While a handler is blocked, its turn has not ended.
+            if not self._runner.times.stuck:
                 self._write_at = FIRST_WRITE
             if not self._is_blocked and self.is_open:
                 self._flush()
@@ -360,7 +366,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._flush()
 
     def _flush(self) -> None:
-        """Write until nothing is left or the socket is full; the caller must hold the lock."""
+        """Write until nothing is left or the socket is full. The caller must hold the lock."""
         frames = self._frames
         while frames or self._rest is not None or self._unsealed is not None:
             data: bytes | memoryview
@@ -385,7 +391,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             except OSError as error:
                 self._runner.post(self._lost, str(error.strerror or error))
                 self._rest = self._unsealed = None
-                self._is_blocked = True  # from now on nothing is written
+                self._is_blocked = True  # nothing is written after this
                 return
             self.waiting -= count
             self.bytes_sent += count
@@ -447,7 +453,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         self._runner.watch(self._socket, watched, events, self._ready)
 
     def _read(self) -> None:
-        """Process one read; a sequential exchange has one message in each."""
+        """Read from the socket once, and process the bytes."""
         size, opener = self._read_size, self._opener
         if opener is not None and opener.missing:
             size = opener.read_size(size)
@@ -522,18 +528,18 @@ class Stream(ConnectionOwner, Generic[F, E]):
     def _lost(self, reason: str) -> None:
         """Report a broken connection to the machine, once."""
         if self.is_open:
-            # Kept until they are carried out: a machine returns them once, and a lack of memory
-            # may interrupt the node, which then has to repeat it.
+            # The effects are stored until they are carried out: a machine returns them only
+            # once, and if memory runs out while they are carried out, the node tries again.
             self._last_effects = self._last_effects or self.machine.lost(reason)
             self._carry_out(self._last_effects)
 
     def broken(self, error: BaseException) -> None:
-        """Cut the connection after a callback raised: its input may be half processed."""
+        """Cut the connection after an exception, because a frame may be half processed."""
         if self.is_open:
             pause = CLOSE_AGAIN if self._is_broken else 0.0
             if not self._is_broken:
                 self._is_broken = True
-                self.hold()  # for good
+                self.hold()  # never released
             reason = f"an error of this node: {describe(error)}"
             self._runner.call_later(pause, self._lost, reason)
 
@@ -543,7 +549,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
             self._carry_out(self.machine.close(reason))
 
     def shut(self) -> None:
-        """Close the socket; called when the machine has ended."""
+        """Close the socket. Called when the machine has ended."""
         with self._lock:
             if not self.is_open:
                 return
@@ -559,7 +565,7 @@ class Stream(ConnectionOwner, Generic[F, E]):
         if self._watched:
             self._runner.selector.unregister(self._socket)
         self.let_go(self._socket)
-        self._deliver = self._carry_out = _nothing  # they may refer to the stream
+        self._deliver = self._carry_out = _nothing  # to break a reference cycle
         self.after_read = None
 
     def _arm(self) -> None:
@@ -567,14 +573,16 @@ class Stream(ConnectionOwner, Generic[F, E]):
         if self.is_open:
             now = self._runner.now()
             due = min(self.machine.next_tick_at, now + TICK_INTERVAL)
-            # A rounded deadline may be earlier than the one that the machine compares with.
+            # The timer's rounded time may be earlier than the deadline of the machine. Without
+            # a shortest pause, the timer would then fire again and again.
             self._timer = self._runner.call_at(max(due, now + SHORTEST_TICK), self._tick)
 
     def _tick(self) -> None:
-        """Run the due work of the machine, after reading."""
+        """Read, and then let the machine do the work that is due."""
         now = self._runner.now()
         if self.is_open and now >= self.machine.next_tick_at:
-            # Otherwise a busy node would take its own delay for the silence of a peer.
+            # Read first, because a busy node would otherwise take its own delay for a silent
+            # peer.
             if self.is_held:
                 self._take(b"", now)
             else:
@@ -597,9 +605,10 @@ class Parting(ConnectionOwner):
     """Closes a connection so that the last bytes reach the peer.
 
     A socket that is closed with unread input, or that receives more afterwards, sends a reset.
-    The reset overtakes the last output, or makes the peer stop before it has read that. So only
-    the sending direction is closed, after all output, and further input is discarded until the
-    peer closes too. The owner bounds the time, and counts the connection as open until then.
+    The reset overtakes the last output, or makes the peer stop before it has read that. So this
+    class closes only the sending direction, after all output was sent, and discards input until
+    the peer closes too. The owner limits the time for this, during which the connection counts
+    as open.
     """
 
     #: Runner whose selector is used; everything happens with its role.
@@ -623,7 +632,10 @@ class Parting(ConnectionOwner):
         self._handle_events(EVENT_READ | EVENT_WRITE)
 
     def wait(self, until: float) -> None:
-        """Block until the peer has closed, or to a monotonic time; after the runner's end."""
+        """Block until the peer has closed, or until the monotonic time `until`.
+
+        The runner must have ended before.
+        """
         with contextlib.suppress(OSError), DefaultSelector() as selector:
             selector.register(self._sock, EVENT_READ)
             while (left := until - time.monotonic()) > 0 and selector.select(left):
@@ -664,14 +676,14 @@ class Parting(ConnectionOwner):
         except (BlockingIOError, InterruptedError):
             return
         self._left -= count
-        if not count:  # the peer has closed; only the rest of our output remains
+        if not count:  # the peer has closed, so only output is left
             self._reads = False
             self._writes = bool(self._rest)
         elif self._left <= 0:
             self._reads = False
 
     def _write(self) -> None:
-        """Write the rest, then close for writing."""
+        """Write the remaining output, then close the sending direction."""
         try:
             while self._rest:
                 self._rest = self._rest[self._sock.send(self._rest) :]

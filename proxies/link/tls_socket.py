@@ -1,9 +1,10 @@
 """A socket with TLS, for streams.
 
-The bytes inside are the same BASP as on a plain connection. OpenSSL reads and writes memory
-only, and this class moves the bytes to and from the socket. So no decrypted bytes stay where
-the selector cannot see them, one read of the socket yields many records, and OpenSSL never
-blocks on a direction that the selector does not watch.
+The decrypted bytes are the same BASP as on a plain connection. OpenSSL reads and writes only
+memory, and this class moves the bytes between that memory and the socket. This has three
+advantages: no decrypted bytes remain in OpenSSL unnoticed by the selector, one read of the
+socket can return many records, and OpenSSL never waits for a direction that the selector does
+not watch.
 """
 
 import contextlib
@@ -36,8 +37,8 @@ RECORD: Final = 16384
 class TlsSocket:
     """A non-blocking socket with TLS, with the methods that a stream uses.
 
-    OpenSSL's objects must not be used by two threads at once, and streams write from any: hence
-    the lock.
+    A lock protects OpenSSL's objects, which must not be used by two threads at once: any thread
+    may write to a stream.
     """
 
     def __init__(self, sock: Any, context: ssl.SSLContext, host: str | None) -> None:
@@ -55,9 +56,9 @@ class TlsSocket:
         #: The first bytes of a dialed peer: they may belong to another protocol.
         self._first = b""
         self._is_dialer = host is not None
-        #: The other side does not speak TLS, or none that fits.
+        #: Whether the peer does not speak TLS, or no version or cipher that this side accepts.
         self.is_unfit = False
-        #: The other side sent nothing in time, as a plain node does.
+        #: Whether the peer sent nothing in time, like a node without TLS.
         self.is_silent = False
         self._socket = sock
         self._lock = locks.lock("TLS socket", 730)
@@ -69,9 +70,9 @@ class TlsSocket:
             server_side=host is None,
             server_hostname=None if host is None else host.partition("%")[0],
         )
-        #: Encrypted bytes that the socket has not accepted yet …
+        #: Encrypted bytes that the socket has not accepted yet.
         self._encrypted = memoryview(b"")
-        #: … and the number of bytes of the next `send` that they contain.
+        #: Number of bytes of the next `send` that are already encrypted in `_encrypted`.
         self._taken = 0
         self._failure: OSError | None = None
         #: Whether the key of TLS is the shared secret.
@@ -87,8 +88,8 @@ class TlsSocket:
     def names(self) -> tuple[str, ...]:
         """Return the names in the peer's verified certificate; none without one.
 
-        First the subject's common names, then the alternative names: DNS, URI and IP. Names
-        with unprintable characters are skipped.
+        The subject's common names come first, then the alternative names: DNS, URI and IP.
+        Names with unprintable characters are skipped.
         """
         certificate = self._ssl.getpeercert() or {}  # empty if it was not verified
         subject: Any = certificate.get("subject", ())
@@ -100,12 +101,13 @@ class TlsSocket:
     def channel(self) -> bytes:
         """Return bytes that identify this connection, if its peer is proven.
 
-        The proof is a verified certificate, or the shared secret as the key of TLS. Both sides
-        have the same bytes, while a relay between them has different ones on each side: the
-        `Finished` message from the client, which covers the whole handshake and its keys.
+        The proof is a verified certificate, or the shared secret as the key of TLS. The bytes
+        are the client's `Finished` message, which depends on the whole handshake and its keys.
+        Both ends of a connection have the same bytes. An attacker who relays between two
+        connections has different bytes on each of them.
         """
         is_proven = (
-            # True with a pre-shared key only, as tickets are never issued.
+            # True only with a pre-shared key, because no session tickets are issued.
             self._ssl.session_reused
             if self._is_by_secret
             else bool(self._ssl.getpeercert())  # empty if it was not verified
@@ -125,7 +127,7 @@ class TlsSocket:
         with self._lock:
             try:
                 data = self._receive(RECORD)
-            except ConnectionResetError:  # closed before reading our first bytes
+            except ConnectionResetError:  # the peer closed before it read our first bytes
                 data = b""
             is_over = True
             try:
@@ -152,7 +154,7 @@ class TlsSocket:
             BlockingIOError: the socket is full.
             OSError: the connection broke.
         """
-        # A call inside a call of this socket: as if it were full.
+        # A nested call on the same thread is treated as if the socket were full.
         if locks.is_owned(self._lock):
             raise BlockingIOError(errno.EAGAIN, "the socket is in use by this thread")
         with self._lock:
@@ -177,7 +179,7 @@ class TlsSocket:
     def recv(self, size: int) -> bytes:
         """Return the decrypted bytes of one read of the socket; empty at the end.
 
-        After `shutdown` input is useless, and stays encrypted.
+        After `shutdown`, input is not decrypted any longer, because nobody reads it.
 
         Raises:
             BlockingIOError: no record is complete.
@@ -192,12 +194,12 @@ class TlsSocket:
             pieces = []
             is_at_end = data == b""
             try:
-                # Each call releases the interpreter's lock, so calls without a result are
-                # avoided.
+                # Each call releases the interpreter's lock, so it is made only if it returns
+                # data.
                 while self._incoming.pending or self._ssl.pending():
                     piece = self._ssl.read(RECORD)
                     if not piece:
-                        is_at_end = True  # the other side announced the end
+                        is_at_end = True  # the peer announced the end
                         break
                     pieces.append(piece)
             except ssl.SSLWantReadError:
@@ -206,8 +208,8 @@ class TlsSocket:
                 self._failure = self._fail(error)
                 if not pieces:
                     raise self._failure from None
-            if self._outgoing.pending:  # an answer of OpenSSL itself
-                with contextlib.suppress(OSError):  # received data counts even so
+            if self._outgoing.pending:  # an alert or other answer of OpenSSL
+                with contextlib.suppress(OSError):  # the received data is returned anyway
                     self._push()
         if not pieces and not is_at_end:
             raise BlockingIOError(errno.EAGAIN, "no record is complete")
@@ -221,7 +223,7 @@ class TlsSocket:
                 with contextlib.suppress(OSError):
                     if not self._encrypted:
                         with contextlib.suppress(OSError):
-                            self._ssl.unwrap()  # fails if it would wait for the other side
+                            self._ssl.unwrap()  # raises if it would wait for the peer
                     self._push()
             self._socket.shutdown(direction)
 
@@ -245,7 +247,7 @@ class TlsSocket:
         return data
 
     def _push(self) -> bool:
-        """Move OpenSSL's output to the socket; return whether all of it was accepted."""
+        """Send OpenSSL's output on the socket; return whether the socket accepted all of it."""
         if self._outgoing.pending:
             fresh = self._outgoing.read()
             self._encrypted = memoryview(bytes(self._encrypted) + fresh)
@@ -258,14 +260,14 @@ class TlsSocket:
         return True
 
     def _fail(self, error: ssl.SSLError) -> OSError:
-        """Send OpenSSL's alert, and return the error in plain words."""
+        """Send OpenSSL's alert to the peer, and return the error with a readable text."""
         self.is_unfit = True
         with contextlib.suppress(OSError):
             self._push()
         wire = wire_of(self._first)
         is_other = wire not in ("", OURS, "TLS")
         text = (
-            f"it speaks {wire}, without TLS"
+            f"the peer speaks {wire}, without TLS"
             if is_other
             else explain(error, by_secret=self._is_by_secret and not self._is_secured)
         )
@@ -291,9 +293,9 @@ class Handshake(ConnectionOwner):
         """Create a handshake; `begin` starts it.
 
         Args:
-            runner: whose selector and timers are used; all methods run with its role.
+            runner: provides the selector and the timers; all methods run with its role.
             sock: the connection; the creator of the handshake owns it.
-            first_word: seconds for the other side to send its first bytes.
+            first_word: seconds within which the peer has to send its first bytes.
             ended: called with "" or with the error.
         """
         self.sock = sock
@@ -336,7 +338,7 @@ class Handshake(ConnectionOwner):
         self._end(f"an error of this node: {describe(error)}")
 
     def _listen_longer(self, waited: float) -> None:
-        """Extend the time of a peer that has started; end a silent one."""
+        """Allow more time if the peer has sent bytes; otherwise end the handshake."""
         if self.sock.was_heard and waited < HANDSHAKE_LIMIT:
             rest = HANDSHAKE_LIMIT - waited
             self._timer = self._runner.call_later(rest, self._listen_longer, HANDSHAKE_LIMIT)

@@ -98,11 +98,12 @@ class Wire(Stream[RawFrame, Effect]):
         admit: Callable[[list[RawFrame]], list[RawFrame]],
         outgoing: Callable[[bytes], bytes],
     ) -> None:
-        """Filter the frames of a leaf's link; other links pay nothing for it.
+        """Filter the frames of a link with a leaf.
 
         Args:
-            admit: returns the frames that may pass, of those received.
-            outgoing: returns a frame as it is written, or nothing; from any thread.
+            admit: returns those of the received frames that the leaf may send.
+            outgoing: returns the bytes to write for a frame, or none to drop it. Called on any
+                thread.
         """
         deliver, write, write_run = self._deliver, self.write, self.write_run
 

@@ -101,7 +101,7 @@ class Names:
     def withdraw(
         self, name: str, ref: ActorRef | None = None, reason: str = "unregistered"
     ) -> bool:
-        """Remove a name (only from `ref`, if given); return whether an actor had it."""
+        """Remove a name from `ref`, or from all actors if None; return whether one had it."""
         with self._lock:
             holders = self._holders.get(name, {})
             withdrawn = tuple(
@@ -182,7 +182,7 @@ class Directory(SystemActor):
         if watcher is None:
             return
         table, name = self._groups if question.is_group is True else self._names, question.name
-        # The entry is made first, so that no change falls between the state and the entry.
+        # Add the watcher before the table is read, so that no change is missed in between.
         watchers = self._watchers.setdefault((table, str(name)), {})
         if watcher not in watchers:
             self.monitor(watcher)
@@ -200,7 +200,7 @@ class Directory(SystemActor):
         watchers = self._watchers.get((change.table, change.name), {})
         for watcher, version in watchers.items():
             if change.version <= version:
-                continue  # its first answer included this change
+                continue  # the first answer to this watcher included the change
             watchers[watcher] = change.version
             added, removed = change.added, change.removed
             if self._is_hidden(change.table, watcher):

@@ -84,7 +84,7 @@ class Members:
         _complete(ready)
 
     def find(self, key: bytes) -> ActorRef | None:
-        """Return the member that a key belongs to."""
+        """Return the member to which the hash ring assigns a key."""
         ring = self._ring
         if ring is None:
             with self._lock:
@@ -115,7 +115,7 @@ class Members:
         return future
 
     def _answered(self, ref: ActorRef) -> None:
-        """Count an ask as answered."""
+        """Count down the outstanding asks of a member, because one was answered."""
         with self._lock:
             left = self.asks.pop(ref, 1) - 1
             if left > 0:
@@ -129,10 +129,10 @@ class Members:
             self.remove(change.ref)
 
     def _set(self, refs: tuple[ActorRef, ...]) -> list[_Ready]:
-        """Replace the members; the caller must hold the lock.
+        """Replace the members. The caller must hold the lock.
 
         Returns:
-            The waits that end with these, to be completed after the lock.
+            The waits that have enough members now. The caller completes them without the lock.
         """
         self.refs = tuple(sorted(refs))
         if self._ring is not None:
@@ -190,7 +190,7 @@ class Group(Callee[A]):
         self._members.joined(ref)
 
     def leave(self, ref: ActorRef[A]) -> bool:
-        """Remove an actor that joined on this node; False if it did not."""
+        """Remove an actor that joined on this node; return False if it did not join here."""
         if not self._names.withdraw(self.name, checked_ref(ref, "leave()")):
             return False
         ref.target.demonitor(self._members)
@@ -220,9 +220,9 @@ class Group(Callee[A]):
     # --- one member ---
 
     def at(self, key: Any) -> ActorRef[A]:
-        """Return the member that a key belongs to, with any routing.
+        """Return the member to which a key is assigned, independently of the routing.
 
-        A key stays with its member; if members join or leave, few keys move.
+        A key always leads to the same member. If members join or leave, few keys change.
 
         Args:
             key: str, bytes, int, float, bool, UUID, None, or a tuple of them.
@@ -237,7 +237,7 @@ class Group(Callee[A]):
         return member
 
     def pick(self, message: Message = None) -> ActorRef[A]:
-        """Return the next member by the routing, for a message.
+        """Choose the member for a message according to the routing.
 
         Raises:
             NoMembers: the group is empty.
@@ -245,7 +245,10 @@ class Group(Callee[A]):
         """
         if self._key_of is not None:
             if isinstance(message, Call) or message is None:
-                msg = f"routing='hash' finds no key here; use group.at(key) of {self.name!r}"
+                msg = (
+                    "routing='hash' cannot take a key from a call; use group.at(key) of "
+                    f"{self.name!r}"
+                )
                 raise TypeError(msg)
             try:
                 key = self._key_of(message)
@@ -284,7 +287,7 @@ class Group(Callee[A]):
     async def atell(self, message: Message, *, priority: Priority = "normal") -> None:
         """Send a message to one member as soon as it has room: `tell` for coroutines.
 
-        The member is chosen first, and only its mailbox is waited for.
+        The member is chosen first; then this waits for room in the mailbox of that member.
         """
         try:
             ref = self.pick(message)

@@ -1,4 +1,4 @@
-"""Finds actors by name, on this node and all in reach, or by address."""
+"""Finds actors by name, on all nodes in reach, or by address."""
 
 import asyncio
 from functools import partial
@@ -37,12 +37,13 @@ T = TypeVar("T")
 
 
 async def _settled(future: Future[T]) -> T | NotPermitted | None:
-    """Await an answer; return None if its node fails to answer."""
+    """Await an answer; return None if the node does not answer."""
     try:
         return await future
     except NotPermitted as error:  # other nodes may permit it
         return error
-    except (NodeUnreachable, ActorDown, TimeoutError):  # the node is lost, closing or slow
+    # The node was lost, is closing, or is slow.
+    except (NodeUnreachable, ActorDown, TimeoutError):
         return None
 
 
@@ -97,7 +98,7 @@ class Reach:
     def _ask(self, name: str, timeout: float, *, leaves: bool) -> list[AnyCoroutine]:
         """Ask the directories of all full members in reach, or of all leaves.
 
-        Names internal to callboard are not requested from leaves.
+        Leaves are not asked for names that callboard itself uses.
         """
         rights, reachable = self._routes.rights, sorted(self._routes.router.reachable)
         nodes = [node for node in reachable if (node in rights) is leaves]

@@ -110,7 +110,8 @@ class NameWatcher(SystemActor):
     def _ask(self, node: bytes) -> None:
         """Ask the directory of a node, with the version of its last report.
 
-        Leaves are not asked, so that a name that a leaf registers itself attracts no messages.
+        Leaves are not asked. Otherwise a leaf could register a name to receive other nodes'
+        messages.
         """
         if self.node.overlay.rights(node) is not None:
             return

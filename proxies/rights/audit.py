@@ -25,7 +25,7 @@ _log = logging.getLogger("callboard.audit")
 
 @dataclass(eq=False, repr=False)
 class Audit:
-    """The refusals of one node. Call it on the runner, with its role."""
+    """The refusals of one node. Call it on the thread with the runner's role."""
 
     #: Returns monotonic seconds.
     _now: Callable[[], float]

@@ -114,7 +114,7 @@ class Rights:
             object.__setattr__(self, right, tuple(value))
         stores: object = self.stores
         if not isinstance(stores, Mapping):
-            msg = f'Rights(stores=…) takes a map such as {{"prices": "read"}}: {stores!r}'
+            msg = f'Rights(stores=…) takes a map such as {{"prices": "read"}}, not {stores!r}'
             raise TypeError(msg)
         for name, level in stores.items():
             if level not in STORE_LEVELS:

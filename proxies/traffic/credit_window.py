@@ -62,7 +62,8 @@ LONGEST_HOLD: Final = 1.0
 class CreditSender:
     """Controls the sends of a node to remote actors that have bounds, or may have.
 
-    `dispatch` may be called from any thread; the rest runs on the runner, with its role.
+    `dispatch` may be called from any thread; everything else runs on the thread with the
+    runner's role.
     """
 
     _runtime: Runtime

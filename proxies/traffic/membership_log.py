@@ -22,7 +22,7 @@ _log = logging.getLogger("callboard.nodes")
 
 
 class MembershipLog:
-    """Writes the membership log of one node. Call it on the runner, with its role."""
+    """Writes the membership log of one node. Call it on the thread with the runner's role."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """Start with a full burst allowance; `now` returns monotonic seconds."""

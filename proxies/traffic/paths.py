@@ -1,6 +1,6 @@
 """Links and paths of one node: reachable nodes, and the effects of changed paths.
 
-Must be used on the runner, with its role.
+Must be used on the thread with the runner's role.
 """
 
 from collections import deque

@@ -164,7 +164,10 @@ def with_two_messages():
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (without_message, r"Bad.go takes no message; declare it as \(self, msg: Type\)"),
+        (
+            without_message,
+            r"Bad.go has no parameter for the message; declare it as \(self, msg: Type\)",
+        ),
         (without_annotation, "annotate 'msg'"),
         (with_an_instance, "5 is not a class"),
         (with_two_messages, "needs 'other' besides the message"),

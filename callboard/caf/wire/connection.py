@@ -335,7 +335,7 @@ class CafConnection:
             raise MalformedFrame(msg)
         node = reader.node()
         if node is None:
-            msg = f"the {name} names no node"
+            msg = f"the {name} does not name a node"
             raise MalformedFrame(msg)
         if self.peer is not None:
             if self._is_dialed or node != self.peer:
@@ -389,7 +389,7 @@ def _nodes(reader: ValueReader) -> tuple[CafNode, CafNode]:
     """Read the nodes of a frame that may be forwarded."""
     source, destination = reader.node(), reader.node()
     if source is None or destination is None:
-        msg = "a routed frame names no node"
+        msg = "a routed frame does not name a node"
         raise MalformedFrame(msg)
     return source, destination
 

@@ -161,15 +161,15 @@ class CafFrames:
         needs = _NEEDS.get(operation)  # type: ignore[call-overload]
         wire = wire_of(header) if operation == 0 or needs is None else ""
         if wire == "TLS":
-            msg = "it speaks TLS; encrypt both sides of the connection, or neither"
+            msg = "the peer speaks TLS; encrypt both sides of the connection, or neither"
             raise SpeaksTls(msg)
         if needs is None or wire == OURS:
             msg = (
                 f"CAF 0.17 has no operation {operation}" if needs is None else "not CAF's BASP"
             )
-            raise UnknownOperation(f"{msg}; it speaks {wire}" if wire else msg)
+            raise UnknownOperation(f"{msg}; the peer speaks {wire}" if wire else msg)
         if size > self.limit:
-            hint = f"; it speaks {wire}" if wire.startswith("Zeek") else ""
+            hint = f"; the peer speaks {wire}" if wire.startswith("Zeek") else ""
             msg = f"payload {size:,} B exceeds limit {self.limit:,} B{hint}"
             raise PayloadTooLarge(msg)
         for name, number, must_be_set in zip(_FIELDS, (*ids, size), needs, strict=True):

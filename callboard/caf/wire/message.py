@@ -351,7 +351,7 @@ def _read_duration(reader: ValueReader) -> Duration | None:
     try:
         return Duration(**{_UNITS[unit]: count})
     except OverflowError as cause:
-        msg = f"a timedelta does not hold {count:,} {_UNITS[unit]}"
+        msg = f"a timedelta cannot hold {count:,} {_UNITS[unit]}"
         raise MessageRefused(msg) from cause
 
 
@@ -407,7 +407,10 @@ def _read_group(reader: ValueReader) -> CafGroup | None:
     if not module:
         return None
     if module != "local":
-        msg = f"a group of the module {module[:80]!r}; only 'local' is known"
+        msg = (
+            "the message contains the message contains a group of the module "
+            f"{module[:80]!r}; only 'local' is known"
+        )
         raise UnknownMessageType(msg)
     return CafGroup(module, _read_text(reader), _read_actor(reader))
 
@@ -512,7 +515,7 @@ def _write_setting(codec: "MessageCodec", value: Any) -> bytes:
 
 def _read_uri(_: ValueReader) -> Any:
     """Refuse a URI, whose layout is that of CAF's parser."""
-    msg = "a URI, which is not supported; send its text"
+    msg = "the message contains a URI, which is not supported; send the URI as text"
     raise UnknownMessageType(msg)
 
 

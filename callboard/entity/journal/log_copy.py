@@ -97,7 +97,8 @@ class _LogCopy:
         if record is None or record.offset != offset or not position.isdecimal():
             msg = (
                 f"record {offset} of {log.folder}, the last one of the journal of "
-                f"{journal.type_name}, is missing or another's; copy into a new log"
+                f"{journal.type_name}, is missing, or belongs to another journal; copy into a "
+                "new log"
             )
             raise StateCorrupt(msg)
         self._state_id = record.sender

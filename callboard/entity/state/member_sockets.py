@@ -55,7 +55,10 @@ class MemberSockets:
         is_plain = str(folder).isascii() and not set(" :") & set(str(folder))
         if size > PATH_LIMIT or not is_plain:
             if not _DESCRIPTORS.is_dir():
-                msg = f"the path of a socket in {folder} has {size} bytes, not {PATH_LIMIT}"
+                msg = (
+                    f"the path of a socket in {folder} has {size} bytes; the limit is "
+                    f"{PATH_LIMIT}"
+                )
                 raise OSError(msg)
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
             self._descriptor = os.open(folder, flags)

@@ -509,7 +509,10 @@ def _settled(read: Callable[[], T]) -> T:
     try:
         return retried(read, StateUnavailable, Backoff.fixed(_SETTLE_PAUSE), SETTLE_SECONDS)
     except StateUnavailable as error:
-        message = f"it may be committed: no answer for {SETTLE_SECONDS:g} s ({error})"
+        message = (
+            f"the commit may be stored: the database did not answer for {SETTLE_SECONDS:g} s "
+            f"({error})"
+        )
         raise OutcomeUnknown(message) from error
 
 

@@ -520,7 +520,7 @@ class ModelClient:
         elif database.clock.now < deadline:
             database.clock.plan(0.05, self._settle, answer, deadline, timeline)
         else:
-            message = f"{database.url}: no answer for {SETTLING:g} s; it may be committed"
+            message = f"{database.url}: no answer for {SETTLING:g} s; the commit may be stored"
             self._answer(self._committed, OutcomeUnknown(message))
 
     def _committed(self, outcome: Any) -> None:

@@ -452,7 +452,10 @@ class SteppedCluster(Cluster):
         row = Row(number, self.now, step.who, self._description(step), could, state)
         self.rows.append(row)
         if number > STANDSTILL_STEPS and self.rows[-STANDSTILL_STEPS].when == self.now:
-            msg = f"time stands still at {self.now:g} s: {STANDSTILL_STEPS:,} steps in a row"
+            msg = (
+                f"the virtual time does not pass: {STANDSTILL_STEPS:,} steps in a row were at "
+                f"{self.now:g} s"
+            )
             raise TimeStandsStill(msg)
         subject = step.about if isinstance(step.about, Cell) else f"{row.who}: {row.what}"
         if self._print is not None:

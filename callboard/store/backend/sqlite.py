@@ -504,18 +504,19 @@ def _check_owner(connection: sqlite3.Connection) -> int:
         return 0
     if version > _VERSION and (not tables or _TABLES.keys() <= tables):
         msg = (
-            f"it has version {version}, and this release knows {_VERSION}; use a later release"
+            f"the file has version {version}, and this release reads {_VERSION}; use a later "
+            "release"
         )
         raise _Refused(msg)
     if broker := zeek_broker_version(connection):
         remedy = "give this store another path, and copy the entries with"
-        msg = f"it is a store of Zeek Broker {broker}; {remedy} callboard store import"
+        msg = f"the file is a store of Zeek Broker {broker}; {remedy} callboard store import"
         raise _Refused(msg)
     for name, columns in _TABLES.items():
         name = _FIRST_NAMES.get(name, name) if version == 1 else name
         names = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
         if not 0 < version <= _VERSION or names != columns:
-            msg = "it is a database of another program; give this store another path"
+            msg = "the file is a database of another program; give this store another path"
             raise _Refused(msg)
     return int(version)
 

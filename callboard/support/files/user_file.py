@@ -22,13 +22,13 @@ def read_user_file(path: str | os.PathLike[str], limit: int = NAMED_LIMIT) -> by
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                message = "it is not a file"
+                message = "not a regular file"
                 raise OSError(errno.EINVAL, message, str(path))
             data = file.read(limit + 1)
     except ValueError:  # the path contains a NUL
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
     if len(data) > limit:
-        raise OSError(errno.EFBIG, f"it is larger than {limit:,} B", str(path))
+        raise OSError(errno.EFBIG, f"the file is larger than {limit:,} B", str(path))
     return data
 
 

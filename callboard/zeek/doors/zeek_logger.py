@@ -482,11 +482,11 @@ def _checked(parts: list[bytes]) -> tuple[str, bytes]:
         InvalidData: the message is not a log-write.
     """
     if len(parts) != _PARTS:
-        msg = f"a message of {len(parts)} parts instead of {_PARTS}"
+        msg = f"a message has {len(parts)} parts instead of {_PARTS}"
         raise InvalidData(msg)
     kind, node, form, payload = parts
     if kind != _KIND or form != _FORMAT:
-        msg = f"another kind of message: {kind[:32]!r}, {form[:32]!r}"
+        msg = f"a message of another kind: {kind[:32]!r}, {form[:32]!r}"
         raise InvalidData(msg)
     if len(node) > _NODE_BYTES:
         msg = f"the name of a node has {len(node):,} bytes, more than {_NODE_BYTES}"

@@ -30,7 +30,9 @@ def test_a_port_that_speaks_plainly_is_told_on_both_sides(caplog, retry):
 
         eventually(lambda: any(isinstance(event, events.LinkRefused) for event in seen))
         eventually(lambda: "it does not speak TLS" in told(caplog))
-        eventually(lambda: "it speaks TLS, but this port speaks plain BASP" in told(caplog))
+        eventually(
+            lambda: "the peer speaks TLS, but this port speaks plain BASP" in told(caplog)
+        )
         assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 

@@ -75,8 +75,8 @@ def test_a_master_says_whose_file_it_is(real_file):
     ("change", "text"),
     [
         ("UPDATE store SET value = X'0F'", "damaged"),
-        ("UPDATE store SET value = 5", "not what Zeek Broker writes"),
-        ("UPDATE store SET expiry = 'soon'", "not what Zeek Broker writes"),
+        ("UPDATE store SET value = 5", "the form that Zeek Broker writes"),
+        ("UPDATE store SET expiry = 'soon'", "the form that Zeek Broker writes"),
         ("DROP TABLE meta", "not a store of Zeek Broker"),
     ],
 )

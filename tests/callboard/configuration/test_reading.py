@@ -87,7 +87,7 @@ def test_json_is_read_where_it_is_taken_and_toml_by_its_name(tmp_path):
         ("a.json", b"{", "it is not JSON: "),
         ("a.json", b"[]", "it is a list, not an object"),
         ("a.toml", b"\xff", "it is not UTF-8 text; give the path of a JSON or TOML file"),
-        ("a.toml", b"#" * (16 * 1024 * 1024 + 1), "it is larger than 16,777,216 B"),
+        ("a.toml", b"#" * (16 * 1024 * 1024 + 1), "the file is larger than 16,777,216 B"),
         ("a.toml", None, "No such file or directory; give the path of a JSON or TOML file"),
     ],
 )

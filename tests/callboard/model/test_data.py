@@ -141,7 +141,7 @@ def test_equal_numbers_of_different_types_differ():
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**64, 1 << 50_000], ids=range(4))
 def test_an_integer_out_of_range_raises(value):
     """Zeek Broker 1.4 makes it the boolean T."""
-    with pytest.raises(DataOverflow, match="64 signed bits"):
+    with pytest.raises(DataOverflow, match="signed 64-bit integer"):
         Data(value)
 
 

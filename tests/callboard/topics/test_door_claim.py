@@ -95,7 +95,7 @@ def test_a_node_has_one_door_to_a_peer():
     with closing(Cluster(seed=1)) as cluster:
         node = cluster.node("a")
         story = Story(node)
-        with pytest.raises(DoorTaken, match="has a door to ws://zeek:27759"):
+        with pytest.raises(DoorTaken, match="is connected to ws://zeek:27759 already"):
             Story(node)
         cluster.advance(1)
         assert story.told == ["kept"]

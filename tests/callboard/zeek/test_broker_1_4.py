@@ -402,7 +402,7 @@ def test_another_wire_is_named(name, what):
     ours.start()
     *_, closed = ours.take(REFUSED[name][0], 0.0)[1]
 
-    assert f"it speaks {what}" in closed.reason
+    assert f"the peer speaks {what}" in closed.reason
 
 
 def test_a_generic_actor_system_is_not_taken_for_a_broker():

@@ -257,7 +257,7 @@ def test_a_container_of_containers_is_refused():
 def test_the_size_of_a_list_is_bounded_by_what_is_left(count):
     payload = encode_log_write("conn", CONN[-1:], [([],)])
 
-    with pytest.raises(InvalidData, match="items at byte"):
+    with pytest.raises(InvalidData, match="items are announced at byte"):
         LogWriteDecoder().decode(payload[:-8] + struct.pack(">q", count))
 
 

@@ -373,7 +373,7 @@ def test_a_stranger_that_speaks_tls_is_called_so():
     end = End(is_dialed=False)
     end.feed(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
 
-    assert "it speaks TLS" in end.closed.reason
+    assert "the peer speaks TLS" in end.closed.reason
 
 
 def test_the_version_is_selected_by_the_smaller_id_that_said_hello():

@@ -310,7 +310,7 @@ def test_another_protocol_is_named_at_once(side, said, name):
     end.out = b""
     end.take(said)
 
-    assert end.closed[0].reason == f"it speaks {name}, not WebSocket"
+    assert end.closed[0].reason == f"the peer speaks {name}, not WebSocket"
     assert end.out.startswith(b"HTTP/1.1 400" if side == "server" else b"")
 
 

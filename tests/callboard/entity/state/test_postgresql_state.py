@@ -87,7 +87,7 @@ def test_a_commit_that_took_place_is_never_called_unavailable(
     lose_answers(state, 1, happens=True)
     with monkeypatch.context() as broken:
         broken.setattr(state._reading, "query", fails)
-        with pytest.raises(OutcomeUnknown, match="it may be committed"):
+        with pytest.raises(OutcomeUnknown, match="the commit may be stored"):
             state.commit([batch(1, [1])])
     assert [event.number for event in state.recover("Cart", "k-1", 1).events] == [1]
 

@@ -371,7 +371,7 @@ LISTENER = '[[listeners]]\naddress = "127.0.0.1:1883"\n'
         (
             '[[rules]]\nfrom = "a"\nwhere = { n = { "~" = 1 } }\nto = { topic = "t" }',
             "rules.0",
-            "no comparison '~'",
+            "'~' is not a comparison",
         ),
         ('[[rules]]\nfrom = "a"\ntopic = "t"\nto = { log = "l" }', "rules.0", "topic"),
         ('[[door]]\nactor = "w"', "door.0", "acknowledge"),

@@ -190,8 +190,8 @@ def test_garbage_is_counted_and_the_rest_goes_on(logger, nodes, caplog):
     assert stats.messages == 1
     assert list(stats.nodes) == ["n\\xff"]
     assert set(stats.malformed) == {  # by kinds, each told once
-        "a message of … parts instead of …",
-        "another kind of message…",
+        "a message has … parts instead of …",
+        "a message of another kind…",
         "the name of a node has … bytes, more than …",
         "a log-write is cut off after … bytes",
     }

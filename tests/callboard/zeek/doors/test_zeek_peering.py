@@ -213,7 +213,7 @@ def test_a_node_that_is_taken_for_a_zeek_is_named(endpoint, caplog):
         caplog.set_level("INFO", "callboard")
         assert not endpoint.peer(HERE, other.listen(HERE, 0), 0.0, wire=WIRE)
 
-    assert "it speaks BASP" in caplog.text
+    assert "the peer speaks BASP" in caplog.text
 
 
 def test_the_status_has_a_peer_by_the_id_of_its_endpoint():
@@ -240,7 +240,7 @@ def test_who_forgets_the_wire_is_told_what_is_spoken_there(endpoint, port, caplo
     with plain() as other:
         assert not other.peer(HERE, port, 0.0)
 
-    assert "it speaks Zeek Broker 2.x, not BASP" in caplog.text
+    assert "the peer speaks Zeek Broker 2.x, not BASP" in caplog.text
 
 
 def test_an_address_that_nobody_answers_at_is_no_peer(endpoint):
