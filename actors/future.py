@@ -186,7 +186,7 @@ class Future(Reply, Generic[T]):
         return cancelled
 
     def give_up(self) -> None:
-        """Tell the actor to stop working on the answer, because no caller waits for it."""
+        """Ask the actor to stop working on the answer, because no caller waits for it."""
         self.deadline = EXPIRED
         if isinstance(self.asked, Asked):
             self.asked.target.give_up(self)

@@ -44,7 +44,7 @@ class ActorSampler:
         self._counted_at = 0.0
 
     def pass_by(self, cells: Collection[Cell], now: float, sampler: Sampler) -> None:
-        """Take a sample if it is due.
+        """Sample the actors if it is time to do so.
 
         The node calls this every second or so. `sampler` also measures the waiting time of the
         last message in some mailboxes, because actors that rarely run are rarely in a sample.
@@ -61,7 +61,7 @@ class ActorSampler:
             self.sample(cells, now)
 
     def sample(self, cells: Collection[Cell], now: float) -> None:
-        """Take a sample, and remove the samples of empty mailboxes and ended handlers."""
+        """Sample the actors, and remove the samples of empty mailboxes and ended handlers."""
         self._sampled_at = now
         lines: dict[Cell, deque[tuple[float, int]]] = {}
         handlers: dict[Cell, tuple[object, float]] = {}

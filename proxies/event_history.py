@@ -346,7 +346,7 @@ class EventHistory:
             runtime.call_later(FOLLOWED, self._find_followers)
 
     def _find_followers(self) -> None:
-        """Stop recording starts and ends of actors when nobody has asked for a while."""
+        """Stop recording starts and ends of actors if they were not requested for a while."""
         left = self._followed_until - self._runtime.now()
         if left > 0.0:
             self._runtime.call_later(left, self._find_followers)

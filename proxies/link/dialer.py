@@ -340,13 +340,13 @@ class Dialer:
         if dial.on_failure is not None and not was_linked:
             dial.on_failure(text)
         if dial.keep and not self._closed:
-            if text != dial.logged_text:  # there may be no future left that reports it
+            if text != dial.logged_text:  # every future may have failed before
                 dial.logged_text = text
                 if cause is None:  # the peer may be started later than this node
                     text += "; the dial continues until it answers"
                 is_awaited = cause is not None or bool(dial.patient)
                 # If all nodes have the same list of seeds, each node finds its own address in
-                # it, which is no reason for a warning.
+                # it. A warning would be wrong then.
                 is_awaited = is_awaited and not dial.leads_home
                 _log.log(logging.WARNING if is_awaited else logging.INFO, "%s", text)
             self._retry(dial)

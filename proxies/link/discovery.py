@@ -109,7 +109,7 @@ class Discovery:
     # --- look-ups ---
 
     def _read_source(self, watched: KnownSource) -> None:
-        """Look up a source: read a file at once, or resolve a name on a separate thread."""
+        """Update a source: read a file at once, or resolve a name on a separate thread."""
         source = watched.source
         if watched.is_closed:
             return

@@ -82,7 +82,7 @@ class UnixListener(socket.socket):
         self.bind(path)
         Path(path).chmod(0o600)
         self._inode = _inode(path)
-        # Listen immediately: another process removes a socket file at which nobody listens.
+        # Listen immediately: another process removes a socket file without a listener.
         self.listen(BACKLOG)
 
     def close(self) -> None:

@@ -179,7 +179,7 @@ class TlsSocket:
     def recv(self, size: int) -> bytes:
         """Return the decrypted bytes of one read of the socket; empty at the end.
 
-        After `shutdown`, input is not decrypted any longer, because nobody reads it.
+        After `shutdown`, input is not decrypted, because the stream ignores it.
 
         Raises:
             BlockingIOError: no record is complete.

@@ -1,14 +1,17 @@
-"""The gate of a leaf: filters the frames of its link. Input: frames; output: frames, refusals.
+"""The gate of a leaf: filters the frames on the leaf's link.
 
-It runs at the member with the permissions, before any processing of the leaf's frames, and
-after everything that is sent to the leaf. Outgoing frames are inspected: the source of each
-message and every ref inside it is *granted* to the leaf, which may send there as long as the
-link lasts. Incoming frames must name the leaf as their source, go to this node or to one in its
-reach, and hold no refs except the leaf's own and granted ones. Otherwise a leaf could make
-another actor send, under its own identity, to an actor that the leaf itself may not send to.
+A gate takes frames, and returns the frames that may pass and the refusals of the others. It
+runs on the member that has the permissions. It checks a frame of the leaf before the member
+processes it, and a frame for the leaf as the last step before it is written. In a frame for the
+leaf, the source of the message and every ref inside it are *granted* to the leaf: the leaf may
+send to these actors as long as the link lasts. A frame of the leaf must name the leaf as its
+source, must be addressed to this node or to one that the leaf may reach, and may contain only
+granted refs and refs of the leaf's own actors. Otherwise a leaf could make another actor send,
+under its own identity, to an actor that the leaf itself may not send to.
 
-A refused dispatch keeps its place among the others of its pair: it continues to an actor number
-that means "not permitted", so order and accounts stay exact. Unknown frames do not pass.
+A refused message keeps its position among the messages of its pair of nodes. It is forwarded to
+an actor number that means "not permitted", so that order and accounts stay exact. Frames of an
+unknown type do not pass.
 """
 
 from collections.abc import Collection
@@ -81,7 +84,7 @@ Key = tuple[bytes, int]
 
 
 class GateHost(Protocol):
-    """The part of its node that a gate uses."""
+    """The methods of the node that a gate uses."""
 
     #: Read-only questions to the inspector.
     inspections: tuple[type, ...]
@@ -118,7 +121,7 @@ class Refusal(NamedTuple):
 
 @dataclass(eq=False, repr=False)
 class LeafGate:
-    """The gate of one link. `admit` is for the runner, `lets_out` for any thread."""
+    """The gate of one link. `admit` is called on the runner, `lets_out` on any thread."""
 
     _host: GateHost
     #: The node that has the permissions.
@@ -182,7 +185,7 @@ class LeafGate:
     def _check_dispatch(self, frame: RawFrame) -> RawFrame:
         """Return a dispatch unchanged if it may pass, or else as a refused one."""
         operation, _, data, source, destination, actor, number, _ = frame
-        # Refs in a batch would pass unchecked.
+        # A batch of answers is refused, because the gate cannot check the refs in it.
         if data & RESPONSE and not data & MESSAGE_ID_MASK:
             label = "a batch of answers"
             refusal: Refusal | None = Refusal("send", label, label)
@@ -225,7 +228,7 @@ class LeafGate:
         try:
             message: Message = self._host.read(payload)
         except RemoteProtocolError:
-            return None  # the receiver refuses it, and reports that to the sender
+            return None  # the receiver will refuse the malformed message, and tell the sender
         except LargePayload:
             label = f"a message of {len(payload):,} B to part {number} of a node"
             return Refusal("send", label, label)
@@ -258,7 +261,7 @@ class LeafGate:
     def _refusal_at_part(
         self, number: int, message: Any, node: bytes, message_id: int
     ) -> Refusal | None:
-        """Return the right that a message to a part of a node lacks."""
+        """Return the right that a message to a system actor of a node needs and lacks."""
         rights, kind = self.standing.rights, type(message)
         if number == NODE_ACTOR and kind in _COMMANDS:
             target = message.number
@@ -273,7 +276,7 @@ class LeafGate:
                 return None
             return self._refusal(right, key)
         if (number, kind) in ((DIRECTORY, messages.Describe), (NODE_ACTOR, messages.CancelAsk)):
-            return None  # it can cancel its own asks only
+            return None  # a leaf can cancel only its own asks
         if number == INSPECTOR and kind in self._host.inspections:
             return None if rights.inspect else Refusal("inspect", "figures", "figures")
         if number == INSPECTOR and kind is messages.DrainNode:
@@ -290,7 +293,7 @@ class LeafGate:
     def _refusal_of_name(
         self, number: int, message: Any, node: bytes, message_id: int
     ) -> Refusal | None:
-        """Return the right that a question to spawn server or directory about a name lacks."""
+        """Return the right that a name in a request to spawn server or directory lacks."""
         rights, kind = self.standing.rights, type(message)
         is_named = kind in _NAMED.get(number, ()) and type(message.name) is str
         if not is_named:
@@ -309,7 +312,10 @@ class LeafGate:
     def _refusal_of_log(
         self, message: Message, node: bytes, right: Literal["logs", "append"]
     ) -> Refusal | None:
-        """Return the right that a question about a log lacks; only this node lists its logs."""
+        """Return the right that a question about a log lacks.
+
+        Only this node tells a leaf the list of its logs.
+        """
         rights, log = self.standing.rights, getattr(message, "log", None)
         if type(log) is str:
             return None if rights.permit(right, log) else Refusal(right, log, repr(log))
@@ -331,7 +337,9 @@ class LeafGate:
             return True
         self.unwatched.append(key)
         if key in self._granted:
-            return True  # its number stays reserved, see `callboard.proxies.ledger.registry`
+            # Announced, so that the number is not reused: see
+            # `callboard.proxies.ledger.registry`.
+            return True
         self.refusals.append(self._refusal("monitor", key))
         return False
 
@@ -358,8 +366,8 @@ class LeafGate:
     def outgoing(self, frame: bytes) -> bytes:
         """Return a frame as it is sent to the leaf: unchanged, as a refusal, or empty.
 
-        Topics, groups and callboard's internal names are a matter between this node and its
-        leaf: other nodes do not send theirs to the leaf, and do not use the leaf's.
+        A leaf exchanges topics, groups and callboard's internal names only with this node.
+        Frames of other nodes about these are dropped.
         """
         operation, _, data, source, _, source_actor, number = HEADER.unpack_from(frame)
         is_open = (
@@ -367,7 +375,7 @@ class LeafGate:
             or operation != _DISPATCH
             or data & RESPONSE
             or number not in {CORE_ACTOR, DIRECTORY}
-            or not self._may_reach(source)  # it is turned away below
+            or not self._may_reach(source)  # refused below
             or (number == DIRECTORY and self._may_be_asked(frame[HEADER_SIZE:]))
         )
         if is_open:
@@ -410,9 +418,9 @@ class LeafGate:
             try:
                 for first, second in find_references(frame[HEADER_SIZE:], OWN_REFS_WITHIN):
                     if isinstance(first, bytes) and isinstance(second, int):
-                        keys.append((first, second))  # refs of entities grant nothing
+                        keys.append((first, second))  # a ref of an entity is not granted
             except RemoteProtocolError:
-                pass  # the leaf cannot read it either
+                pass  # a malformed frame, which the leaf cannot read either
             name = ""
             if data & RESPONSE and source != self._node:
                 name = self._lookups.pop((source, data & MESSAGE_ID_MASK), "")
@@ -424,7 +432,7 @@ class LeafGate:
         return True
 
     def _turn_away(self, fields: Fields) -> None:
-        """Refuse a node on behalf of the leaf, which cannot answer it.
+        """Answer a node's message to the leaf with a refusal, because the leaf may not answer.
 
         Must be called on the runner's thread.
         """

@@ -1,4 +1,4 @@
-"""The identity of a link's peer, by its proof, and the rights of that identity."""
+"""The identity that a peer has proven, and the rights of that identity."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -25,7 +25,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The rights of each identity, by patterns of names; the first match is valid."""
+    """The rights of each identity, by patterns of names; the first matching pattern applies."""
 
     table: tuple[tuple[str, Rights], ...]
 
@@ -34,7 +34,8 @@ class Permissions:
 
         Args:
             secret_name: name of the proven secret; empty for one without a name.
-            certified: names in its certificate, used with a nameless secret.
+            certified: the names in the peer's certificate, which count if the secret has no
+                name.
         """
         names = (secret_name,) if secret_name else (*certified,) or ("",)
         for pattern, rights in self.table:
@@ -71,7 +72,7 @@ class LinkAccess:
     ) -> "LinkAccess":
         """Check the secrets and permissions of a user.
 
-        Of several secrets in one place the first is proved first.
+        If several secrets are given under one name, a dialing node proves the first one first.
 
         Raises:
             TypeError: a map holds something other than names with secrets, or with rights.
@@ -139,7 +140,7 @@ def _several(value: Any) -> Sequence[Any]:
 
 
 def _permissions(entries: Mapping[str, Rights]) -> Permissions:
-    """Check the permissions of a user."""
+    """Check the permissions that a user has passed."""
     table = []
     for pattern, rights in _items(entries, "permissions", '{"sensor": Rights(names=["till"])}'):
         if not isinstance(rights, Rights):
@@ -150,7 +151,7 @@ def _permissions(entries: Mapping[str, Rights]) -> Permissions:
 
 
 def _items(value: object, label: str, example: str) -> list[tuple[str, object]]:
-    """Return the entries of a map by names."""
+    """Return the entries of a map whose keys are names; none for None."""
     if value is None:
         return []
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):

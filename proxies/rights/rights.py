@@ -48,12 +48,13 @@ NamedRight = Literal[
 class Rights:
     """The rights of a peer at a node; for `Node(permissions={pattern: Rights(…)})`.
 
-    A right without entries is not granted. Patterns are matched as file names are (`*`, `?`,
-    `[a-z]`), case included; an actor without a name is matched by the name of its class. Names
-    with the prefix `callboard.` are callboard's own: only patterns with this prefix match them.
-    A peer with limited rights is a *leaf*: its frames may name only itself as the source, it
-    sees no other nodes and forwards nothing. It may always send to actors that were granted to
-    it: it looked them up or spawned them, they sent it a message, or a message contained their
+    A right without entries is not granted. Patterns are matched like file names (`*`, `?`,
+    `[a-z]`), and upper and lower case differ. An actor without a registered name is matched by
+    the name of its class. Names with the prefix `callboard.` are callboard's own: only patterns
+    with this prefix match them. A peer with limited rights is a *leaf*: its frames may name
+    only itself as the source, it sees no other nodes and forwards nothing. It may always send
+    to actors that were granted to it. An actor is granted if the leaf looked it up or spawned
+    it, if the actor sent the leaf a message, or if a message to the leaf contained the actor's
     ref.
 
     Attributes:
@@ -70,8 +71,8 @@ class Rights:
         append: logs that it may append to, under the name of any producer.
         inspect: it may ask for the node's figures, actors, links and events.
         drain: it may drain the node.
-        reach: names of nodes reached through this one that it may talk with, under the same
-            rights.
+        reach: names of other nodes with which it may exchange messages through this node, under
+            the same rights.
         entities: types of entities that it may send to, on any node, and whose refs it may put
             into messages.
         host: types of entities that it may host, so that its claims about their owners are
@@ -103,7 +104,7 @@ class Rights:
         """Check the values, and copy them.
 
         Raises:
-            TypeError: a right is of another type than its default, such as one text.
+            TypeError: a right has the wrong type, such as a text instead of a list of texts.
             ValueError: a store's level is unknown.
         """
         for right in (*NAMED, *TOPICS):
@@ -163,10 +164,13 @@ class Rights:
 
 
 def may_look_up(rights: Rights, name: str, *, is_here: bool = True) -> bool:
-    """Return whether a leaf may look up or watch a name, at its member or a node beyond.
+    """Return whether a leaf may look up or watch a name.
 
-    The endpoints of both sides find each other if a topic or store is open. Masters are found
-    through the topics of their stores.
+    A leaf that has a right to a topic or store may look up the actor for topics of its own
+    member. Masters of stores are not looked up by name, because they are found through topics.
+
+    ARGS name: the name to look up. is_here: whether the leaf asks the member to which it is
+        linked, not another node.
     """
     if name == CORE_NAME:
         return is_here and rights.has_topics

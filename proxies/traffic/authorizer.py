@@ -1,4 +1,4 @@
-"""Authorization of the leaves that one node is linked with: one gate for each link."""
+"""Authorization of leaves: the gates on all links of one node with leaves."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -50,7 +50,7 @@ class PeerAuthorizer:
         #: Proven identity of each neighbor, until it is forgotten.
         self._identities: dict[bytes, str] = {}
         routes.on_refused = lambda *refusal: runtime.post(self.refused, *refusal)
-        #: Decodes messages from leaves to parts of the node; no user code runs in it.
+        #: Decodes messages from leaves to system actors, without running users' code.
         self.read = codec.with_stand_ins().decode_message
         self.offered = {}
         self.registered = lambda _: ()
@@ -58,8 +58,9 @@ class PeerAuthorizer:
     def objection(self, peer: NodeId, standing: Principal) -> str:
         """Return why a peer may not use its node id; empty if it may.
 
-        A peer chooses its id itself. So a leaf is refused an id that was proven to belong to
-        another identity, or that a path through members leads to.
+        Each peer chooses its own node id. Therefore a leaf may not use an id that another
+        identity has used on a proven link, or that belongs to a node in reach through other
+        members.
         """
         identity, routes, leaf = self._identities.get(peer), self._routes, standing.rights
         if leaf.is_member:
@@ -72,7 +73,7 @@ class PeerAuthorizer:
         return text if is_taken else ""
 
     def begin(self, wire: Wire, standing: Principal) -> bool:
-        """Record the identity of a neighbor; guard a leaf's link before frames travel over it.
+        """Record the identity of a neighbor; install the gate on the link if it is a leaf.
 
         Returns whether the neighbor is a leaf.
         """
@@ -107,7 +108,7 @@ class PeerAuthorizer:
         return admitted
 
     def _outgoing(self, gate: LeafGate, frame: bytes) -> bytes:
-        """Return an outgoing frame as the leaf may see it, and send the answers of its gate."""
+        """Return the bytes to send to a leaf for a frame, and send the refusals of the gate."""
         outgoing = gate.outgoing(frame)
         while gate.answers:
             self._routes.send_to(*gate.answers.pop(0))
@@ -120,7 +121,7 @@ class PeerAuthorizer:
     def forget(self, node: bytes) -> None:
         """Forget a node that has been out of reach for long.
 
-        Until then its messages may wait in mailboxes.
+        Its rights are kept until then, because its messages may still wait in mailboxes.
         """
         self._routes.rights.pop(node, None)
         self._identities.pop(node, None)

@@ -1,20 +1,20 @@
-"""Batches of one turn: messages, or answers, that leave for the same node together.
+"""Batches: the messages, or answers, that one turn sends to the same node in one frame.
 
 A separate frame for each message costs a header, an entry in the accounts, a call of the link
 and a decoding step at the receiver. Instead, the messages that one turn of the runner sends to
 a node are gathered in a batch, which is sent when the turn ends, before the links write. No
 timer is involved, so a single message leaves as early as it would without batching.
 
-Order is kept: anything else that is sent to the node, from any thread, first sends the open
-batch. A batch that grows is sent before the end of the turn, so that the receiver starts
-early. In the accounts each message counts separately.
+The order of messages is kept: before anything else is sent to the node, from any thread, the
+open batch is sent. A batch that has become large is sent before the end of the turn, so that
+the receiver can start early. In the accounts each message counts separately.
 
-A batch is one dispatch whose message has columns: fixed-size heads, then the payloads that the
-messages would have alone; asks to keyed actors have a column of keys between them. Only a
-message that travels with nothing but the remaining time of its ask is batched. A message with
-a trace, a chain of asks or an idempotency key is sent alone, after the open batch; so is a
-large message, and one that another keyed actor sent. Nodes of earlier releases get all of them
-alone.
+A batch is one frame whose message has columns: heads of fixed size, then the payloads that the
+messages would have alone. A batch of asks to entities also has a column of keys, between heads
+and payloads. A message may have no option except the remaining time of its ask. A message with
+a trace, a chain of asks or an idempotency key is sent alone, after the open batch. The same
+applies to a large message, and to a message from another entity. Nodes of earlier releases do
+not understand batches, and get each message alone.
 
 The lock of the routes guards all batches.
 """
@@ -101,10 +101,11 @@ class TurnBatch:
         self.size, self.early_at = 0, batches.first_size
 
     def send(self) -> None:
-        """Send the gathered messages and empty the batch; the caller must hold the lock."""
+        """Send the gathered messages, and empty the batch. The caller must hold the lock."""
         items, self.items, self.size = self.items, [], 0
         room = self._batches.room(self.node)
-        for start in range(0, len(items), room):  # more than one pass only at an epoch's end
+        # Usually one pass; more when an epoch ends, which limits the room.
+        for start in range(0, len(items), room):
             self._send_part(items[start : start + room])
 
     def _send_part(self, items: list[Any]) -> None:
@@ -118,6 +119,7 @@ class AnswerBatch(TurnBatch):
     __slots__ = ()
 
     def _send_part(self, items: list[Any]) -> None:
+        """Send some of the answers in one frame."""
         batches, node = self._batches, self.node
         wire = batches.routes.wire_to(node)
         if wire is None or len(items) == 1:
@@ -131,7 +133,7 @@ class AnswerBatch(TurnBatch):
 
 
 class KeyedMessage(SentAsk, Protocol):
-    """A message to a keyed actor. While it is an ask, it is its own asker."""
+    """A message to an entity. If the message is an ask, the object also receives the answer."""
 
     message: Message
     key: str
@@ -151,18 +153,19 @@ class AskBatch(TurnBatch):
         """Create an empty batch.
 
         Args:
-            make: makes the message that carries the columns heads, keys and bodies.
+            make: creates the message from the columns: heads, keys and bodies.
             node: the receiving node.
             ref: the actor there that accepts such batches.
         """
-        self.ref, target = ref, ref.target  # the ref is kept so that its proxy stays alive
+        self.ref, target = ref, ref.target  # holding the ref keeps its proxy alive
         #: The proxy of that actor; None if its messages cannot be batched.
         self._proxy: Proxy | None = None
         if isinstance(target, Proxy) and isinstance(target.outbound.batches, TurnBatches):
             self._proxy = target
             super().__init__(target.outbound.batches, node)
         self.node, self._make = node, make
-        #: Number of next messages of a class that are sent alone without checking their size.
+        #: By class: the number of further messages that are sent alone without checking their
+        #: size.
         self._large: dict[type, int] = {}
 
     # Every ask to an entity takes this path, so the work is inline.
@@ -174,7 +177,7 @@ class AskBatch(TurnBatch):
         Args:
             parcel: the message with its key.
             told_by: the sending actor; None for an ask, and for an unknown sender.
-            asker: receives the outcome; it is the parcel itself if the message is an ask.
+            asker: receives the outcome; the same object as `parcel` if the message is an ask.
         """
         proxy = self._proxy
         if proxy is None:
@@ -189,7 +192,7 @@ class AskBatch(TurnBatch):
         if message.__class__ is Envelope:
             envelope, message = message, message.message
             if envelope.trace is not None or envelope.key is not None or envelope.chain:
-                return False  # options travel only with a single message
+                return False  # a batch has no room for options
             if envelope.deadline is not None:
                 left = max(0, round(1000 * (envelope.deadline - runner.now())))
                 if left >= NO_DEADLINE:
@@ -201,7 +204,7 @@ class AskBatch(TurnBatch):
         try:
             body = batches.encode(message)
         except LocalProtocolError:
-            return False  # sending it alone reports the error to the sender
+            return False  # sent alone, which reports the error to the sender
         size = len(body)
         if size > batches.item_limit:
             self._large[message.__class__] = ALONE
@@ -275,9 +278,10 @@ class TurnBatches:
     def answer(self, node: bytes, number: int, message_id: int, payload: bytes) -> None:
         """Send an answer to the actor with a number, or to an ask that arrived in a batch.
 
-        Each answer passes here, and only here it is decided how it leaves: the answer to an ask
-        that arrived in a batch in this turn's batch of answers, because its node understands
-        batches; a large one, one from another thread, and any other one in a frame of its own.
+        This method alone decides how an answer is sent. The answer to an ask that arrived in a
+        batch is added to this turn's batch of answers, because the asking node understands
+        batches. A large answer, an answer from another thread, and an answer to a single ask
+        are sent in separate frames.
         """
         size, runner = len(payload), self.runner
         if (
@@ -288,9 +292,9 @@ class TurnBatches:
             self._respond(node, 0 if number == IN_BATCH else number, message_id, payload)
             return
         lock = self.lock
-        # Half the time of `with`, which counts as each answer passes here.
+        # Takes half the time of `with`, which matters because this runs for each answer.
         if self._is_inside() or not (lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
-            self._respond(node, 0, message_id, payload)  # it defers the answer
+            self._respond(node, 0, message_id, payload)  # which defers the answer
             return
         try:
             batch = self.open.get(node)
@@ -302,12 +306,12 @@ class TurnBatches:
                 self.send_early(node, batch)
         finally:
             lock.release()
-        # Inlined from `stay_awake`, as each answer passes here.
+        # A copy of `stay_awake`: a call would be slower, and this runs for each answer.
         if runner.sleeping or runner.times.stuck:
             runner.post(self.flush)
 
     def _open_answers(self, node: bytes) -> AnswerBatch:
-        """Open a batch of answers for a node after sending the open one.
+        """Send the open batch to a node, and open a batch of answers.
 
         The caller must hold the lock.
         """
@@ -320,8 +324,9 @@ class TurnBatches:
     def may_gather(self, proxy: Proxy, batch: TurnBatch) -> bool:
         """Return whether messages to an actor may be batched.
 
-        They may not if its node does not support batches, if the link is full or messages wait,
-        and on an outside thread, whose messages are sent at once.
+        They are not batched if the actor's node does not support batches, if the link is full,
+        if other messages wait, or on a thread outside of actors, whose messages are sent at
+        once.
         """
         node = proxy.node
         if not self.runner.is_runner_thread():
@@ -371,9 +376,9 @@ class TurnBatches:
             self._grown.clear()
 
     def stay_awake(self) -> None:
-        """Ensure that the batches are sent, even when a handler has lost the runner's role.
+        """Ensure that the batches are sent, even if a handler has lost the runner's role.
 
-        The thread that has the role by now may be about to sleep; a posted call wakes it.
+        The thread that has the role then may be about to sleep, and a posted call wakes it.
         """
         runner = self.runner
         if runner.sleeping or runner.times.stuck:
@@ -390,7 +395,7 @@ class TurnBatches:
     def frame_of(
         self, node: bytes, payload: bytes, count: int, data: int, number: int
     ) -> bytes:
-        """Count the messages of a batch, and return the frame that carries them."""
+        """Count the messages of a batch, and return the frame that contains them."""
         account = self._accounts.get(node) or self._account(node)
         account.sent += count
         position = account.offset + account.sent - 1 & POSITION_MASK
@@ -404,9 +409,9 @@ class TurnBatches:
         self._respond_locked(node, 0, message_id, payload)
 
     def send_asks(self, proxy: Proxy, message: Message, ids: Sequence[int]) -> None:
-        """Send a batch of asks, at most as many as fit; the caller must hold the lock.
+        """Send a batch of asks, which must not be more than `room`. The caller holds the lock.
 
-        If no path is left, the asks fail as messages that never left this node.
+        If no path is left, the asks fail, and count as never sent.
         """
         node = proxy.node
         wire = self.routes.wire_to(node)
@@ -434,7 +439,7 @@ def read_asks(heads: bytes, keys: bytes, bodies: bytes) -> list[Carried]:
     check_columns(_HEAD_SIZE, heads, keys, bodies)
     asks: list[Carried] = []
     body_start = key_start = 0
-    # The usual case: in ASCII text, characters and bytes have the same positions.
+    # Usually the keys are ASCII text, in which characters and bytes have the same positions.
     text = keys.decode() if keys.isascii() else None
     try:
         for ask, flags, attempt, teller, left, key_size, size in _heads_in(heads):
@@ -448,7 +453,7 @@ def read_asks(heads: bytes, keys: bytes, bodies: bytes) -> list[Carried]:
     if body_start != len(bodies) or key_start != len(keys):
         msg = f"the {len(asks):,} messages of a batch do not fill its columns"
         raise MalformedPayload(msg)
-    if not all(map(_message_id, asks)):  # its answer would belong to no ask
+    if not all(map(_message_id, asks)):  # no ask could be found for the answer
         msg = "a batch has a message without an id"
         raise MalformedPayload(msg)
     return asks

@@ -1,10 +1,10 @@
-"""Credit at the receiver: how much each node may send to the bounded mailboxes here.
+"""Credit at the receiver: grants each node credit for the bounded mailboxes of this node.
 
-A node that announces a proxy, and supports credit, learns whether the actor has bounds. For an
-actor with bounds it may send the amount granted (`callboard.proxies.ledger.credit`). More is
-granted when half of the mailbox is free, which is also when local senders continue. Each grant
-is sent at once, and again with the next delivery report. Must be used on the
-runner, with its role, except `room`.
+A node that announces a proxy, and supports credit, learns whether the actor has bounds. To an
+actor with bounds it may send as many messages as were granted
+(`callboard.proxies.ledger.credit`). The actor's node grants more when half of the mailbox is
+free, which is also when waiting local senders continue. Each grant is sent at once, and again
+with the next delivery report. Must be used on the runner, with its role, except `room`.
 """
 
 from collections.abc import Iterable
@@ -56,7 +56,7 @@ class Hosting:
         self._credit_issuer.post(self._serve)
 
     def _serve(self) -> None:
-        """Grant the free space; if more is needed, wait for the next message to be removed."""
+        """Grant the free space; if senders want more, wait until a message is removed."""
         self._is_waiting = False
         for node, up_to, octets in self.grants.serve(*self._mailbox.load):
             self._credit_issuer.queue(node, (self._number, up_to, octets))
@@ -82,14 +82,14 @@ class CreditIssuer:
         self.post = self._runtime.post
 
     def hosting_of(self, number: int) -> Hosting | None:
-        """Return the hosting record of an actor; None with an unbounded mailbox."""
+        """Return the record of an actor with a bounded mailbox; None for an unbounded one."""
         cell = self._runtime.contexts.get(number)
         mailbox = None if cell is None else cell.waited_for
         if mailbox is None:
             return None
         if mailbox.hosting is None:
             mailbox.hosting = Hosting(self, number, mailbox)
-        assert isinstance(mailbox.hosting, Hosting), "made here only"
+        assert isinstance(mailbox.hosting, Hosting), "only this method sets it"
         return mailbox.hosting
 
     def announced(self, node: bytes, number: int, sightings: int) -> None:
@@ -98,7 +98,7 @@ class CreditIssuer:
             self.lend(node, number)
 
     def lend(self, node: bytes, number: int) -> None:
-        """Send a node that supports credit the credit of an actor, with or without bounds."""
+        """Send a node its credit for an actor, or the fact that the actor has no bounds."""
         host = self.hosting_of(number)
         if host is None:
             self.queue(node, (number, NO_BOUND, 0))
@@ -126,14 +126,15 @@ class CreditIssuer:
         grants = host.grants
         grants.asks(node, question.position)
         up_to, octets = grants.welcome(node)
-        if up_to > question.position:  # the grant was lost, or crossed the question
+        # The grant was lost, or was in flight when the question was sent.
+        if up_to > question.position:
             self.queue(node, (question.number, up_to, octets))
         host.grant_when_free()
 
     def released(self, node: bytes, number: int = NODE_ACTOR) -> None:
-        """Withdraw the credit of a node for an actor, or all actors, without a proxy there.
+        """Withdraw the credit of a node that has released its proxy of an actor, or of all.
 
-        A leaf keeps its credit, because it may send to actors that it may hold no proxy of.
+        A leaf keeps its credit, because it may send to actors of which it may not hold proxies.
         """
         if node not in self._routes.rights:
             actors = self._hosts_of.get(node, set())
@@ -144,7 +145,7 @@ class CreditIssuer:
         self._withdraw(node, list(self._hosts_of.get(node, ())))
 
     def _withdraw(self, node: bytes, numbers: Iterable[int]) -> None:
-        """Withdraw the credit of a node for actors without a proxy there."""
+        """Withdraw the credit of a node for those actors of which it holds no proxy."""
         actors = self._hosts_of.get(node, set())
         for number in actors.intersection(numbers):
             if self._holders.holds(node, number):
@@ -179,7 +180,7 @@ class CreditIssuer:
             again.update((line[0], line) for line in lines if line[1] != NO_BOUND)
 
     def pop_repeats(self) -> dict[bytes, list[CreditLine]]:
-        """Return the lines of credit to repeat, and clear them."""
+        """Remove and return the lines of credit to send again with the delivery reports."""
         lines_by_node, self._repeats = self._repeats, {}
         return {
             node: list(lines.values())[:CREDIT_LINES] for node, lines in lines_by_node.items()

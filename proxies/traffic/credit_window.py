@@ -1,14 +1,16 @@
 """Credit at the sender: messages to an actor with a bounded mailbox wait for credit.
 
-A new proxy starts here. When the actor's node reports an unbounded mailbox, further messages go
-straight to `outgoing`, as messages to parts of nodes and to nodes of an earlier release do.
-With bounds, a message without credit (`callboard.proxies.ledger.credit`) waits in the proxy
-before it gets a position, so order and path epochs are not affected.
+The messages of a new proxy pass through this class. When the actor's node reports an unbounded
+mailbox, further messages go directly to `outgoing`. Messages to system actors and to nodes of
+an earlier release always do. If the mailbox has bounds, a message without credit
+(`callboard.proxies.ledger.credit`) waits in the proxy. It gets its position only afterwards, so
+waiting does not affect order and path epochs.
 
-The sender waits as for a full local mailbox. A thread waits until the queue has room, at most
-as long as its ask. A handler never waits: its actor gets no turns for a while, and beyond twice
-the size of the queue it gets `MailboxFull`. Code on an event loop outside actors cannot wait in
-`tell` and `ask`, so its messages are queued up to a bound that protects the process.
+A sender waits in the same way as for a full local mailbox. A thread waits until the queue has
+room, at most until its ask expires. A handler does not wait: its message is accepted, and its
+actor gets no turns for a while. If the queue has reached twice its size, the handler gets
+`MailboxFull`. Code on an event loop outside actors cannot wait in `tell` and `ask`, so its
+messages are queued up to a bound that protects the process.
 
 Kill commands, monitors, downs and answers need no credit. `stop` waits in the queue.
 """
@@ -60,7 +62,7 @@ LONGEST_HOLD: Final = 1.0
 
 @dataclass(eq=False, repr=False)
 class CreditSender:
-    """Controls the sends of a node to remote actors that have bounds, or may have.
+    """Sends the messages of a node to remote actors whose mailboxes are, or may be, bounded.
 
     `dispatch` may be called from any thread; everything else runs on the thread with the
     runner's role.
@@ -83,7 +85,7 @@ class CreditSender:
         self._unrouted.on_short = self._tend
 
     def make(self, node: bytes, number: int, sightings: int) -> Proxy:
-        """Create a proxy; the caller must hold the lock."""
+        """Create a proxy. The caller must hold the lock."""
         proxy = Proxy(self._outgoing, self._runtime, node, number, sightings)
         if number >= FIRST_ACTOR and not self._is_unable(node):
             self._begin(proxy)
@@ -121,13 +123,13 @@ class CreditSender:
     ) -> None:
         """Send a message to a proxy's actor, or let it wait for credit.
 
-        `is_handed`: it was deferred by a call inside this one, and is next.
+        `is_handed` is set for a message that a nested call deferred, and that is sent next.
 
         Raises:
             NotSerializable: the message contains something that cannot be serialized.
             MessageTooLarge: the message is larger than the receiver accepts.
             LinkFull: the next hop does not read, or too many messages wait.
-            MailboxFull: too many messages wait, and the sender must not.
+            MailboxFull: too many messages wait, and the sender must not wait.
         """
         if payload is None:
             payload = self._outgoing.encode(message)
@@ -164,7 +166,7 @@ class CreditSender:
         payload: bytes,
         turn: SendTurn,
     ) -> bool:
-        """Send a message, or queue it for credit; return False without room."""
+        """Send a message, or queue it for credit; return False if the queue has no room."""
         if not self._outgoing.has_room(proxy, payload, turn):
             return False
         with self._lock:
@@ -231,7 +233,7 @@ class CreditSender:
     def _may_pile(self, proxy: Proxy, queue: Queue, size: int) -> bool:
         """Return whether a message over the bounds is queued because its sender must not wait.
 
-        The same holds for the round trip in which the bounds are still unknown.
+        While the bounds are unknown, which takes one round trip, messages are queued as well.
         """
         if proxy.credit is None or not proxy.credit.is_known:
             return queue.weight <= (UNKNOWN_LIMIT if may_wait() else 2 * WAITING_LIMIT)
@@ -295,8 +297,8 @@ class CreditSender:
     def is_owed(self, proxy: Proxy) -> bool:
         """Return whether messages of a proxy were sent before its bounds were known.
 
-        The caller must hold the lock. Such a proxy must be kept: a new one would send the same
-        number again.
+        The caller must hold the lock. Such a proxy must be kept, because a new proxy could send
+        the same number of messages without credit again.
         """
         credit, node = proxy.credit, proxy.node
         if credit is None or credit.is_known or not credit.has_sent or proxy.down is not None:
@@ -317,7 +319,7 @@ class CreditSender:
         self._unrouted.send_waiting(proxy)
 
     def _tend(self, proxy: Proxy) -> None:
-        """Request credit as long as messages wait for it."""
+        """Request credit repeatedly while messages wait for it."""
         with self._lock:
             queue, credit = proxy.waiting, proxy.credit
             if queue is None or credit is None:
@@ -346,9 +348,10 @@ class CreditSender:
         is_late = self._runtime.now() >= check.since + ANSWER_TIME
         if has_path and not credit.is_known:
             if proxy.unwatched or self._is_unable(node) or (is_late and has_come):
-                self.serve_without(proxy)  # its host will not report any bounds
+                self.serve_without(proxy)  # the actor's node does not report bounds
                 return
-            self._outgoing.can(node, "credit")  # only neighbors state their abilities unasked
+            # Only neighbors state their abilities without being asked.
+            self._outgoing.can(node, "credit")
             self.announce(proxy)
         elif has_path and credit.grants == check.grants:
             self._ask(proxy)
@@ -358,19 +361,19 @@ class CreditSender:
         self._runtime.call_later(check.backoff.next_pause(), self._check_credit, check)
 
     def _ask(self, proxy: Proxy) -> None:
-        """Report our position to the actor's node, after all messages sent to it."""
+        """Report this node's position to the actor's node, in order after the sent messages."""
         with self._lock:
             credit = proxy.credit
         if credit is not None:
             try:
                 proxy.command(AskCredit(proxy.number, credit.sent))
             except LinkFull:
-                pass  # the next check repeats it
+                pass  # the next check reports it again
 
     # --- losses ---
 
     def lose(self, proxy: Proxy) -> None:
-        """Drop the messages that wait for an actor that ended, and report the loss."""
+        """Drop the messages that wait for credit of an ended actor, and report the loss."""
         lost = self._lose(proxy, proxy.ended_error())
         if lost:
             name = self._routes.names.get(proxy.node, "")
@@ -379,7 +382,8 @@ class CreditSender:
     def node_lost(self, node: bytes, error: NodeUnreachable | NodeClosed) -> int:
         """Drop the messages that wait for credit of a lost node; return their number.
 
-        Messages sent before the bounds were known wait for a new dial, if one is possible.
+        If the bounds were not known yet and the node can be dialed again, messages wait for
+        that.
         """
         lost = 0
         for proxy in self.lifetimes.proxies_of(node):

@@ -1,7 +1,7 @@
 """Forwards frames for other nodes unchanged, in runs.
 
-One read of a busy link brings a thousand frames for the same node. They are packed, counted and
-written together, so the routes are consulted once and the lock of the wire is taken once.
+One read of a busy link may return a thousand frames for the same node. They are packed, counted
+and written together, with one look-up of the route and one acquisition of the wire's lock.
 """
 
 from collections import deque
@@ -37,7 +37,11 @@ class Forwarding:
         self.forwarded = 0
 
     def forward(self, frames: list[RawFrame]) -> None:
-        """Forward frames in order; a frame without a path is held, or counted and reported."""
+        """Forward frames in order.
+
+        A frame without a path is held while a path is sought; otherwise it is counted and
+        reported.
+        """
         for destination, run in groupby(frames, _destination_of):
             wire = self._routes.wire_to(destination)
             if wire is None:

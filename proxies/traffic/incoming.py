@@ -98,7 +98,7 @@ _NEVER: Final = float("inf")
 
 
 def _unreadable(error: BaseException) -> RemoteProtocolError:
-    """Return why a message is unreadable; a lack of memory fails this message alone."""
+    """Return the error for a message that could not be decoded."""
     if isinstance(error, RemoteProtocolError):
         return error
     if isinstance(error, MemoryError):
@@ -107,7 +107,7 @@ def _unreadable(error: BaseException) -> RemoteProtocolError:
 
 
 class Read(NamedTuple):
-    """A decoded message, or why it is malformed."""
+    """The result of decoding a message: its value, or the error."""
 
     value: Answer
     error: RemoteProtocolError | None = None
@@ -117,8 +117,9 @@ class Read(NamedTuple):
 class ApartReader:
     """Decodes messages of one node whose classes run user code, in separate turns.
 
-    User code may take any time. It delays only further messages of this kind from the same
-    node: a turn that blocks loses the runner's role, as a blocking handler does.
+    User code may take long. If a turn blocks, the runner's role passes to another thread, as
+    with a blocking handler. So slow user code delays only further messages of this kind from
+    the same node.
     """
 
     _decode: Callable[[bytes], object]
@@ -137,7 +138,7 @@ class ApartReader:
         current_task_cleared(self._runtime.runner.loop, None)
         try:
             read = Read(contextvars.Context().run(self._decode, payload))
-        except BaseException as error:  # noqa: BLE001  # it fails this message alone
+        except BaseException as error:  # noqa: BLE001  # only this message fails
             read = Read(None, _unreadable(error))
         self._runtime.post(self._deliver_read, take, read)
 
@@ -154,7 +155,7 @@ class ApartReader:
 
 @dataclass(slots=True)
 class Backlog:
-    """The unprocessed rest of one link's read. The link is not read until it is processed.
+    """The frames of one link that are not processed yet, while which the link is not read.
 
     Attributes:
         frames: the frames in the order of arrival.
@@ -169,9 +170,9 @@ class Backlog:
 class Incoming:
     """Handles all frames that arrive at a node.
 
-    One read brings a thousand frames, and a control frame may take a while. So the work for
-    each link is bounded per turn and the rest runs in later turns, which shares the node fairly
-    among its links.
+    One read may return a thousand frames, and handling a control frame may take long. So a turn
+    does only a limited amount of work for each link, and the rest in later turns. In this way
+    no link delays the others.
     """
 
     _runtime: Runtime
@@ -202,7 +203,8 @@ class Incoming:
         self._pending = self._out.asks.by_id
         self._large = LargeMessages(self._runtime, self._out.careful, self._large_read)
         self._apart: dict[bytes, ApartReader] = {}
-        #: Frames that wait for a message with user code, by its source and actor.
+        #: Frames that wait because an earlier message with user code is being decoded, by
+        #: source and actor.
         self._deferred: dict[tuple[bytes, int], list[tuple[Wire, RawFrame]]] = {}
         #: Unreadable messages since the last log line about one.
         self._unreadable = 0
@@ -234,7 +236,7 @@ class Incoming:
         self._sort(wire, frames, were_doubted=were_doubted)
 
     def _sort(self, wire: Wire, frames: list[RawFrame], *, were_doubted: bool) -> None:
-        """Sort frames by kind: the first half of the hot loop."""
+        """Sort frames by kind, which is the first half of the hot loop."""
         me, sources = self._node_id, wire.sources
         order: PathOrder | None = None
         latest_source = b""
@@ -266,13 +268,14 @@ class Incoming:
                 dispatches = []
                 self._handle_out_of_order(wire, order, frame)
             elif source not in sources:
-                self._unverified.hold(wire, frame)  # its source repeats it over its new path
+                # The source sends a control frame again on its new path.
+                self._unverified.hold(wire, frame)
             else:
-                # With the routes of their arrival: a control frame may change them.
+                # Forward them first, because the control frame may change the routes.
                 self._post_and_forward(wire, dispatches, passing)
                 dispatches, passing = [], []
                 work = self.handle_control(wire, Frame._make(frame))
-                latest_source = b""  # the links allowed for a source may have changed
+                latest_source = b""  # the links on which a source may arrive have changed
                 controls += _COSTS.get(operation, 1)
                 if work is not None or controls >= CONTROLS_AT_ONCE:
                     self._postpone(wire, list(rest), work, were_doubted=were_doubted)
@@ -286,7 +289,10 @@ class Incoming:
         *,
         were_doubted: bool,
     ) -> None:
-        """Keep frames for the next turn of their link; verified ones go first, as the older."""
+        """Store frames for the next turn of their link.
+
+        Verified frames are put first, because they arrived earlier.
+        """
         backlog = self._backlogs.get(wire)
         if not frames and work is None:
             return
@@ -331,7 +337,7 @@ class Incoming:
         if passing:
             self._forwarding.forward(passing)
 
-    def _post(  # noqa: C901  # no calls here
+    def _post(  # noqa: C901  # one function, because calls are slow
         self,
         wire: Wire,
         frames: list[RawFrame],
@@ -339,8 +345,8 @@ class Incoming:
     ) -> None:
         """Put dispatches for this node into mailboxes: the second half of the hot loop.
 
-        The frames are in the order of their sources. `decode` returns the message of a single
-        frame that is decoded already.
+        The frames of each source are in order. If a single frame was decoded before, `decode`
+        returns its message.
         """
         contexts, refuses, queues = self._contexts, self.refuses_asks, self._deferred
         decode = decode or self._decode
@@ -396,7 +402,7 @@ class Incoming:
                 context.post_urgent(message, sender)
 
     def _read_in_pieces(self, wire: Wire, frame: RawFrame, frames: list[RawFrame]) -> None:
-        """Decode a large message in slices; only later frames of its source wait for it."""
+        """Start decoding a large message in slices; later frames of its source wait for it."""
         source = frame[3]
         reading = self._large.read(wire, self._orders[source], frame)
         rest = list(dropwhile(lambda other: other is not frame, frames))[1:]
@@ -404,7 +410,7 @@ class Incoming:
         self._post(wire, [other for other in rest if other[3] != source])
 
     def _may_arrive(self, wire: Wire, source: bytes) -> bool:
-        """Return whether frames of a source may arrive on a link; remember if they may."""
+        """Return whether frames of a source may arrive on a link; cache a positive result."""
         if wire.peer in self._routes.router.carriers.get(source, ()):
             wire.sources.add(source)
             return True
@@ -413,9 +419,9 @@ class Incoming:
     def _is_owed(self, wire: Wire, frame: RawFrame, order: PathOrder | None) -> bool:
         """Return whether a dispatch may arrive on any link.
 
-        This holds if its source has confirmed over its path that the dispatch exists, and if a
-        neighbor returns a dispatch that was to be forwarded through it, because its path moved
-        too.
+        It may in two cases: the source has confirmed on its own path that the message exists;
+        or this node had forwarded the message to a neighbor, whose path has changed, too, so
+        that the neighbor returns it.
         """
         if frame[0] != _DISPATCH:
             return False
@@ -437,7 +443,8 @@ class Incoming:
         """Handle a dispatch that another one may have overtaken."""
         late = order.late
         released = order.take(frame, self._runtime.now())
-        # Repeat our position to the source: it, or this node, may be deceived.
+        # Report the count of received messages again: a forged frame may have misled either
+        # node.
         if order.late > late:
             self._routes.undeliverable += order.late - late
             self._accounts.repeat_report(frame[3])
@@ -470,13 +477,14 @@ class Incoming:
         self._large.wait(reading, frames)
 
     def _order_due(self, wire: Wire, order: PathOrder, source: bytes) -> None:
-        """Abandon frames that are overdue."""
+        """Stop waiting for overdue frames of a source."""
         now = self._runtime.now()
         if self._armed.get(order, _NEVER) <= now:
             del self._armed[order]
         epoch = order.epoch
         released = order.tick(now)
-        if order.epoch != epoch or order.doubts_ends:  # an end may have been altered
+        # The announced end of the epoch may have been forged.
+        if order.epoch != epoch or order.doubts_ends:
             self._accounts.repeat_report(source)
         self._released(wire, order, source, released)
 
@@ -484,11 +492,11 @@ class Incoming:
         """Deliver a message that was decoded in slices, and the frames that waited for it."""
         wire, frame = reading.wire, reading.frame
         if frame is None:
-            pass  # its source only waited for a turn
+            pass  # there was no large message: the frames only waited for a turn
         elif frame[2] & RESPONSE:
             try:
                 self._handle_response(frame, lambda _: reading.result())
-            except RemoteProtocolError as error:  # an answer to no ask
+            except RemoteProtocolError as error:  # the answer does not belong to an ask
                 self._refuse_payload(wire, frame, error)
         elif reading.error is not None:
             self._refuse_payload(wire, frame, reading.error)
@@ -500,7 +508,7 @@ class Incoming:
         """Complete the ask that a response answers.
 
         Raises:
-            LargePayload: the response is to be decoded in slices; nothing was changed.
+            LargePayload: the response has to be decoded in slices; nothing was changed.
         """
         data, source, payload = frame[2], frame[3], frame[7]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
@@ -536,7 +544,7 @@ class Incoming:
         self._apart_of(source).decode(payload, partial(self._answered, source, message_id))
 
     def _answered(self, source: bytes, message_id: int, read: Read) -> None:
-        """Complete an ask whose answer was decoded, unless the ask is over."""
+        """Complete an ask with its decoded answer, unless the ask has ended."""
         waiting = self._pending.get(message_id)
         if waiting is None or waiting[1] != source:
             self._runtime.counters.late_answers += 1
@@ -550,8 +558,8 @@ class Incoming:
     def _decode_apart(self, wire: Wire, frame: RawFrame) -> None:
         """Decode a message whose class runs user code, in a separate turn.
 
-        Later messages from its source to the same actor wait for it, which keeps the order of
-        the pair; the actor continues with the messages of other senders.
+        Later messages from the same node to the same actor wait for it, so that their order is
+        kept. The actor continues with messages of other nodes.
         """
         source, number, payload = frame[3], frame[6], frame[7]
         waiting: list[tuple[Wire, RawFrame]] = []
@@ -567,7 +575,7 @@ class Incoming:
             self._refuse_payload(wire, frame, read.error)
         else:
             self._post(wire, [frame], lambda _: read.value)
-        for later_wire, later in waiting:  # one of these may run user code, too
+        for later_wire, later in waiting:  # decoding one of these may run user code, too
             self._post(later_wire, [later])
 
     def _apart_of(self, source: bytes) -> ApartReader:
@@ -580,7 +588,7 @@ class Incoming:
         return reader
 
     def _handle_answers(self, source: bytes, carrier: object, count: int) -> None:
-        """Complete the asks that a batch of answers belongs to.
+        """Complete the asks that a batch answers.
 
         Raises:
             MalformedPayload: the payload is not a batch, or has another number of answers.
@@ -613,7 +621,10 @@ class Incoming:
     def _handle_refusal(
         self, source: bytes, message_id: int, payload: bytes, decode: Callable[[bytes], Any]
     ) -> None:
-        """Fail the asks of a batch that its node refuses; count any other answer as late."""
+        """Fail the asks of a batch that the other node refuses.
+
+        An answer that is not a refusal of a batch counts as a late answer.
+        """
         ids = self._out.asks.pop_batch(message_id, source)
         if ids is None:
             self._runtime.counters.late_answers += 1
@@ -623,18 +634,20 @@ class Incoming:
         except (RemoteProtocolError, MemoryError) as error:
             value = failure_of(_unreadable(error))
         except (LargePayload, RunsUserCode):
-            return  # a refusal is small and runs no user code
+            return  # not a refusal, which is small and runs no user code
         if isinstance(value, Failure):
             self._out.asks.fail_asks(ids, self._error_of(source, value))
 
     def _error_of(self, source: bytes, failure: Failure) -> BaseException:
-        """Return the error that answers an ask; remember a node that refuses further asks."""
+        """Return the exception for an ask; record a node that refuses all further asks."""
         is_closing = failure.kind == NodeClosed.__name__
         if is_closing and str(failure.text).endswith(TAKES_NO_MORE):
             self._out.refusing.add(source)
         error = self._refusal_of(failure) or error_of(failure)
         unknown = _OWN_TYPE.match(str(error)) if isinstance(error, UnknownMessageType) else None
-        if unknown is not None:  # no program could import it there, as the peer's text advises
+        if (
+            unknown is not None
+        ):  # the peer's text advises an import, which cannot help for our own types
             return UnknownMessageType(self._unknown_type(source, unknown[1]))
         return error
 
@@ -652,7 +665,7 @@ class Incoming:
         return None
 
     def _refusal_with_code(self, content: bytes) -> Refusal | None:
-        """Return a refusal whose class runs code of the user when it is read."""
+        """Decode a refusal whose class runs user code."""
         try:
             value = self._out.codec.decode_whole(content)
         except (RemoteProtocolError, MemoryError):
@@ -660,7 +673,7 @@ class Incoming:
         return value if isinstance(value, Refusal) else None
 
     def _unknown_type(self, source: bytes, name: str) -> str:
-        """Return the text about a type of the library that another node does not know."""
+        """Return the error text for a type of callboard that another node does not know."""
         node = self._routes.names.get(source) or source.hex()[:12]
         wire = self._routes.wires.get(source)
         peer = None if wire is None else wire.link.peer
@@ -692,7 +705,7 @@ class Incoming:
             return
         key = message.key if isinstance(message, Envelope) else None
         if key is not None and self._runtime.kept.repeats(number, key, sender):
-            return  # the answer is in the reply cache, although the actor has ended
+            return  # the actor has ended, but its answer is in the reply cache
         successor = self._runtime.succession.successor(number)
         if successor is not None:
             successor.target.post(message, sender)
@@ -705,7 +718,10 @@ class Incoming:
         self._runtime.dead_letter(ref, message, sender)
 
     def _refuse_payload(self, wire: Wire, frame: RawFrame, error: RemoteProtocolError) -> None:
-        """Fail the ask of an unreadable message; garbage ends the link of a neighbor."""
+        """Fail the ask of an unreadable message.
+
+        If a neighbor itself sent malformed bytes, its link ends.
+        """
         data, source, source_actor = frame[2], frame[3], frame[5]
         arrivals = self._accounts.arrivals_of(source, data >> EPOCH_SHIFT & _EPOCH_BITS)
         count, number = count_of(data, source_actor, frame[6]), frame[6]
@@ -714,7 +730,7 @@ class Incoming:
         arrivals.dead_letters += count
         self._runtime.counters.dead_letters += count
         is_for_part = number < FIRST_ACTOR and number not in self._runtime.contexts
-        # Without: questions to a part that this node lacks, for instance about entities.
+        # Questions to a part that this node does not have, such as entities, are not logged.
         self._unreadable += not is_for_part
         if self._unreadable == 1 and not is_for_part:
             _log.warning("a message from node %s cannot be read: %s", source.hex(), error)
@@ -727,7 +743,7 @@ class Incoming:
             wire.end(str(error))
 
     def _handle_command(self, message: Any, node: bytes) -> None:
-        """Execute a command of another node to this node itself, ignoring nonsense."""
+        """Execute a command of another node to this node itself; ignore a malformed one."""
         is_command = isinstance(message, StopActor | LinkActors | AskCredit)
         number = message.number if is_command else None
         if type(number) is not int or number < FIRST_ACTOR:
@@ -751,7 +767,7 @@ class Incoming:
                 target.link(message.other)
 
     def _handle_cancel(self, message: CancelAsk, node: bytes) -> None:
-        """Stop work for an ask that its node has given up."""
+        """Stop the work for an ask that the asking node has cancelled."""
         if type(message.number) is int and type(message.message_id) is int:
             cell = self._runtime.contexts.get(message.number)
             if cell is not None and message.number >= FIRST_ACTOR:
@@ -769,9 +785,9 @@ class Incoming:
     # --- control frames for this node ---
 
     def handle_control(self, wire: Wire, frame: Frame) -> Iterator[object] | None:
-        """Handle a frame for this node that is not a dispatch; garbage ends a neighbor's link.
+        """Handle a control frame for this node; a malformed one ends the neighbor's link.
 
-        Returns the remaining steps of its work, or None.
+        Returns an iterator over the remaining steps of the work, or None if it is finished.
         """
         try:
             return self._controls[frame.operation](wire, frame)
@@ -780,7 +796,7 @@ class Incoming:
             return None
 
     def _step(self, wire: Wire, work: Iterator[object]) -> bool:
-        """Do the next step of a neighbor's frame; return whether there was one."""
+        """Do the next step of handling a control frame; return False if there is none left."""
         try:
             next(work)
         except StopIteration:
@@ -803,7 +819,7 @@ class Incoming:
             _log.warning("%d more messages of other nodes cannot be read", more)
 
     def _handle_report(self, _: Wire, frame: Frame) -> None:
-        """Handle a report of the messages that arrived at another node."""
+        """Apply another node's report of the messages that it has received."""
         source = NodeId(frame.source)
         lines, credit = read_report(source, frame.payload)
         if credit:
@@ -814,10 +830,11 @@ class Incoming:
             self._runtime.report(MessagesLost(source, name, lost))
 
     def _handle_path_end(self, wire: Wire, frame: Frame) -> None:
-        """Handle the number of dispatches that were sent on an old path."""
+        """Apply the report of another node of how many messages it sent on an old path."""
         order = self._orders.setdefault(frame.source, PathOrder())
         released = order.end(frame.data, self._runtime.now())
         self._released(wire, order, frame.source, released)
         self._unverified.believe(frame.source)
-        # The source moved its path. Ours may be unchanged, but our last report may be lost.
+        # The path from the source has changed. Even if our path to it has not, our last report
+        # may be lost.
         self._accounts.repeat_report(frame.source)

@@ -1,4 +1,4 @@
-"""Large messages: decoded in slices between other turns of the node.
+"""Large messages, which are decoded in slices between other turns of the node.
 
 Decoding a message with many parts takes seconds, so it is a generator that runs for a few
 milliseconds at a time. Messages are decoded one after the other, so the memory of one is
@@ -45,8 +45,8 @@ class Reading:
     """A large message that is being decoded, or is next.
 
     Attributes:
-        wire: the link that brought it.
-        order: order of the dispatches of its source; stopped while the message is decoded.
+        wire: the link on which it arrived.
+        order: the order of messages of its source, which is stopped while this one is decoded.
         source: the node that sent it.
         frame: the message; None if frames of the source only wait for the next turn.
         pieces: the decoding generator.
@@ -128,7 +128,7 @@ class LargeMessages:
     def _count_bytes(self, wire: Wire, octets: int) -> None:
         """Change the bytes of a link by an amount, and pause or resume reading it."""
         size = self._octets[wire] = self._octets[wire] + octets
-        if size > WAITING_BYTES:  # the message itself does not count
+        if size > WAITING_BYTES:  # the large message itself does not count
             own = (
                 reading.frame for reading in self._by_source.values() if reading.wire is wire
             )
@@ -172,7 +172,9 @@ class LargeMessages:
             self._runtime.runner.failed(reading.wire.release, error)
         frames = reading.waiting if reading.frame is None else [reading.frame, *reading.waiting]
         self._count_bytes(reading.wire, -_size_of(frames))
-        reading.value = reading.error = None  # the traceback of the error refers to this frame
+        reading.value = reading.error = (
+            None  # break the cycle: the error's traceback refers to this frame
+        )
         self._collector.catch_up()
 
 

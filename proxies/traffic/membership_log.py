@@ -1,8 +1,8 @@
 """Log lines for links and nodes that appear and are lost, with the reason.
 
-An unwanted loss is a warning, everything else is information; about a closed node all lines are
-information. The rate of lines is limited, so that unstable peers cannot fill a log; the number
-of suppressed lines is logged with the next line.
+An unwanted loss is logged as a warning, and everything else as information. If this node is
+closing, all lines are information. The rate of lines is limited, so that unstable peers cannot
+fill a log; the number of suppressed lines is logged with the next line.
 """
 
 import logging
@@ -55,6 +55,7 @@ class MembershipLog:
         self._write(text, name, reason, is_quiet=is_quiet, is_wanted=is_wanted)
 
     def _write(self, text: str, *args: str, is_quiet: bool, is_wanted: bool = True) -> None:
+        """Write a line, unless too many lines were written recently."""
         level = logging.INFO if is_wanted else logging.WARNING
         if is_quiet:
             level = logging.DEBUG

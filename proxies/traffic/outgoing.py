@@ -1,8 +1,8 @@
 """Sends messages and answers to the wires of other nodes. Callable from any thread.
 
 A message is serialized once, on the caller's thread, gets its header, and goes to the wire of
-the next hop. Position, count and write of one dispatch happen under the lock of the routes, so
-the order on the wire is the order of the positions.
+the next hop. A thread assigns the position of a message, counts it and writes it while it holds
+the lock of the routes, so messages are on the wire in the order of their positions.
 """
 
 import contextlib
@@ -90,7 +90,8 @@ class Outgoing:
         self.lock = self._lock = routes.lock
         self._is_inside = locks.owner_test(routes.lock)
         self._hand_over = HandOver(routes.lock, self._runtime.post, self._runtime.counters)
-        #: Sends that were deferred because the lock was held; they go first.
+        #: Sends that were deferred because the lock was held; they are carried out before
+        #: others.
         self._deferred = self._hand_over.calls
         self._next_hops = routes.router.next_hops
         self._wires = routes.wires
@@ -110,7 +111,8 @@ class Outgoing:
         self.careful = self.codec.without_user_code()
         self.checked_from = min(self._payload_limit, self._item_limit)
         self.asks = PendingAsks(self._runtime.awake_by)
-        #: Called with a future, or a substitute with a message id.
+        #: Registers an ask; its first argument is a future, or another object with a message
+        #: id.
         self._add_ask: Callable[[Any, bytes], int] = self.asks.add
         self.batches = TurnBatches(
             self._runtime,
@@ -121,7 +123,7 @@ class Outgoing:
             self.respond_encoded,
             self._respond,
         )
-        #: Batches that are open in this turn, by node; they go first.
+        #: Batches that are open in this turn, by node; they are sent before other messages.
         self._open_batches = self.batches.open
         #: Callbacks that wait for the abilities of nodes.
         self._learning: dict[bytes, list[Callable[[], None]]] = {}
@@ -149,9 +151,10 @@ class Outgoing:
             message: the message.
             sender: its sender.
             payload: the serialized message, if it is serialized already.
-            at_once: write before returning; asks of outside threads always are.
-            has_waited: send it before the messages that still wait.
-            is_handed: it was deferred by a call inside this one, and is next.
+            at_once: write before this method returns, as is always done for asks of threads
+                outside of actors.
+            has_waited: the message has waited, and is sent before those that still wait.
+            is_handed: a nested call deferred the message, and it is sent next.
 
         Raises:
             NotSerializable: the message contains something that cannot be serialized.
@@ -170,7 +173,7 @@ class Outgoing:
             ):
                 self._send_later(proxy, message, sender, payload, at_once, has_waited)
                 return
-            try:  # half the time of `with`
+            try:  # takes half the time of `with`
                 hop = self._next_hops.get(node)
                 if hop is None or (proxy.waiting is not None and not has_waited):
                     break
@@ -200,7 +203,7 @@ class Outgoing:
                     return
             finally:
                 lock.release()
-            wire.make_room()  # without the lock, as other threads use other wires
+            wire.make_room()  # without the lock, so that other threads can use other wires
             has_room = True
         self._unrouted.wait_or_refuse(proxy, message, sender, payload)
 
@@ -213,7 +216,7 @@ class Outgoing:
         at_once: bool,  # noqa: FBT001
         has_waited: bool,  # noqa: FBT001
     ) -> None:
-        """Defer a message sent inside another call, or after deferred messages."""
+        """Defer a message that a nested call sends, or that follows deferred messages."""
         send = partial(
             self.dispatch,
             *(proxy, message, sender, payload),
@@ -239,7 +242,8 @@ class Outgoing:
         proxy: Proxy, message: Message, sender: Sender | None, error: BaseException
     ) -> None:
         """Fail a deferred ask that cannot be sent, or count a deferred message as refused."""
-        if not isinstance(error, Exception):  # an exit concerns only the original caller
+        # Such as SystemExit, which only the original caller may get.
+        if not isinstance(error, Exception):
             error = LinkFull(str(error))
         proxy.refuse(message, sender, error)
 
@@ -259,7 +263,7 @@ class Outgoing:
         payload: bytes,
         turn: SendTurn,
     ) -> bool:
-        """Send a message; return False if the link or the queue of a search is full."""
+        """Send a message; return False if the link, or the queue for a path, is full."""
         if not self.has_room(proxy, payload, turn):
             return False
         self.dispatch(proxy, message, sender, payload)
@@ -299,7 +303,7 @@ class Outgoing:
         return payload
 
     def check_size(self, message: Message, payload: bytes) -> None:
-        """Refuse a message that its receiver would refuse."""
+        """Raise an error for a message that is larger than its receiver accepts."""
         limit, kind = self._payload_limit, type(message).__qualname__
         if len(payload) > limit:
             msg = (
@@ -324,10 +328,8 @@ class Outgoing:
         return DispatchOptions(left, parent, state, key, chain=envelope.chain).to_map()
 
     def _open_options(self, message: Message, options: Mapping[int, object]) -> object:
-        """Return a message in an envelope with its options; an invalid trace is dropped."""
-        if (
-            len(options) == 1 and DEADLINE_MS in options
-        ):  # the usual case: no other options to read
+        """Return a message in an envelope with its options; ignore an invalid trace context."""
+        if len(options) == 1 and DEADLINE_MS in options:  # usually there are no other options
             left = options[DEADLINE_MS]
             if type(left) is int and 0 <= left <= LONGEST_DEADLINE_MS:
                 INSTRUMENTATION.used = True
@@ -356,7 +358,7 @@ class Outgoing:
         """Serialize the error of an ask."""
         content = b""
         if issubclass(type(error), Refusal):
-            # If it cannot travel, its text alone arrives.
+            # If the refusal cannot be serialized, only its text is sent.
             with contextlib.suppress(NotSerializable, MessageTooLarge):
                 content = self.encode(error)
         return self.codec.encode(failure_of(error, content))
@@ -364,8 +366,8 @@ class Outgoing:
     def respond_encoded(
         self, node: bytes, number: int, message_id: int, payload: bytes
     ) -> None:
-        """Write a serialized answer, or hold it while its path is replaced."""
-        # `reentry.take`, written out as each answer passes here.
+        """Write a serialized answer, or hold it while a new path is sought."""
+        # A copy of `reentry.take`: a call would be slower, and this runs for each answer.
         lock = self._lock
         if self._is_inside() or not (lock.acquire(False) or reentry.wait(lock)):  # noqa: FBT003
             again = partial(self.respond_encoded, node, number, message_id, payload)
@@ -422,7 +424,7 @@ class Outgoing:
             learning.append(callback)
 
     def _record_abilities(self, node: bytes, answer: Future) -> None:
-        """Record what a node states; an earlier release states its name only."""
+        """Record the abilities that a node states. A node of an earlier release states none."""
         error = answer.exception()
         if error is None:
             self._routes.is_able(node, answer.result())
@@ -440,7 +442,7 @@ class Outgoing:
     def _cancel(self, node: bytes, cancel: CancelAsk) -> None:
         """Send a cancellation to a node that understands it and is in reach."""
         if node in self._next_hops and "cancel" in self._routes.abilities.get(node, ()):
-            # A lost cancellation costs work, not correctness.
+            # A cancellation that is lost only wastes work.
             with contextlib.suppress(CallboardError):
                 self._runtime.ref_of(node, NODE_ACTOR).target.post(cancel, None)
 

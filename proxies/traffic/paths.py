@@ -91,7 +91,8 @@ class Paths:
         wire.peer_name, abilities, is_tool = read_node(peer.state)
         self._routes.names[node] = wire.peer_name
         self._routes.is_able(node, abilities)
-        if reach is not None:  # its gate checks each message
+        # The gate of a leaf has to check each message, so there are no batches.
+        if reach is not None:
             self._routes.abilities[node] -= {CARRIERS}
         (self._routes.tools.add if is_tool else self._routes.tools.discard)(node)
         self._credit_window.end_credit(node)
@@ -109,7 +110,7 @@ class Paths:
         node = wire.peer
         if node is None or self._routes.wires.get(node) is not wire:
             return
-        with self._routes.lock:  # otherwise a sender could see a route without its wire
+        with self._routes.lock:  # so that no sender sees a route whose wire is gone
             del self._routes.wires[node]
             changes = self._routes.router.remove_peer(node)
         is_tool = node in self._routes.tools
@@ -134,14 +135,14 @@ class Paths:
         return steps if len(frame.payload) > LARGE_UPDATE else None
 
     def _apply_parts(self, peer: NodeId, payload: bytes) -> Iterator[object]:
-        """Apply an update in steps; a small one is one step."""
+        """Apply an update in steps, of which a small update needs only one."""
         for update in read_parts(peer, payload):
             if update is not None:
                 self._apply_update(peer, update)
             yield update
 
     def _apply_update(self, peer: NodeId, update: Update) -> None:
-        """Record an update from a neighbor, and recompute routes unless that is scheduled."""
+        """Record an update from a neighbor, and recompute routes unless this is scheduled."""
         with self._routes.lock:
             self._routes.router.take(peer, update)
         if not self._is_planned:
@@ -151,8 +152,9 @@ class Paths:
         """Recompute a portion of the routes, if any are due."""
         self._is_planned = False
         if self._routes.router.is_behind:
-            # With the lock: a sender that does not find a path waits for one. If the node were
-            # found or lost meanwhile, nothing would wake that sender.
+            # Hold the lock: a sender that finds no path starts to wait for one. Without the
+            # lock, the node could be found or lost before the sender has started to wait, and
+            # nothing would wake it.
             with self._routes.lock:
                 changes = self._routes.router.recompute()
             self._routes_changed(changes, "routes changed")
@@ -191,7 +193,7 @@ class Paths:
             self._runtime.call_later(debt, self._recompute)
 
     def _plan_forgetting(self) -> None:
-        """Schedule the forgetting of new cuts, one timer for all of an interval."""
+        """Schedule the removal of new cuts, with one timer for all cuts of an interval."""
         cut_count = self._routes.router.cuts_kept
         if cut_count != self._cuts_kept and not self._awaits_cuts:
             self._cuts_kept, self._awaits_cuts = cut_count, True
@@ -210,7 +212,7 @@ class Paths:
         self._routes_changed(changes, "routes changed")
 
     def _declare_lost(self, nodes: list[NodeId], search: tuple[str, float]) -> None:
-        """Declare nodes lost when no path was found, even if no neighbor says so."""
+        """Declare nodes lost if no path was found in time, even if no neighbor has said so."""
         due = [node for node in nodes[:PORTION] if self.sought.get(node) is search]
         if due:
             with self._routes.lock:
@@ -220,7 +222,7 @@ class Paths:
             self._runtime.call_later(0.0, self._declare_lost, nodes[PORTION:], search)
 
     def _path_moved(self, node: NodeId) -> None:
-        """Repeat the frames that may have been lost on the old path."""
+        """Send the frames again that may have been lost on the old path to a node."""
         with self._routes.lock:
             account = self._routes.accounts.account(node)
             epoch = account.epoch
@@ -251,8 +253,8 @@ class Paths:
     def apply_report(self, node: NodeId, lines: list[list[int]]) -> int:
         """Apply the lines of a `delivery_report`; return the number of messages lost.
 
-        If the reporting node does not know our position, it is sent the end of the epoch that
-        it expects.
+        If the report shows that the other node does not know about the present epoch, it is
+        sent the end of the epoch that it expects.
         """
         accounts = self._routes.accounts
         with self._routes.lock:
@@ -285,7 +287,7 @@ class Paths:
             self._runtime.report(MessagesLost(node, self._routes.names.get(node, ""), lost))
 
     def _node_found(self, node: NodeId) -> None:
-        """Renew the state that a node in reach needs, and ask for its name."""
+        """Send a node that was found the state that it needs, and ask for its name."""
         self._routes.departed.returned(node)
         with self._routes.lock:
             self._send_path_ends(node)
@@ -315,7 +317,8 @@ class Paths:
 
     def _node_lost(self, node: NodeId, reason: str) -> None:
         """Fail the asks to a node that is out of reach, and report its loss."""
-        self._report_node_up(node)  # its arrival must be reported before its loss
+        # So that the node is reported as found before it is reported as lost.
+        self._report_node_up(node)
         with self._routes.lock:
             self._end_epoch(node, is_open=False)
             lost = self._routes.accounts.node_lost(node)
@@ -346,7 +349,7 @@ class Paths:
         )
 
     def monitor_node(self, node: bytes, future: Future[NodeDown]) -> None:
-        """Complete a future when a node is out of reach; at once if it is already."""
+        """Complete a future when a node is out of reach, immediately if it is so already."""
         if self._routes.has_path(node):
             self._watchers.setdefault(node, []).append(future)
         else:
@@ -368,7 +371,7 @@ def describe_node(name: str, *, is_tool: bool, is_limited: bool = False) -> byte
     Args:
         name: the name of the node.
         is_tool: whether it only inspects and asks.
-        is_limited: whether the peer may not send to all of it.
+        is_limited: whether the receiving peer has limited rights.
     """
     parts: list[object] = [name, [*ABILITIES, *(() if is_limited else (CARRIERS,))]]
     return write_plain([*parts, _TOOL] if is_tool else parts)

@@ -1,8 +1,8 @@
 """The asks to other nodes that have no answer yet.
 
 An ask that leaves this node gets a message id, which its answer repeats. A batch of asks has an
-id of its own, with which its node can refuse the batch as a whole; otherwise that node answers
-each ask in it.
+id of its own, with which the other node can refuse the whole batch. Otherwise it answers each
+ask in the batch.
 """
 
 import itertools
@@ -40,7 +40,11 @@ class PendingAsks:
     __slots__ = ("_awake_by", "_ids", "batches", "by_id")
 
     def __init__(self, awake_by: Callable[[float], object]) -> None:
-        """Start with no ask; `awake_by` has the deadlines of asks checked by a time."""
+        """Start without asks.
+
+        Args:
+            awake_by: called with a time at which the runner has to check deadlines of asks.
+        """
         self._awake_by, self._ids = awake_by, itertools.count(1)
         #: By message id: the asker, and the node that the ask was sent to.
         self.by_id: Final[dict[int, tuple[SentAsk, bytes]]] = {}
@@ -82,7 +86,7 @@ class PendingAsks:
     def fail_asks(
         self, ids: Sequence[int], error: BaseException, *, has_left: bool = True
     ) -> None:
-        """Fail those of some asks that have no answer yet."""
+        """Fail some asks, except those that were answered before."""
         for message_id in ids:
             asker, _ = self.by_id.pop(message_id, (None, b""))
             if asker is not None:
@@ -98,7 +102,7 @@ class PendingAsks:
                 asker.set_exception(error)
 
     def forget_done(self) -> None:
-        """Forget the asks that timed out or were cancelled, and batches without other asks."""
+        """Remove asks that have ended, and batches in which every ask has ended."""
         for message_id, (asker, _) in list(self.by_id.items()):
             if asker.is_done:
                 self.by_id.pop(message_id, None)

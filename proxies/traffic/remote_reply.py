@@ -21,10 +21,10 @@ _UNHANDLED: Final = (ActorDown, AskTimeout, MailboxFull, NotPermitted)
 class RemoteReply(Reply):
     """The reply to messages from another node.
 
-    - **An ask** has a message id. Its outcome is sent to its node, once. The `number` of an ask
-      that arrived in a batch is `IN_BATCH`, which decides how the answer leaves.
-    - **A batch** as a whole has a `count`. It is answered only if it is refused; otherwise each
-      ask in it gets a reply of its own from `entry`, and is counted already.
+    - **An ask** has a message id. Its outcome is sent once to the asking node. For an ask that
+      arrived in a batch, `number` is `IN_BATCH`, so that its answer is sent in a batch, too.
+    - **A batch** as a whole has a `count`. It is answered only if it is refused. Otherwise each
+      ask in it gets a reply of its own from `entry`, and was counted with the batch.
     - **A message without an answer** has the message id 0. The messages of one sender share a
       reply, which counts each outcome.
 
@@ -110,7 +110,7 @@ class RemoteReply(Reply):
         outgoing = self._outgoing
         if value.__class__ is ActorRef and value.is_local:
             outgoing.announce(self.node, value)
-        try:  # here, and not in a method: each answer passes here
+        try:  # not in a method: a call would be slower, and this runs for each answer
             payload = outgoing.codec.encode(value)
             if len(payload) > outgoing.checked_from:
                 outgoing.check_size(value, payload)
@@ -118,14 +118,14 @@ class RemoteReply(Reply):
             payload = outgoing.error_payload(NotSerializable(str(error)))
         except MessageTooLarge as error:
             payload = outgoing.error_payload(error)
-        self.is_done = True  # from here on as in `_send`
+        self.is_done = True  # the rest is a copy of `_send`
         if self._uncounted:
             self.mark_handled()
         outgoing.batches.answer(self.node, self.number, self.message_id, payload)
         return True
 
     def encoded(self, value: Answer) -> Callable[[], bool]:
-        """Serialize an answer in its current state, and return a function that sends it.
+        """Serialize an answer now, and return a function that sends it later.
 
         Raises:
             NotSerializable: the answer contains something that cannot be serialized.
@@ -146,7 +146,7 @@ class RemoteReply(Reply):
             return True
         if is_unhandled and self._uncounted:
             self._arrivals.dead_letters += self._uncounted
-            if isinstance(error, ActorDown):  # the runtime counts one dead letter itself
+            if isinstance(error, ActorDown):  # the runtime has counted one of the dead letters
                 self._outgoing.counters.dead_letters += self._uncounted - 1
             self._uncounted = 0
         return self._send(self._outgoing.error_payload(error))
@@ -158,7 +158,7 @@ class RemoteReply(Reply):
             self._uncounted = 0
 
     def _send(self, payload: bytes) -> bool:
-        """Send a serialized answer or error; return False if the ask had one."""
+        """Send a serialized answer or error; return False if the ask was answered before."""
         if self.is_done:
             return False
         self.is_done = True
@@ -172,9 +172,11 @@ class RemoteReply(Reply):
 
     @property
     def entry(self) -> Callable[[int, int, float | None], "RemoteReply"]:
-        """Returns the reply to one ask of the batch: (its message id, 0, its deadline).
+        """A function that creates the reply to one ask of the batch.
 
-        The batch has counted the ask as delivered.
+        Its arguments are the message id, 0, and the deadline of the ask.
+
+        The ask was counted as delivered with the batch.
         """
         return partial(RemoteReply, self._outgoing, self._arrivals, self.node, IN_BATCH)
 

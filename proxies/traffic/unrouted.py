@@ -1,4 +1,4 @@
-"""Messages and monitors without a path: they wait for one, cause a dial, or are refused.
+"""Messages and monitors without a path, which wait for a path or a dial, or are refused.
 
 The first use of a ref whose text has an address dials that address. Messages sent until the
 dial ends wait in the proxy, in order. Messages that wait for credit
@@ -36,7 +36,7 @@ HELD_LIMIT: Final = 100_000
 
 
 class Unrouted:
-    """Messages of one node that still lack a path."""
+    """The messages of one node that wait for a path."""
 
     def __init__(self, runtime: Runtime, routes: RouteTable, dialer: Dialer) -> None:
         self._runtime = runtime
@@ -104,30 +104,31 @@ class Unrouted:
             if may_wait or is_active:
                 waiting = self.begin_to_wait(proxy)
                 is_full = len(waiting) >= DIAL_QUEUE
-                if proxy.node in self._router.next_hops:  # they are being sent
+                # A path exists, and the waiting messages are being sent.
+                if proxy.node in self._router.next_hops:
                     is_full = waiting.weight > 2 * WAITING_LIMIT
                 if is_full:
                     msg = f"{len(waiting):,} messages wait for a path to {proxy.node.hex()}"
                     raise LinkFull(msg)
                 waiting.put(message, sender, payload)
         if is_active:
-            return  # `search_over` sends or refuses it
+            return  # `search_over` will send or refuse the message
         if not may_wait:
             proxy.refuse(message, sender, proxy.no_path())
         else:
             self._runtime.post(self._dial_for, proxy, endpoint)
 
     def begin_to_wait(self, proxy: Proxy) -> Queue:
-        """Return the queue of a proxy, created if need be; the caller must hold the lock."""
+        """Return the queue of a proxy, created on first use. The caller must hold the lock."""
         if proxy.waiting is None:
             proxy.waiting = Queue()
             self._waiting.setdefault(proxy.node, {})[proxy] = None
         return proxy.waiting
 
     def end_wait(self, proxy: Proxy) -> Queue:
-        """Remove the queue of a proxy, and return it; the caller must hold the lock.
+        """Remove and return the queue of a proxy. The caller must hold the lock.
 
-        Its `pressure` must be released without the lock.
+        Afterwards, the caller releases the `pressure` of the queue without the lock.
         """
         waiting, proxy.waiting = proxy.waiting, None
         proxies = self._waiting.get(proxy.node, {})
@@ -137,14 +138,14 @@ class Unrouted:
         return Queue() if waiting is None else waiting
 
     def enqueue_after_pending(self, proxy: Proxy, command: object) -> bool:
-        """Queue a command after the waiting messages of a proxy; False if there are none."""
+        """Queue a command after the waiting messages of a proxy; return False if none wait."""
         with self._lock:
             if proxy.waiting is not None:
                 proxy.waiting.put(command, None, b"")
             return proxy.waiting is not None
 
     def search_over(self, node: NodeId) -> None:
-        """Send or refuse the messages that waited for another path."""
+        """Send or refuse the messages that waited while a path to a node was sought."""
         with self._lock:
             sends = self.held.pop(node, ())
             waiting = list(self._waiting.get(node, ()))
@@ -215,7 +216,7 @@ class Unrouted:
     def send_waiting(self, proxy: Proxy) -> None:
         """Send waiting messages as credit allows, a portion in each turn.
 
-        Messages sent until then are queued after them.
+        Messages that are sent while these still wait are queued after them.
         """
         for _ in range(SENT_A_TURN):
             with self._lock:
@@ -250,7 +251,7 @@ class Unrouted:
         waiting.pressure.release()
 
     def close(self, text: str) -> None:
-        """Fail all messages that wait for a path, now and later."""
+        """Fail all messages that wait for a path, and refuse later ones."""
         self._closed = f"{text}; create another node"
         with self._lock:
             proxies = [proxy for waiting in self._waiting.values() for proxy in waiting]

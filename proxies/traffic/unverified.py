@@ -1,20 +1,21 @@
-"""Frames received on a link that, by our routes, is not on a path from their source.
+"""Frames received on a link that, by this node's routes, is not on a path from their source.
 
-A frame names its source, and any member can write any name. It is accepted on the link of a
-neighbor that is the first hop of a shortest path to the source, or was a moment ago, because
-the source may have chosen any shortest path. The routes of the source may differ from ours for
-a while, because the two ends of a link do not notice its loss or return at the same time. So a
-frame from another link is held until the routes agree, or until its source confirms over its
-path how many dispatches it sent on an older path (`path_end`). A held frame is refused when
-neither arrives in time. Control frames that changing routes overtook are dropped without a
-report: their source repeats them when its path moves.
+A frame names its source, and any member can write any name. So a frame is accepted only on the
+link with a neighbor that is the first hop of a shortest path to the source, or was so a moment
+ago. All neighbors on shortest paths count, because the source may use any of these paths. The
+routes of the source may differ from ours for a while, because the two ends of a link do not
+notice its loss or return at the same time. So a frame from another link is held until the
+routes agree, or until its source confirms over its path how many dispatches it sent on an older
+path (`path_end`). A held frame is refused when neither arrives in time. Control frames that
+arrive on the wrong link because routes have just changed are dropped without a report, because
+their source sends them again when its path changes.
 
 Only the destination learns how many dispatches were sent on an old path. An intermediate node
 may hold genuine dispatches for a long time: while a link is known to some nodes and not to
 others, frames take paths that no node would choose. So it sends a copy of a dispatch that it
 holds for long to the destination, in a message of type `UnverifiedFrame`. The destination holds
-the copy too, until the source has confirmed that the dispatch exists and it has not arrived in
-another way.
+the copy, too. It delivers the copy if the source confirms that the dispatch exists, and the
+original does not arrive.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ _log = logging.getLogger("callboard.broker")
 
 @dataclass(slots=True, eq=False)
 class _HeldFrame:
-    """A held frame: since when it is held, and whether its destination has a copy."""
+    """A held frame, the time since which it is held, and whether a copy of it was sent."""
 
     frame: RawFrame
     since: float
@@ -72,7 +73,7 @@ class UnverifiedFrames:
         self._held: dict[bytes, dict[Wire | None, list[_HeldFrame]]] = {}
         self._sizes: Counter[Wire | None] = Counter()
         self._is_review_planned = False
-        #: Dispatches that were refused.
+        #: Number of dispatches that were refused.
         self.dispatches = 0
         self._untold = 0
 
@@ -96,7 +97,7 @@ class UnverifiedFrames:
     def believe(self, source: bytes) -> None:
         """Deliver the held frames from a node, except copies from other nodes.
 
-        The copies are reviewed later, when the originals have had time to arrive.
+        The copies are reviewed later, so that the originals have time to arrive.
         """
         for wire in list(self._held.get(source, ())):
             if wire is not None:
@@ -127,7 +128,7 @@ class UnverifiedFrames:
         return frames
 
     def _review(self) -> None:
-        """Send copies of frames that are held for a while, and refuse expired ones."""
+        """Send copies of frames that have been held for a while, and refuse expired frames."""
         now, oldest = self._runtime.now(), self._runtime.now() - OLD_PATH_LIMIT
         for wire, source in self._pairs():
             refused = 0
@@ -143,9 +144,9 @@ class UnverifiedFrames:
             self._runtime.call_later(REVIEW_SECONDS, self._review)
 
     def _settle(self, wire: Wire | None, entry: _HeldFrame) -> bool:
-        """Send a copy of a dispatch for another node, or deliver a copy that is owed.
+        """Send a copy of a dispatch for another node, or deliver a copy that was confirmed.
 
-        Returns whether the frame is settled and need no longer be held.
+        Returns whether the frame need no longer be held.
         """
         frame = entry.frame
         if wire is not None:
@@ -165,8 +166,8 @@ class UnverifiedFrames:
         node = frame[4]
         if node not in self._routes.router.next_hops or not self._outgoing.can(node, "doubts"):
             return False
-        # The copy may be too large, or the link full: the original is then refused when it
-        # expires.
+        # The copy may be too large, or the link may be full. Then the original frame is refused
+        # when it expires.
         with contextlib.suppress(CallboardError):
             copy = UnverifiedFrame(repack_frame(frame))
             self._runtime.ref_of(node, NODE_ACTOR).target.post(copy, None)
@@ -180,7 +181,8 @@ class UnverifiedFrames:
             order = self.order_of(frame[3])
             is_refused = order is None or not order.has_come(frame)
         elif entry.since < self._routes.changed_at + OLD_PATH_LIMIT:
-            is_refused = is_dispatch and not entry.is_handed_over  # its destination decides
+            # Not if the destination has a copy and decides.
+            is_refused = is_dispatch and not entry.is_handed_over
         else:
             is_refused = True
         self.dispatches += is_refused and is_dispatch

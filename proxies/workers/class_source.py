@@ -1,4 +1,4 @@
-"""The source of a class, so that another process can load it, without pickle."""
+"""The source of a class: the facts with which another process can load it without pickle."""
 
 import importlib
 import importlib.util
@@ -63,7 +63,7 @@ def load_class(source: ClassSource) -> Any:
 
 
 def _imported(source: ClassSource) -> ModuleType | None:
-    """Import the module by its name; None if that name is another file here."""
+    """Import the module by its name; return None if the name belongs to another file."""
     if source.module in ("", "__main__"):
         return None
     try:
@@ -84,8 +84,8 @@ def _executed(path: str) -> ModuleType:
     """Execute a file as a module, once.
 
     Raises:
-        NotSpawnable: the file raised an error; it may do work that only the program itself
-            should.
+        NotSpawnable: the file raised an error; perhaps because it does work that belongs only
+            into the program itself.
     """
     module = _EXECUTED.get(path)
     if module is None:
@@ -110,9 +110,10 @@ def _executed(path: str) -> ModuleType:
 
 
 def refuse_while_loading() -> None:
-    """Refuse to start workers while a worker executes a program's file for its classes.
+    """Raise an error if workers are started while a worker executes a program's file.
 
-    Actors in this process may start workers at any time.
+    A worker executes the file only for its classes, and a file without a guard would start
+    workers in each worker. Actors in a worker may start workers at any time.
 
     Raises:
         WorkerFailed: the program's file is being executed, and starts workers each time.

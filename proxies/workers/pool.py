@@ -45,7 +45,7 @@ EXIT_TIME: Final = 3.0
 
 @dataclass(eq=False, repr=False)
 class Worker:
-    """A node in a child process; `on=worker` spawns there."""
+    """A node in a child process. `spawn(…, on=worker)` spawns an actor on it."""
 
     #: Broker of the node that it is linked to.
     _broker: Broker
@@ -84,7 +84,7 @@ class Worker:
     async def aspawn(
         self, actor_class: Callable[P, A], *args: P.args, **kwargs: P.kwargs
     ) -> ActorRef[A]:
-        """Spawn an actor there; its class is loaded from its module or file.
+        """Spawn an actor in the worker, which loads the class from its module or file.
 
         Raises:
             NotSpawnable: the class is local to a function, or cannot be loaded there.
@@ -128,7 +128,7 @@ class Worker:
             self.ready.set_result(self)
 
     def _offer(self, source: ClassSource) -> Future[None]:
-        """Load a class in the worker, once."""
+        """Make the worker load a class, unless it has done so before."""
         with self._lock:
             offered = self._offered.get(source.key)
             if offered is None:
@@ -149,12 +149,12 @@ class Worker:
     # --- the thread that follows the process ---
 
     def _supervise(self) -> None:
-        """Start the process and follow it to its end."""
+        """Start the process, and handle its lines until it ends."""
         reason = "it could not be started"
         try:
             self._start()
             with (
-                contextlib.suppress(OSError),  # a reset means that it ended
+                contextlib.suppress(OSError),  # a reset means that the process ended
                 self._control.makefile("r", encoding="utf-8") as lines,
             ):
                 self._listen(lines)
@@ -173,6 +173,7 @@ class Worker:
             self._ended(self, reason)
 
     def _start(self) -> None:
+        """Start the process, with its ends of two socket pairs."""
         ours, theirs = map(own_socket, socket.socketpair())
         runtime, connector = self._broker.runtime, self._broker.connector
         numbers = (self._their_control.fileno(), theirs.fileno())
@@ -190,8 +191,8 @@ class Worker:
             theirs.close()
             self._their_control.close()
         self.pid = self._process.pid
-        # The handshake starts when the interpreter is running, which takes a while on a busy
-        # machine.
+        # The worker starts its handshake when its interpreter is running, which may take long
+        # on a busy machine. Therefore this side waits longer than usual.
         runtime.post(partial(connector.adopt, ours, dialer=False, patience=START_TIME))
         with self._lock:
             offers = dict(self._offers)
@@ -211,7 +212,7 @@ class Worker:
         """Write one line to the process."""
         import json
 
-        # If the process ended, the waiting callers fail elsewhere.
+        # If the process has ended, `_supervise` fails the waiting callers.
         with contextlib.suppress(OSError):
             self._control.sendall(json.dumps(data).encode() + b"\n")
 
@@ -224,7 +225,9 @@ class Worker:
             if "node" in report:
                 self.node_id = bytes.fromhex(report["node"])
                 for offered in self._offered.values():
-                    offered.set_result(None)  # its node links only after loading them
+                    offered.set_result(
+                        None
+                    )  # the worker's node is linked only after the class was loaded
                 self._broker.runtime.post(self.linked)
             elif "offered" in report:
                 self._offered[report["offered"]].set_result(None)
@@ -236,11 +239,11 @@ class Worker:
                 self.ready.set_exception(NotSpawnable(text))
 
     def _reap(self) -> str:
-        """Wait for the process; return how it ended."""
+        """Wait for the end of the process, and return a description of it."""
         assert self._process is not None
         try:
             code = self._process.wait(EXIT_TIME)
-        except subprocess.TimeoutExpired:  # it closed its socket without ending
+        except subprocess.TimeoutExpired:  # the process closed its socket, but did not end
             self._process.kill()
             code = self._process.wait()
         if self._is_closing:
@@ -283,7 +286,7 @@ class WorkerPool:
         """Start the processes; only nodes create pools.
 
         Raises:
-            ValueError: fewer than one.
+            ValueError: the count is less than one.
         """
         if self._count < 1:
             msg = f"workers({self._count!r}): start at least one"
