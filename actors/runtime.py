@@ -317,7 +317,7 @@ class Runtime:
         return table
 
     def _next_number(self) -> int:
-        """Return a number that no actor has and no other node refers to.
+        """Return a number that no actor has, and for which no other node holds a proxy.
 
         The caller must hold the lock.
         """
@@ -329,10 +329,10 @@ class Runtime:
                 return number
 
     def _give_up(self, cell: Cell, detail: str) -> None:
-        """End an actor whose `__init__` raised; it may have children, links and messages."""
+        """End an actor whose `__init__` raised, with its children, links and messages."""
         if cell.parent is not None and cell.parent.children is not None:
             cell.parent.children.pop(cell, None)
-        cell.parent = None  # the exception notifies its creator instead
+        cell.parent = None  # the creator gets the exception instead of a message
         cell.abort(ExitReason.ERROR, detail)
 
     def forget(self, cell: Cell, down: Down) -> None:
@@ -400,9 +400,9 @@ class Runtime:
     def set_deadline(self, future: Future, timeout: float, limit: float | None = None) -> bool:
         """Fail an ask after `timeout` seconds, or at `limit` if that is clearly earlier.
 
-        Returns whether `limit` applies. It does not for an ask with the same timeout as the ask
-        being handled, which began a moment earlier. The difference is not worth a deadline in
-        the message to another node.
+        `limit` is the deadline of the ask that is being handled. If both asks have the same
+        timeout, `limit` is only a moment earlier, and is ignored, so that the message to
+        another node needs no deadline. Returns whether `limit` applies.
         """
         now = self.now()
         deadline = now + timeout
@@ -522,7 +522,10 @@ class Runtime:
             cell.kill(ExitReason.SHUTDOWN)
 
     def await_ends(self, timeout: float = SHUTDOWN_TIMEOUT) -> bool:
-        """Wait until all actors have ended; return whether they have. Handlers do not wait."""
+        """Wait until all actors have ended; return whether they have.
+
+        A handler that calls this does not wait.
+        """
         if self.is_runner_thread():
             return not self.contexts
         wait = waiting.get()

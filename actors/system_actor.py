@@ -4,10 +4,10 @@ A user's actor has only the methods of `Actor`. The actors of higher layers (the
 stores, brokers, modules) also need a clock, messages from threads that do not run handlers, and
 a hook that runs when they end. They derive from `SystemActor`.
 
-If such an actor called the constructor of a user's class in its own turn, and that blocked, all
-askers of the actor would wait. So user code is called by an errand, in a separate turn. An
-errand waits in the run queue like an actor; if it blocks, the runner continues on another
-thread.
+If such an actor called the constructor of a user's class in its own turn, and the constructor
+blocked, all askers of the actor would have to wait. So an errand calls user code in a separate
+turn. An errand waits in the run queue like an actor. If it blocks, the runner continues on
+another thread.
 """
 
 import contextvars
@@ -191,6 +191,7 @@ class Errand:
         contextvars.Context().run(self._call)
 
     def _call(self) -> None:
+        """Call the user code, and answer the ask with its outcome."""
         running: set[Any] = self._runtime.errands
         if len(running) >= ERRAND_LIMIT:
             text = f"{ERRAND_LIMIT} constructors run here already, the limit; ask again later"
@@ -223,7 +224,7 @@ class SystemActor(Actor):
 
     @classmethod
     def attach(cls, cell: Cell, args: Arguments, kwargs: Keywords) -> Self:
-        """Create the actor of a cell, with its context."""
+        """Create the actor of a cell, and register its `on_end`."""
         actor = attached(cls, cell, args, kwargs)
         if cls.on_end is not SystemActor.on_end:
             cell.open_rare().on_end = actor.on_end

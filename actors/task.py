@@ -93,7 +93,7 @@ class HandlerTask:
                 if not self.is_given_up:
                     raise
                 if self.sender is not None and self.sender.expects:
-                    self.sender.set_exception(cancelled)  # only counts the answer
+                    self.sender.set_exception(cancelled)  # counts the message as handled
                 return False
             if awaited.__class__ is Future:
                 if awaited.asked is not None and awaited.asked is cell.known_ref:
@@ -125,7 +125,8 @@ class HandlerTask:
         if awaited is self.waiting_for and not self.ready:
             self.ready = True
             cell = self.cell
-            if not cell.scheduled:  # inlined `cell.schedule()`: every ask wakes a task
+            # A copy of `cell.schedule()`, because every ask wakes a task.
+            if not cell.scheduled:
                 cell.scheduled = True
                 runner = cell.runner
                 runner.ready.append(cell)
@@ -137,13 +138,14 @@ class HandlerTask:
     def cancel(self, msg: object = None) -> bool:
         """Raise `CancelledError` at the current await of the handler.
 
-        If it awaits a future of asyncio (a task, a `gather`), that is cancelled too, as in
-        asyncio's tasks. The answer to an ask is not, because it can have other waiters.
+        If the handler awaits a future of asyncio (a task, a `gather`), that future is cancelled
+        too, as in asyncio's tasks. If it awaits the answer to an ask, the ask is not cancelled,
+        because other code may wait for the answer as well.
         """
         self._cancels += 1
         awaited = self.waiting_for
         if _is_foreign(awaited) and not self.ready and awaited.cancel(msg):
-            return True  # its end wakes the handler
+            return True  # the cancelled future wakes the handler
         self.throw = asyncio.CancelledError(*(() if msg is None else (msg,)))
         self.wake(awaited)
         return True

@@ -1,4 +1,4 @@
-"""Values of any class, by the part that they play."""
+"""Names for types of values that may have any class."""
 
 #: A message to an actor; its handlers declare the classes that they handle.
 Message = object

@@ -1,7 +1,8 @@
 """Waits for many futures, also of `concurrent.futures`, on threads or in coroutines.
 
-`concurrent.futures.wait` accepts only futures with a condition variable of their own, which
-cost each ask 1.5 µs instead of 0.2. It would stop a simulation, whose time passes in our waits.
+`concurrent.futures.wait` is not used for two reasons. It accepts only futures with a condition
+variable of their own, which would cost each ask 1.5 µs instead of 0.2. And it would block a
+simulation, whose time passes only in callboard's own waits.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ def gather(*futures: AnyFuture, return_exceptions: bool = False) -> Future[list[
         return_exceptions: put errors among the results. Otherwise the first error fails the
             returned future, and the other futures continue.
 
-    Cancelling the returned future cancels all of them.
+    Cancelling the returned future cancels all the given futures.
 
     Raises:
         WrongArgument: one argument is not a future.
@@ -73,8 +74,9 @@ class _Gathered(Future[list[Any]]):
         if error is not None and not self._return_exceptions:
             self.set_exception(error)
         for _ in range(self._parts.count(part)):
-            # Each part pops its own number of entries, whichever these are: two threads may do
-            # so at the same time, and only the last one finds the list empty.
+            # Pop one entry for each occurrence of this part. Which entries are popped does not
+            # matter, as only their number counts. Two threads may do this at the same time, and
+            # only one of them pops the last entry.
             self._waiting.pop()
         if not self._waiting and not self.is_done:
             self.set_result([_error_of(part) or part.result() for part in self._parts])
@@ -123,9 +125,10 @@ def wait(
     timeout: float | None = None,
     return_when: ReturnWhen = "ALL_COMPLETED",
 ) -> WaitedFutures[F]:
-    """Wait until futures are done: the call blocks a thread; a coroutine awaits the result.
+    """Wait until futures are done.
 
-    `done, not_done = wait(futures, 5)`, or `done, not_done = await wait(futures, 5)`.
+    A thread calls `done, not_done = wait(futures, 5)`, which blocks. A coroutine writes `done,
+    not_done = await wait(futures, 5)`.
 
     Args:
         futures: futures from `ask`, `call`, `find` …, or from an executor.
@@ -167,7 +170,7 @@ def wait(
 async def _await_until(
     over: Future[None], seconds: float | None, waited: Iterable[AnyFuture], record: Any
 ) -> None:
-    """Await the end of a wait, and remove its callbacks."""
+    """Await the end of a wait, and then remove the callbacks from the futures."""
     await _await_done(over, seconds)
     _forget(waited, record)
 
@@ -177,7 +180,7 @@ def as_completed(futures: Iterable[F], timeout: float | None = None) -> "Complet
 
     Args:
         futures: futures from `ask`, `call`, `find` …, or from an executor.
-        timeout: seconds from now for all of them; then `ResultTimeout` is raised.
+        timeout: seconds from now for all of the futures, after which `ResultTimeout` is raised.
 
     Raises:
         WrongArgument: an argument is not a future.
@@ -382,7 +385,7 @@ def _checked(futures: Iterable[F], call: str) -> list[F]:
 
 
 def _on_done(future: AnyFuture, callback: Callable[[Any], object]) -> None:
-    """Call back on the thread that completes a future, or now if it is done."""
+    """Call `callback` on the thread that completes a future, or now if the future is done."""
     if isinstance(future, Future):
         future.on_done(callback)
     else:

@@ -1,15 +1,16 @@
 """Expiry of promises: an actor may forget an asker that has given up.
 
-A local asker ends its own ask when its time is over. A remote asker may be gone, or its
-cancellation may be lost. Without a rule, an actor would keep some hundred bytes for each ask
-that it never answers. So it forgets a promise to another node when the deadline of the ask has
-passed, or when that node is unreachable, because the ask has then failed there.
+A local asker ends its own ask when the time limit has passed. A remote asker may have ended, or
+its cancellation may be lost. Then the actor would store some hundred bytes for ever for each
+ask that it does not answer. Therefore the actor forgets a promise to a remote asker when the
+deadline of the ask has passed, or when the asker's node is unreachable. In both cases the ask
+has failed on that node.
 
 An ask with its own timeout carries its deadline. An ask without one has `ASK_SECONDS`. An ask
 without any limit carries a deadline of `UNLIMITED_SECONDS`.
 
-Forgetting has one effect: the asker is not notified when the actor ends. The promise can still
-send an answer, which the asker drops, or accepts if its clock runs slower.
+After that, the asker is not notified if the actor ends. The promise can still send an answer.
+The asker drops the answer, unless its clock runs slower and its ask has not expired yet.
 """
 
 import math
@@ -46,7 +47,7 @@ class Promised(Protocol):
 
 
 def due_of(asker: Promised, arrived: float) -> float:
-    """Return when an asker has certainly given up; infinity for an asker of this node."""
+    """Return the time after which an asker no longer waits; infinity for a local asker."""
     if not asker.node:
         return math.inf
     deadline = asker.deadline

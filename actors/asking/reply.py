@@ -1,8 +1,9 @@
 """Senders of messages, and replies, which receive the outcome of a message.
 
-Every message has a sender, or None. A sender is a cell, which wants no outcome, or a `Reply`:
-the future of an ask, or a substitute, as for an ask from another node. All senders have the
-attributes below, so code that handles messages need not distinguish their classes.
+Every message has a sender, or None. A sender is a cell, which does not receive an outcome, or a
+`Reply`, which does. The reply to a local ask is its future; for an ask from another node it is
+an object that sends the outcome there. All senders have the attributes below, so code that
+handles messages need not distinguish their classes.
 """
 
 from callboard.actors.values import Answer
@@ -35,9 +36,9 @@ class MessageSender:
         return False
 
     def encoded(self, value: Answer) -> Action | None:
-        """Serialize an answer in its current state, and return a function that sends it.
+        """Serialize an answer now, and return a function that sends it later.
 
-        None if the answer is not serialized: the caller is on this node.
+        Returns None if the asker is on this node, so that the answer is not serialized.
 
         Raises:
             NotSerializable: the answer contains something that cannot be serialized.

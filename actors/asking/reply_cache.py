@@ -1,8 +1,9 @@
 """Cache of replies by idempotency key, so that a repeated ask is not handled twice.
 
-An ask with retries carries a key. The actor handles the first message with this key. A later
-one joins it while its reply is pending, and receives the cached reply afterwards. The node of
-the asker is part of the key, so another node cannot obtain a reply by guessing the key.
+An ask with retries carries a key. The actor handles the first message with a key. A later
+message with the same key is not handled: if the reply is still pending, the later message waits
+for it, and otherwise it gets the cached reply. The node of the asker is part of the key, so
+another node cannot obtain a reply by guessing the key.
 """
 
 from collections import OrderedDict, deque
@@ -97,9 +98,9 @@ class CachedReply(Reply):
         return runtime.reply_ref(self)
 
     def _settle(self, value: Answer, error: BaseException | None) -> bool:
-        """Store the outcome and send it; return False if there was one already."""
+        """Store the outcome and send it to all askers; return False if it was set before."""
         outcome = value if error is None else error
-        # May run user code, so it is done before the lock is acquired.
+        # `size_of` may run user code, so it is called before the lock is acquired.
         size = KEPT_OVERHEAD + size_of(value)
         is_handled = not getattr(outcome, "nothing_happened", False)
         with self._keeper.lock:
@@ -111,7 +112,7 @@ class CachedReply(Reply):
             self.size = size
             is_kept = is_handled and not isinstance(error, _NOT_KEPT)
             dropped = self._keeper.settled(self, is_kept=is_kept)
-        del dropped  # after the lock is released, as their finalizers may run user code
+        del dropped  # not while the lock is held, because their finalizers may run user code
         for asker in askers:
             _send(asker, value, error)
         return True
@@ -140,7 +141,9 @@ class ReplyCache:
     def admit(
         self, number: int, key: bytes, asker: Asker, deadline: float | None = None
     ) -> CachedReply | None:
-        """Return the asker for which to handle a message; None for a repeat, which is answered.
+        """Return the reply with which to handle a message, or None if it is a repeat.
+
+        A repeat gets the pending or cached reply of the first message.
 
         Args:
             number: number of the actor.
@@ -161,7 +164,10 @@ class ReplyCache:
         return None
 
     def repeats(self, number: int, key: bytes, asker: Asker) -> bool:
-        """Answer a message to an ended actor from the cache; return False if not cached."""
+        """Answer a message to an ended actor from the cache.
+
+        Return False if it has no answer.
+        """
         reply = self._answers.get((number, asker.node, key))
         if reply is None or not reply.is_done:
             return False
@@ -169,7 +175,7 @@ class ReplyCache:
         return True
 
     def settled(self, answer: CachedReply, *, is_kept: bool) -> list[CachedReply]:
-        """Cache a reply, or forget its key; the caller must hold the lock.
+        """Cache a reply, or remove its key from the tables. The caller must hold the lock.
 
         Returns:
             Older replies that were dropped; the caller releases them without the lock.
@@ -192,7 +198,7 @@ class ReplyCache:
         return dropped
 
     def _drop(self, answer: CachedReply) -> CachedReply:
-        """Remove a reply from the tables and return it; the caller must hold the lock."""
+        """Remove a reply from the tables, and return it. The caller must hold the lock."""
         self._answers.pop(answer.place, None)
         if self._due.pop(answer, None) is None:
             return answer  # dropped already by a nested call, such as a finalizer
@@ -210,7 +216,7 @@ class ReplyCache:
         with self.lock:
             while self._due and next(iter(self._due.values())) <= now:
                 dropped.append(self._drop(next(iter(self._due))))
-            # Pending after the last attempt has timed out: there will be no further repeat.
+            # The last attempt has timed out, so no further repeat can arrive.
             limited = [
                 (answer, answer.deadline)
                 for answer in self._answers.values()

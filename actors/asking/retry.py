@@ -1,4 +1,4 @@
-"""Asks with retries: the message is sent again without an answer, but handled only once."""
+"""Asks with retries: an unanswered message is sent again, but handled only once."""
 
 from collections.abc import Callable
 from random import Random
@@ -76,7 +76,10 @@ class Retries:
         object.__setattr__(self, "pause", checked_period(self.pause, "backoff"))
 
     def ends(self, now: float) -> float | None:
-        """Return the latest end of the last attempt; None if there is no limit."""
+        """Return the latest time at which the last attempt can end.
+
+        None if there is no limit.
+        """
         if self.timeout is None:
             return self.limit
         backoff = Backoff(self.pause, LONGEST_PAUSE)
@@ -86,7 +89,10 @@ class Retries:
 
 
 class AskAttempt(Future):
-    """One message of an ask with retries; the work continues after its timeout."""
+    """One attempt of an ask with retries.
+
+    When it times out, the actor is not asked to stop working on the message.
+    """
 
     __slots__ = ()
 
@@ -135,10 +141,12 @@ class RetriedAsk(Future):
             end = now + UNLIMITED_SECONDS
         self._message = Envelope(message, trace, end, key=key, chain=chain)
         self._target: RetryTarget = ref.target
-        self._target.keeps_answers()  # asks a remote node early, so the reply is there in time
+        # Requests the abilities of a remote node early, so that they are known in time.
+        self._target.keeps_answers()
         self._try()
         if retries.timeout is None:
-            self._home.shutdown.guard(self)  # without a deadline, only the node's end ends it
+            # Without a deadline, only the end of the node can fail it.
+            self._home.shutdown.guard(self)
 
     def give_up(self) -> None:
         """Cancel the current attempt, and the work that earlier ones have started."""
@@ -156,7 +164,7 @@ class RetriedAsk(Future):
         attempt.on_done(self._answered)
 
     def _again(self) -> None:
-        """Send the message again; on the node's thread."""
+        """Send the message again. Runs on the node's thread."""
         if not self.is_done:
             try:
                 self._try()
@@ -191,7 +199,7 @@ class RetriedAsk(Future):
             self.give_up()
 
     def _may_repeat(self, attempt: Future, error: BaseException) -> bool:
-        """Return whether a repeat is safe: the message is still handled at most once."""
+        """Return whether the message is handled at most once even if it is sent again."""
         if isinstance(error, MailboxFull):
             return True  # no handler has received the message
         if not isinstance(error, AskTimeout | NodeUnreachable):

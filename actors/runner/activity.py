@@ -36,7 +36,7 @@ def handler_under_way(cell: Cell) -> object:
 
 
 def activity_of(cell: Cell) -> Activity:
-    """Return the activity of an actor; may be called from any thread."""
+    """Return the activity of an actor. Can be called from any thread."""
     task = _oldest_task(cell)
     rare = cell.rare
     blocked = None if rare is None else rare.blocked_by
@@ -82,7 +82,7 @@ def _place_of(frame: FrameType | None) -> str:
 def _awaited(awaited: object) -> str:
     """Describe the awaited result of a coroutine handler."""
     if isinstance(awaited, Pause):
-        return "a time that it set itself"
+        return "the end of a sleep"
     if isinstance(awaited, Future) and awaited.asked is not None:
         return f"an answer of {awaited.asked}"
     return "" if awaited is None else f"a {type(awaited).__qualname__}"

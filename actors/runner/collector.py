@@ -1,14 +1,15 @@
 """Adjustments of Python's garbage collector for nodes.
 
-A message in transit consists of a dozen objects, none of them in a cycle, and hundreds of
-messages are in transit at once. With Python's default threshold the collector scans them
-several times per turn and finds nothing, which costs a busy node a tenth of its time. `relax`
-raises the threshold.
+A message consists of a dozen objects, none of them in a reference cycle, and hundreds of
+messages are in memory at once. With Python's default threshold the collector scans them several
+times per turn and finds nothing, which costs a busy node a tenth of its time. `relax` raises
+the threshold.
 
-Building many objects at once needs more. A full collection scans all objects, and runs each
-time their number has grown by a quarter: three times 60 ms while half a million lists are read,
-none of them garbage. So `Collector.away` moves what was built to the oldest generation without
-a scan, and `catch_up` collects after much was built this way.
+Code that creates many objects at once needs another measure. A full collection scans all
+objects, and runs each time their number has grown by a quarter. While half a million lists are
+decoded, none of which is garbage, three collections take 60 ms each. So `Collector.away` moves
+the new objects to the oldest generation without a scan. When many objects were created in this
+way, `catch_up` runs a collection.
 """
 
 import gc
@@ -44,7 +45,7 @@ class Collector:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Build a part without collections."""
+        """Run a block that creates many objects without collections."""
         if not gc.isenabled():
             yield
             return
@@ -52,7 +53,8 @@ class Collector:
         try:
             yield
         finally:
-            if not gc.get_freeze_count():  # objects that the program froze have to stay frozen
+            # Otherwise objects that the program has frozen would be unfrozen.
+            if not gc.get_freeze_count():
                 self._built += _PART + gc.get_count()[0]
                 gc.freeze()
                 gc.unfreeze()

@@ -1,15 +1,16 @@
-"""System calls that keep the interpreter's lock, used while another thread computes.
+"""System calls that do not release the interpreter's lock, for use while a thread computes.
 
 A thread that computes in Python releases the lock only on request, after a switch interval of
-5 ms. Python's own socket calls release the lock even if they cannot block, and then wait an
-interval to get it back. So an answer costs one interval for the poll, one for the read and one
-for the write. The calls of this module keep the lock. So a runner waits once, in the poll that
-really blocks, and then does all its work. The calls never block, because sockets are
-non-blocking.
+5 ms. Python's own socket calls release the lock even if they cannot block, and then wait for an
+interval to get it back. An answer then takes one interval for the poll, one for the read and
+one for the write. The calls of this module do not release the lock. A runner that uses them
+waits only once, in the poll that really blocks, and then does all its work. The calls never
+block, because the sockets are non-blocking.
 
-They take about half a microsecond more than Python's own. So they are used only while the
-watcher wakes up late, because a handler or any other thread of the process computes.
-`gil_syscalls`, which makes them, loads ctypes, so it is imported on first use.
+These calls take about half a microsecond more than Python's own. So they are used only while
+the watcher wakes up late, which shows that a handler or another thread of the process computes.
+They are made by the module `gil_syscalls`, which is imported on first use because it loads
+`ctypes`.
 """
 
 import os
@@ -62,7 +63,7 @@ CONTENTION: Final = Contention()
 
 
 def receive(sock: Any, size: int) -> bytes:
-    """Read like `sock.recv`; an object that is not a Python socket reads itself.
+    """Read like `sock.recv`. If `sock` is not a Python socket, its own `recv` is called.
 
     Raises:
         BlockingIOError: no data is available.
@@ -76,7 +77,7 @@ def receive(sock: Any, size: int) -> bytes:
 
 
 def send(sock: Any, data: memoryview) -> int:
-    """Write like `sock.send`; an object that is not a Python socket writes itself.
+    """Write like `sock.send`. If `sock` is not a Python socket, its own `send` is called.
 
     Raises:
         BlockingIOError: the send buffer is full.

@@ -1,10 +1,12 @@
 """The deadlines of asks.
 
 Nearly every ask is answered long before its deadline, so a new ask costs one append. A sweep
-takes the asks made since the last one, drops the answered ones, and appends the rest to lines.
-Most asks have one of a few timeouts, and among those with the same timeout the latest is due
-last. An ask goes to the first line whose last deadline is not later, as in patience sorting. An
-ask that is due before the end of all lines goes into a heap.
+looks at the asks made since the last sweep, drops those that were answered, and appends each of
+the others to one of several lists, the lines. In each line the deadlines ascend. A few lines
+are enough, because most asks have one of a few timeouts, and of two asks with the same timeout
+the later one is due later. An ask is appended to the first line whose last deadline is not
+later, as in patience sorting. An ask that is due before the last deadlines of all lines is put
+into a heap.
 """
 
 import heapq

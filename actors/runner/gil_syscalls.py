@@ -1,8 +1,9 @@
-"""System calls that keep the interpreter's lock, made through the C library.
+"""System calls that do not release the interpreter's lock, made through the C library.
 
-A separate module, because importing `ctypes` is slow and few programs need these calls. They
-are worth it: beside a computing actor, the 99th percentile of delays is 52 ms with them and 71
-without on two busy cores, 6 and 17 to 20 on idle ones (`make bench ARGS=blocked`).
+They are in a separate module, because importing `ctypes` is slow and few programs need these
+calls. While an actor computes, the 99th percentile of other actors' delays is 52 ms with these
+calls and 71 ms without them on two busy cores, and 6 ms and 17 to 20 ms on idle cores (`make
+bench ARGS=blocked`).
 """
 
 import ctypes
@@ -93,7 +94,7 @@ def write(descriptor: int, data: bytes) -> int:
 def poll(descriptor: int) -> Iterator[tuple[int, int]]:
     """Return the ready events of an epoll object, each with its descriptor."""
     buffer = _buffer(_EVENT.size * _MOST_EVENTS)
-    # A negative count is an interruption by a signal (EINTR): no events.
+    # A negative count means that a signal interrupted the call (EINTR).
     count = max(0, _epoll_wait(descriptor, buffer, _MOST_EVENTS, 0))
     return _EVENT.iter_unpack(ctypes.string_at(buffer, count * _EVENT.size))
 
@@ -102,5 +103,6 @@ def _checked(count: int) -> int:
     """Return the count of a system call, or raise its error."""
     if count < 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))  # Python picks the subclass by the number
+        # Python chooses the subclass of OSError by the number.
+        raise OSError(number, os.strerror(number))
     return count

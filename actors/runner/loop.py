@@ -2,9 +2,9 @@
 
 On the runner's threads, this loop is the running loop of coroutine handlers and the libraries
 that they use. Its callbacks wait in the run queue like actors, its timers are timers of the
-runner, and its file descriptors are registered with the runner's poller. So there is one
-thread, one poll, and no hand-over between asyncio and actors, and a callback that blocks delays
-the others no more than a handler does.
+runner, and its file descriptors are registered with the runner's poller. So asyncio and actors
+share one thread and one poll, and a callback that blocks delays other code no more than a
+handler that blocks.
 """
 
 import asyncio
@@ -64,14 +64,16 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         try:
             for _ in range(min(len(ready), _HANDLES_A_TURN)):
                 if runner.holder != holder:
-                    break  # a callback was stuck; the new holder runs the rest
+                    # A callback blocked, and another thread has the role and runs the rest.
+                    break
                 try:
                     handle = ready.popleft()
                 except IndexError:  # another thread popped the last one
                     break
                 if not handle._cancelled:
-                    # A thread that is stuck in a step may have left its task as the current
-                    # one. A task refuses to run at the same time, and would never be resumed.
+                    # A thread that blocks in a step of a task leaves this task as the loop's
+                    # current task. asyncio then refuses to run another task, which would never
+                    # be resumed.
                     current_task_cleared(self, None)
                     handle._run()
         finally:  # even if a callback calls sys.exit()
@@ -87,10 +89,10 @@ class RunnerLoop(asyncio.SelectorEventLoop):
     def call_exception_handler(self, context: Keywords) -> None:
         """Report an error, unless it is a consequence of a role that was passed on.
 
-        A step of a task that holds its thread for long loses the role, and its task is no
-        longer the current one. asyncio reports this as an error when the step has ended, though
-        the step is complete. The next step may begin before that thread has left the context of
-        the task; asyncio refuses it, and it is repeated.
+        If a step of a task blocks its thread for long, the thread loses the role, and the task
+        is no longer the current task of the loop. When the step ends, asyncio reports this as
+        an error, although the step is complete. If the next step begins before that thread has
+        left the context of the task, asyncio refuses the step, and this method repeats it.
         """
         error = context.get("exception")
         if isinstance(error, RuntimeError):
@@ -169,7 +171,7 @@ class RunnerLoop(asyncio.SelectorEventLoop):
         raise RuntimeError(msg)
 
     def cancel_tasks(self) -> None:
-        """Cancel the tasks that handlers started, and run their steps until they wait."""
+        """Cancel the asyncio tasks that handlers have started, and run them until they wait."""
         tasks = asyncio.all_tasks(self)
         if not tasks:
             return

@@ -31,7 +31,10 @@ if hasattr(select, "epoll"):  # not on macOS
         def register(
             self, fileobj: Any, events: int, data: Any = None
         ) -> selectors.SelectorKey:
-            """Watch a file; reading a descriptor, as links do, takes a shortcut."""
+            """Watch a file.
+
+            There is a fast path for a descriptor that is only read, as links register it.
+            """
             keys, is_read = self._keys, events == selectors.EVENT_READ
             if not is_read or type(fileobj) is not int or fileobj in keys:
                 return super().register(fileobj, events, data)
@@ -68,12 +71,13 @@ def drop_poller(selector: selectors.BaseSelector) -> None:
 
     Changes by this process would affect the parent.
     """
-    if isinstance(selector, selectors.EpollSelector):  # others share nothing
+    # Other kinds of selectors share nothing with the parent.
+    if isinstance(selector, selectors.EpollSelector):
         after_fork.drop(selector)
 
 
 class NoSelector(selectors.SelectSelector):
-    """The selector of a copied runner: it ends the thread that polls."""
+    """The selector of a runner in a forked process, which ends the thread that polls."""
 
     def select(self, timeout: float | None = None) -> NoReturn:
         """End the thread."""

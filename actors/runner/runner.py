@@ -1,8 +1,9 @@
-"""The runner of a node: one thread that polls sockets and runs actors, and is never blocked.
+"""The runner of a node: one thread at a time polls sockets and runs actors.
 
-One turn: run the ready cells and asyncio's callbacks, run the calls that other threads posted,
-fire timers, let the links write, poll the sockets. All steps but the first hold the role lock.
-So only one thread at a time, the holder of the role, touches the state of links and timers.
+In each turn, the runner runs the ready cells and asyncio's callbacks, runs the calls that other
+threads posted, fires timers, lets the links write, and polls the sockets. It holds the role
+lock in all steps but the first. So only one thread at a time, the holder of the role, uses the
+state of links and timers.
 
 A handler may block. The watcher (`callboard.actors.runner.watcher`) notices that a turn makes
 no progress and passes the role to a spare thread, which continues to poll and to run actors.
@@ -64,8 +65,8 @@ class Runnable(Protocol):
 class ConnectionOwner:
     """Owner of a connection whose callbacks a runner calls.
 
-    A callback that raises has not finished its work: it may have read bytes without handling
-    them. So its owner closes the connection, which could not continue correctly.
+    If a callback raises, it may have read bytes without handling them, and the connection
+    cannot continue correctly. So the owner closes the connection.
     """
 
     __slots__ = ()
@@ -101,12 +102,13 @@ class Runner:
             selector: poller of sockets; the system's best by default.
             clock: monotonic time in seconds.
             rng: source of randomness; the system's by default.
-            may_block: serve one actor that may block; the role is never taken from it.
+            may_block: whether the runner serves a single actor that may block, so that the role
+                never passes to another thread.
         """
         self.name = name
         #: Monotonic time in seconds; all code of this node reads the time here.
         self.now = clock
-        self.random = rng or random.SystemRandom()  # nonces of handshakes come from it too
+        self.random = rng or random.SystemRandom()  # also for the nonces of handshakes
         self.ready: deque[Runnable] = deque()
         self.may_block = may_block
         self.turns = 0
@@ -267,7 +269,10 @@ class Runner:
             self._threads.discard(me)
 
     def _serve(self, me: int) -> bool:
-        """Hold the role until it is passed on (True) or the runner stops (False)."""
+        """Run turns while this thread has the role.
+
+        Returns True if the role was passed on, and False if the runner has stopped.
+        """
         role = self._role
         role.acquire()
         self.holder = me
@@ -318,7 +323,8 @@ class Runner:
             self.turns += 1
             try:
                 self.current = runnable = take()
-            except IndexError:  # the role was just lost, and its new holder popped the last one
+            # This thread has lost the role, and the new holder popped the last cell.
+            except IndexError:
                 return self.holder == me
             try:
                 runnable.run()
@@ -363,14 +369,15 @@ class Runner:
     def _poll(self, now: float) -> None:
         """Wait for events of sockets, and handle them.
 
-        Every message of a sequential exchange passes here, so the code avoids calls.
+        This runs once for each message of a sequential exchange, so the code avoids calls.
         """
         deadlines = self.deadlines
         has_deadlines = deadlines.fresh or deadlines.lines or deadlines.heap
         until = deadlines.sweep(now) if has_deadlines else math.inf
-        self._polls_until = math.inf  # so that a thread which sets a deadline now wakes us
+        self._polls_until = math.inf  # so that a thread that sets a deadline now wakes this one
         self.sleeping = True
-        # Last: entries that other threads add from now on see `sleeping`, and wake the poll.
+        # This check comes after setting `sleeping`: a thread that adds an entry later sees
+        # `sleeping`, and wakes the poll.
         if self.ready or self._posted:
             timeout = 0.0
         else:
@@ -428,7 +435,7 @@ class Runner:
         """Run cells after the end, so that they fail late asks and count late messages."""
         me = threading.get_ident()
         if me in self._clearing:
-            return  # a caller further up this stack continues the loop
+            return  # this is a nested call, and the outer call continues the loop
         self._clearing.add(me)
         try:
             while self.ready:
@@ -453,7 +460,7 @@ class Runner:
             return False
         try:
             holder = self.holder
-            if self._ended or holder is None:  # a closed runner needs no new holder
+            if self._ended or holder is None:  # a closed runner needs no thread
                 return False
             self.times.stuck[holder] = Stuck(self.current, holder, self.now())
             self.holder = None
@@ -482,12 +489,12 @@ class Runner:
             if needed in self._spares:
                 self._spares.remove(needed)
                 return False
-        return True  # chosen just before the timeout
+        return True  # the role arrived just before the timeout
 
     # --- in a forked process ---
 
     def _drop_copy(self) -> None:
-        """Refuse further work of this copy, and detach it from the poller of the parent."""
+        """Refuse further work in a forked process, and detach from the parent's poller."""
         self.is_forked = self.sleeping = True
         self._forget()
         if self._wake_up is not None:
@@ -499,7 +506,8 @@ class Runner:
     def _forget(self) -> None:
         """Drop all work, as there is no thread for it."""
         while self.ready:
-            # The next message then schedules the cell again, and `wake` refuses it. Without
-            # this the cell would count as scheduled, and the message would wait forever.
+            # Reset the flag, so that the next message schedules the cell again and `wake`
+            # raises an error. Otherwise the cell would count as scheduled, and the message
+            # would wait forever.
             setattr(self.ready.pop(), "scheduled", False)  # noqa: B010
         self._posted.clear()

@@ -1,9 +1,10 @@
 """Samples of response times and waiting times, so that not every message has to be timed.
 
-The watcher checks busy runners every few milliseconds. In every twentieth check it has the next
-ask timed, by replacing the list that new asks are appended to. It also notes the position of
-the last message in some mailbox; the message was handled when that many have been taken out. So
-a waiting time is accurate to two or three milliseconds.
+The watcher checks busy runners every few milliseconds. In every twentieth check it makes the
+next ask be timed, by replacing the list to which new asks are appended. It also records the
+position of the last message in some mailbox. This message has been handled when as many
+messages have been taken out. So the measured waiting time is accurate to two or three
+milliseconds.
 """
 
 from collections import deque
@@ -69,7 +70,7 @@ class Sampler:
             self._new.append(_Place(line, line.taken + line.depth + offset, now))
 
     def check(self, current: Any, now: float) -> None:
-        """Check the followed messages; on the watcher's thread.
+        """Check the followed messages. Runs on the watcher's thread.
 
         Args:
             current: the runnable that runs, or None.

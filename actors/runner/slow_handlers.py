@@ -1,8 +1,8 @@
-"""Slow handlers: which ones hold a thread for long, and where the time of handlers goes.
+"""Slow handlers, and the time that the handlers of each actor class take.
 
 The watcher checks busy runners every few milliseconds anyway. Each check is a sample of the
-running handler, so that messages need no timing. It also knows the handlers that were stuck
-until their runner continued on another thread.
+running handler, so that messages need no timing. It also knows the handlers that blocked a
+thread until the runner continued on another one.
 """
 
 import sys
@@ -23,7 +23,7 @@ _ADDING: Final = locks.lock("seconds in handlers", 960)
 
 @dataclass(eq=False)
 class Stuck:
-    """A turn that holds its thread while its runner continues on another one."""
+    """A turn that blocks its thread while its runner continues on another thread."""
 
     runnable: Any
     thread: int
@@ -38,8 +38,9 @@ class Stuck:
     def has_moved(self) -> bool:
         """Return whether the turn has reached another message since the last call.
 
-        Each message of a turn has another sender or reduces the number of waiting messages. If
-        a handler is stuck, this number can only grow.
+        Between two messages of a turn, the sender changes, or the number of waiting messages
+        falls. While a handler is stuck, the sender stays the same, and the number can only
+        grow.
         """
         sender = getattr(self.runnable, "sender", None)
         depth: int = getattr(self.runnable, "depth", 0)
@@ -75,7 +76,7 @@ class TimeSheet:
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
     def report_slow(self, now: float) -> None:
-        """Report, once each, the handlers that have held their thread for too long."""
+        """Report each handler that has blocked its thread for too long, once."""
         for stuck in list(self.stuck.values()):
             if stuck.has_moved():
                 stuck.since, stuck.is_reported = now, False
@@ -95,7 +96,8 @@ def handler_frame(thread: int) -> FrameType | None:
     while frame is not None:
         caller = frame.f_back
         if caller is not None and not _is_ours(frame) and _is_ours(caller):
-            handler = frame  # the outermost one: a handler may call us, and we call it back
+            # Keep the outermost one: a handler may call callboard, which calls user code again.
+            handler = frame
         frame = caller
     return handler
 
@@ -103,7 +105,7 @@ def handler_frame(thread: int) -> FrameType | None:
 def is_wrapper(code: CodeType | None) -> bool:
     """Return whether a function only calls the handler that it wraps.
 
-    It says so as for pytest, with a local variable: `__tracebackhide__ = True`.
+    Such a function has the local variable `__tracebackhide__`, as for pytest.
     """
     return code is not None and "__tracebackhide__" in code.co_varnames
 

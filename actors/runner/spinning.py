@@ -2,18 +2,18 @@
 
 Putting a thread to sleep and waking it takes some ten microseconds of a processor, and a halted
 virtual processor needs about ten more to resume. Two nodes that exchange asks one at a time pay
-this on both sides for each message, which is more than all other costs. So after a short wait
-the runner expects another one, and polls repeatedly for a few times the cost of a sleep. Before
-each poll it yields, so that a thread which it has just woken, or a node on the same processor,
-runs first.
+this on both sides for each message, which is more than all other costs. So after a wait that
+was short, the runner expects another short wait, and polls repeatedly for a few times the cost
+of a sleep. Before each poll it yields the processor to a thread that it has just woken, or to
+another node on the same processor.
 
 A runner that has sent something may receive an answer, possibly from a thread that has to be
 woken first. It spins longer for an answer than for other events.
 
-Spinning in vain wastes a processor, perhaps the one that the other side needs. So after a spin
-without an event the runner sleeps in the next few waits, twice as many each time. After a long
-turn it does not spin, because later events are then handled in larger batches. So a node that
-is idle or flooded, or receives a message now and then, hardly spins.
+Spinning without success wastes a processor, perhaps the one that the other node needs. So after
+a spin without an event the runner sleeps in the next few waits, twice as many each time. After
+a long turn it does not spin, because later events are then handled in larger batches. So a node
+that is idle or flooded, or receives a message now and then, hardly spins.
 """
 
 import os
@@ -67,7 +67,7 @@ class AdaptivePoll:
         self.has_sent = False
         if self._is_worth_it and timeout > longest and now - self._ended < TURN_SECONDS:
             events = select(0.0)
-            if events:  # these arrived during the turn, so they say nothing about waits
+            if events:  # the events arrived during the turn, so there was no wait
                 self._ended = clock()
                 return events
             until = started + longest

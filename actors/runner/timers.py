@@ -1,8 +1,8 @@
 """Timers of a runner, in a heap.
 
-A cancelled timer stays in the heap until its time, but not for long: when more than half of the
-timers are cancelled, the heap is rebuilt without them. So a timer for each message, nearly
-always cancelled (as for timeouts), occupies memory only for the few that are not.
+A cancelled timer stays in the heap at first. When more than half of the timers are cancelled,
+the heap is rebuilt without them. So a timer for each message is cheap, even though nearly all
+of them are cancelled, as is usual for timeouts.
 """
 
 import heapq
@@ -74,14 +74,15 @@ class Timers:
         """Add a call at a time of the runner's clock.
 
         Raises:
-            InvalidSeconds: the time is not a number; NaN would put the heap out of order.
+            InvalidSeconds: the time is NaN, which has no place in the order of the heap.
         """
         if when.__class__ is not float or not -LATEST <= when <= LATEST:
             seconds(when, "when")
             when = float(max(-LATEST, min(LATEST, when)))
         timer = Timer(self, callback, args)
         entry = when, next(self._numbers), timer
-        if locks.is_owned(self._lock):  # a nested call, such as a finalizer, while it changes
+        # A nested call, such as one in a finalizer, while the heap changes.
+        if locks.is_owned(self._lock):
             self._late.append(entry)
             return timer
         with self._lock:

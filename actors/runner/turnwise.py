@@ -98,7 +98,7 @@ class TurnwiseRunner(Runner):
             self._shut()
 
     def wake(self) -> None:
-        """Request a turn before time advances; a stopped runner fails late messages now."""
+        """Request a turn before time advances. A stopped runner fails late messages at once."""
         if self._ended:
             self._run_leftovers()
         elif not self.closed:

@@ -80,7 +80,7 @@ class Watcher:
             self.awaken()
 
     def _run(self) -> None:
-        """Check all runners every tick, until there are none."""
+        """Check all runners every tick, until none is left."""
         turns: dict[Watched, int] = {}
         idle_ticks = 0
         last = time.monotonic()
@@ -94,7 +94,8 @@ class Watcher:
                     if not self._runners:
                         self._thread = None
                         return
-            # A busy runner delays the watcher as well, so a late tick would prove nothing.
+            # A runner that is busy delays the watcher as well, so a delay is only recorded if
+            # none is.
             if all(runner.sleeping or runner.times.stuck for runner in runners):
                 CONTENTION.record_delay(elapsed - TICK)
             turns, is_idle = _checked(runners, turns, elapsed)

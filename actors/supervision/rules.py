@@ -9,9 +9,10 @@ Each child has a slot. Slots are in the order of start, and change only here:
     STARTING  its start on another node is in progress
     DONE      it ended for good
 
-The supervisor reports what happened (`ended`, `not_started`), then obeys `next_to_end` and
-`next_to_start`. A group ends one child at a time, in the reverse order of start, and starts in
-order after all of it has ended. A child that fails in between widens the group.
+The supervisor reports events (`ended`, `not_started`), and then asks `next_to_end` and
+`next_to_start` for its next steps. The children of a group are ended one at a time, in the
+reverse order of start. When all have ended, they are started again in order. If another child
+fails in between, its group is restarted as well.
 """
 
 import random
@@ -127,7 +128,7 @@ class Supervision:
             slot.phase = Phase.RUNNING
 
     def ended(self, slot: Slot, reason: str, detail: str, now: float) -> bool:
-        """Record the end of a child; return False if the intensity is exceeded."""
+        """Record the end of a child; return False if there were too many restarts."""
         slot.ref, slot.former = None, slot.ref or slot.former
         was_doomed = slot.phase in (Phase.DOOMED, Phase.ENDING)
         wants_restart = (
@@ -144,7 +145,10 @@ class Supervision:
         return True
 
     def not_started(self, slot: Slot, text: str, now: float) -> bool:
-        """Record a failed start, which counts as an end; return False if that is too many."""
+        """Record a failed start, which counts as an end.
+
+        Return False if there were too many.
+        """
         if slot.phase in (Phase.DOOMED, Phase.ENDING):
             return self.ended(slot, ExitReason.ERROR, text, now)
         slot.started_at = now
@@ -169,7 +173,7 @@ class Supervision:
         return False
 
     def close(self) -> None:
-        """Doom all children, and start none from now on."""
+        """Mark all children to be ended, and start none after this."""
         self.is_closing = True
         for slot in self.slots:
             if slot.phase in (Phase.RUNNING, Phase.STARTING):
@@ -186,7 +190,7 @@ class Supervision:
         for slot in reversed(self.slots):
             if slot.phase is Phase.DOOMED:
                 if slot.ref is None:
-                    return None  # its start on another node has to finish first
+                    return None  # a start on another node has to finish first
                 slot.phase = Phase.ENDING
                 return slot
         return None
@@ -228,7 +232,7 @@ class Supervision:
             self.slots.remove(slot)
 
     def _restart(self, slot: Slot, reason: str, detail: str, now: float) -> bool:
-        """Schedule the restart of a child and its group; return False if it is not allowed."""
+        """Schedule the restart of a child and its group; return False if it is one too many."""
         if not self._may_restart(now):
             slot.phase = Phase.DONE
             return False

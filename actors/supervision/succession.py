@@ -1,11 +1,13 @@
-"""Succession: which actor replaces one that a supervisor has restarted.
+"""Succession: the actors that replace restarted ones.
 
-A subscription belongs to an actor, not to one incarnation of it. So whoever keeps it follows
-the actor, and receives the ref of each new incarnation. The supervisor reports which refs it
-supervises, and what replaced each; followers may register before or after.
+A subscription belongs to an actor, not to one incarnation of it. So the code that stores a
+subscription follows the actor, and receives the ref of each new incarnation. The supervisor
+reports the refs that it supervises, and the successor of each. A follower may register before
+or after that report.
 
-An actor that has ended may also have a successor for messages of other nodes. Activations of an
-entity come and go, and the answer to a message of one of them is handled by the next.
+An actor that has ended may also have a successor for messages from other nodes. For example, an
+entity may be passivated while it waits for an answer, and the answer then goes to its next
+activation.
 """
 
 from collections.abc import Callable
@@ -33,7 +35,7 @@ class Succession:
     # --- messages of other nodes ---
 
     def leave_to(self, number: int, successor: ActorRef) -> None:
-        """Deliver later messages of other nodes to an ended actor to another ref."""
+        """Make a successor receive the messages that other nodes send to an ended actor."""
         with self._lock:
             self._heirs[number] = successor
             if len(self._heirs) > HEIRS_LIMIT:
@@ -64,7 +66,7 @@ class Succession:
     # --- for supervisors ---
 
     def passed(self, former: ActorRef | None, successor: ActorRef | None) -> None:
-        """Report to the followers of `former` what replaces it; None if nothing will.
+        """Report to the followers of `former` the ref of its successor; None if it has none.
 
         At the first start of a child `former` is None.
         """
@@ -74,5 +76,6 @@ class Succession:
             followers = () if former is None else self._followers.pop(former, ())
         for follower in followers:
             follower(successor)
-        with self._lock:  # last: until all followers know, `expects` has to be True
+        # After the calls: `expects` has to be True until all followers were notified.
+        with self._lock:
             self._supervised.discard(former)

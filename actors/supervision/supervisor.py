@@ -52,14 +52,14 @@ class SupervisorCell(Cell):
     former: ActorRef | None
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
-        """End; report that nothing replaces the children."""
+        """End the supervisor, and report that its children have no successors."""
         supervisor: Supervisor | None = self.actor
         super().terminate(reason, detail)
         for slot in () if supervisor is None else supervisor._plan.slots:
             self.runtime.succession.passed(slot.ref or slot.former, None)
 
     def kill(self, reason: ExitReason = ExitReason.KILLED, detail: str = "") -> None:
-        """End before the next message; with reason `shutdown` end the children first."""
+        """End the supervisor; if the reason is `shutdown`, end its children first."""
         if reason is ExitReason.SHUTDOWN and self.actor is not None:
             self.post(_Leave(reason, detail), None)
         else:
@@ -81,10 +81,11 @@ class Supervisor(Actor):
     of this group are first ended, in the reverse order of start, with reason `shutdown`.
 
     More than `intensity[0]` restarts within `intensity[1]` seconds end the supervisor and its
-    children, with one `RestartsExhausted` event: a child that cannot run needs attention. The
-    first restart is immediate. A child that fails again soon waits `backoff[0]` seconds, then
-    twice as long each time up to `backoff[1]`, plus a random jitter of up to half of that. No
-    pause is so long that a child which always fails stays within the intensity.
+    children, with one `RestartsExhausted` event, because a child that always fails needs a
+    person's attention. The first restart is immediate. A child that fails again soon waits
+    `backoff[0]` seconds, then twice as long each time up to `backoff[1]`, plus a random jitter
+    of up to half of that. Pauses are limited so that a child that always fails still exceeds
+    the intensity.
     """
 
     trap_exit = True
@@ -115,7 +116,8 @@ class Supervisor(Actor):
             if child.on is None:
                 self._start(slot)
         if any(child.on is not None for child in children):
-            self._call_soon(self._proceed)  # remote children start after the local ones
+            # Children on other nodes are started after the local ones.
+            self._call_soon(self._proceed)
 
     # --- for users ---
 
@@ -150,7 +152,7 @@ class Supervisor(Actor):
             return None
 
     def remove(self, which: ActorRef | str) -> bool:
-        """End a child, given by its ref or name, for good; the answer arrives after its end.
+        """End a child, given by its ref or name, for good. The answer is sent after its end.
 
         Returns False for an unknown child.
         """
@@ -178,7 +180,7 @@ class Supervisor(Actor):
             self._handle_end(slot, down.reason, down.detail)
 
     def _handle_end(self, slot: Slot, reason: str, detail: str) -> None:
-        """Continue after the end of a child."""
+        """Apply the rules after the end of a child."""
         if slot.timer is not None:
             slot.timer.cancel()
             slot.timer = None
@@ -246,10 +248,10 @@ class Supervisor(Actor):
         return (slot.place - 1) % len(slot.child.places)
 
     def _seek(self, ref: ActorRef, reason: str = ExitReason.UNREACHABLE) -> None:
-        """Remember a replaced incarnation whose node was lost, and kill it when that is back.
+        """Remember a replaced incarnation on a lost node, to kill it when the node is back.
 
-        It ends when its node notices the loss of this node, unless it traps exits. If it did
-        not end, two incarnations would run after the nodes have found each other again.
+        The incarnation ends when its node notices the loss of this node, unless it traps exits.
+        If it did not end, two incarnations would run when the nodes are linked again.
         """
         if reason == ExitReason.UNREACHABLE:
             if not self._lost:
@@ -289,7 +291,7 @@ class Supervisor(Actor):
             self._proceed()
 
     def _give_up(self, slot: Slot, reason: str) -> None:
-        """End all children and the supervisor, as the intensity is exceeded."""
+        """End all children and the supervisor, because there were too many restarts."""
         plan, label, runtime = self._plan, slot.child.label, self._cell.runtime
         above = self._cell.parent
         is_top = above is None or not isinstance(above.actor, Supervisor)

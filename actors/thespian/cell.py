@@ -35,9 +35,9 @@ ATTEMPTS: Final = 2
 class FailedChild(NoActor):
     """Stands for a child that could not be created.
 
-    `createActor` returns its address immediately, as for running children. Messages of the
-    parent come back as `PoisonMessage` until the parent is notified. After that it behaves like
-    any actor that has ended.
+    `createActor` returns its address immediately, as for running children. Until the parent is
+    notified, its messages to this address are returned as `PoisonMessage`. After that, the
+    address behaves like that of any ended actor.
     """
 
     def __init__(self, runtime: Runtime, reason: str) -> None:
@@ -100,6 +100,7 @@ class Watch:
         self._cell.runner.post(self._close)
 
     def _open(self, filenos: list[int]) -> None:
+        """Register the files with the poller. Runs on the thread with the runner's role."""
         if not self._cell.alive:
             return
         for fileno in filenos:
@@ -124,6 +125,7 @@ class Watch:
             self._cell.runner.selector.unregister(fileno)
 
     def _on_ready(self, fileno: int) -> None:
+        """Record a ready file, and schedule the message that reports it."""
         self._filenos.discard(fileno)
         self._forget(fileno)
         if not self._ready:
@@ -153,9 +155,10 @@ class PlainCell(Cell):
         self.watch_of_files: Watch | None = None
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
-        """Handle any message, as a plain actor has no `@handler`."""
+        """Handle a message of any class, because a plain actor has no `@handler` methods."""
         if isinstance(message, Urgent | Envelope | Encoded):
-            super().handle_other(message, sender)  # the content is passed here again
+            # Unpacks the message, and calls this method with its content.
+            super().handle_other(message, sender)
         elif isinstance(message, thespian.ChildActorExited):
             self._child_exited(message, sender)
         elif self.exiting:
@@ -171,7 +174,8 @@ class PlainCell(Cell):
         else:
             self._receive(message, sender)
             if sender is not None and sender.expects and not sender.is_done:
-                self.owe(sender)  # a later send may answer; the end of the actor fails the ask
+                # A later send may answer the ask; if the actor ends, the ask fails.
+                self.owe(sender)
 
     def status(self) -> Any:
         """Return the status of the actor for Thespian's tools."""
@@ -225,6 +229,7 @@ class PlainCell(Cell):
             self.start_task(result, None)
 
     def _return_poison(self, message: Any, address: ActorRef | None, error: Exception) -> None:
+        """Log that a message failed twice, and return it to its sender as a `PoisonMessage`."""
         details = trace_of(error)
         _log.warning("%r could not handle %s twice:\n%s", self, safe_repr(message), details)
         self.runtime.counters.failures += 1
@@ -269,7 +274,7 @@ class PlainCell(Cell):
             self.end = self.end or (ExitReason.NORMAL, "")
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
-        """End; ask children on other systems to exit."""
+        """End the actor, and ask its children on other systems to exit."""
         if self.watch_of_files is not None:
             self.watch_of_files.close()
         for child in self.abroad:

@@ -1,4 +1,4 @@
-"""Creates the actors of a system: here, on another system, under a name, or for others."""
+"""Creates the actors of a system, on this or another system, with or without a name."""
 
 import logging
 import threading
@@ -70,12 +70,12 @@ class Creator:
     ) -> ActorRef:
         """Create an actor, with a parent or without.
 
-        With a parent, a failure is not raised. The result is then the address of no actor, and
-        the parent receives `ChildActorExited`.
+        If there is a parent, a failure is not raised. Instead, the result is an address without
+        an actor, and the parent receives `ChildActorExited`.
         """
         if isinstance(parent, PlainCell):
             if parent.exiting:
-                # A parent that recreates its children would never end.
+                # Otherwise a parent that recreates its children when they end would never end.
                 return self.neighbors.runtime.nobody
             if not creation.source_hash:
                 creation = replace(creation, source_hash=parent.creation.source_hash)
@@ -95,7 +95,7 @@ class Creator:
     def _create_named(
         self, actor_class: type | str, creation: Creation, name: str, parent: Cell | None
     ) -> ActorRef:
-        """Create the holder of a name, or return it; its creator is notified of its end."""
+        """Return the actor with a global name, and create it if there is none."""
         me = threading.get_ident()
         with self._naming:
             while name in self._making and not self._leads_to(name, me):
@@ -108,14 +108,17 @@ class Creator:
             outer, self._making[name] = self._making.get(name), me
         try:
             ref = self._create(actor_class, creation, None)
-            if isinstance(ref.target, Cell):  # an actor on another system is named there
+            # The name of an actor on another system is registered there.
+            if isinstance(ref.target, Cell):
                 self.named[name] = ref
                 if not ref.target.alive:
                     self.named.pop(name, None)
         finally:
             with self._naming:
                 del self._making[name]
-                if outer is not None:  # the constructor of the holder uses its own name
+                if (
+                    outer is not None
+                ):  # the actor's constructor creates an actor with the same name
                     self._making[name] = outer
                 self._naming.notify_all()
         if isinstance(parent, PlainCell):
@@ -132,6 +135,7 @@ class Creator:
     def _create(
         self, actor_class: type | str, creation: Creation, parent: Cell | None
     ) -> ActorRef:
+        """Create an actor on this system, or on another one if its class requires that."""
         load = None
         if creation.source_hash and isinstance(actor_class, str):
             load = partial(self.sources.load_class, creation.source_hash)
@@ -144,6 +148,7 @@ class Creator:
     def _create_abroad(
         self, actor_class: type, creation: Creation, parent: Cell | None
     ) -> ActorRef:
+        """Create an actor on another system of the convention."""
         ref = None
         if self.neighbors.convention is not None:
             parent_ref = parent.ref if parent is not None else None
@@ -202,7 +207,7 @@ def find_class(
 def is_compatible(
     actor_class: type, capabilities: Keywords, requirements: Keywords | None
 ) -> bool:
-    """Return whether the class accepts a system; an exception of its check means no."""
+    """Return whether a class accepts a system. If its check raises, it does not accept it."""
     check = getattr(actor_class, "actorSystemCapabilityCheck", None)
     if check is None:
         return True

@@ -79,7 +79,7 @@ class Neighbors:
                     self._send_update(address, admin, capabilities, added=True)
 
     def joined(self, admin: ActorRef, capabilities: Keywords) -> None:
-        """Record a system or its new capabilities; actors are notified of new systems only."""
+        """Record a system or its new capabilities; notify observers if the system is new."""
         with self._lock:
             is_new = admin not in self.known
             self.known[admin] = dict(capabilities)
