@@ -1,22 +1,24 @@
 """One activation of an entity: units of work of its handlers, commits, and emissions.
 
-A **unit of work** is what a handler does between two awaits. Its events are committed together.
-At most one batch of an entity is in flight; units that end during that commit are gathered in
-the next batch. So the database never stores an event without the earlier ones.
+A **unit of work** is the work of a handler between two awaits. Its events are committed
+together. At most one batch of an entity is being committed at a time. Units of work that end
+during that commit are gathered in the next batch. So the database never stores an event without
+the earlier ones.
 
-A handler **emits** its answer and its messages to other actors. They show the state, so they
-leave only after the events that the state held at that moment are durable; until then they wait
-in `EntityBatch.emissions`. Without that, a crash could undo a state that another actor has
-seen. An answer that follows no uncommitted event needs proof that this node still owns the
-slot, as a newer owner may have changed the state. The proof is the next commit of this entity,
-or a read of the slot's fence that starts after the answer.
+The answer of a handler and its messages to other actors are its **emissions**. They may show
+the state of the entity, so they are sent only when all events in that state are durable. Until
+then they wait in `EntityBatch.emissions`. Otherwise a crash could undo a state that another
+actor has seen. If there are no uncommitted events, an answer still needs a proof that this node
+owns the slot, because a newer owner may have changed the state. The proof is the next commit of
+this entity, or a read of the slot's fence that starts after the answer was given.
 
 If a commit fails, everything that waits for it fails with the same error, and the state is read
 again. If a handler raises, its unit of work is discarded, and the state is read again after the
 commits in flight. Messages wait in the mailbox until the state is read.
 
-Every sender is wrapped in a `DeferredReply`, which expects an answer even for a tell. So every
-handler ends with a call of `set_result` or `set_exception`, where its unit of work ends.
+Every sender is wrapped in a `DeferredReply`, which expects an answer even for a tell. So the
+runtime calls `set_result` or `set_exception` at the end of every handler, and these calls end
+the handler's unit of work.
 """
 
 import math
@@ -97,7 +99,7 @@ _BLOCKED_POLL_SECONDS: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Passivate:
-    """Message of an activation to itself: end after the messages in the mailbox."""
+    """A message of an activation to itself, to end after the messages in the mailbox."""
 
 
 class _Activation:
@@ -153,14 +155,15 @@ class _Steps(Coroutine[Any, Any, Any]):
             cell.is_reading = False
         cell.close_unit()
         if type(awaited) is Future and awaited.asked == cell.known_ref:
-            # Refs of one key are equal, so `asked` is compared by identity later: here the
-            # entity awaits itself, which is a deadlock.
+            # The entity awaits its own answer, which is a deadlock. The check for it compares
+            # refs by identity, and refs of one key may be different objects, so this sets the
+            # known one.
             awaited.asked = cell.known_ref
         return awaited
 
 
 def read_only(function: Callable[[Any, Any], Any], *, awaits: bool) -> Callable[..., Any]:
-    """Return a handler that fails if it persists anything."""
+    """Wrap a handler so that it fails if it persists anything."""
     if awaits:
         return lambda actor, message: _Steps(
             actor.context, function(actor, message), is_reading=True
@@ -193,7 +196,7 @@ class EntityCell(Cell):
         super().__init__(runtime, host.runner, number, host.table, None, now)
         self.host = host
         self.type = host.type
-        #: Whether the type has a state to store events in.
+        #: Whether the type is hosted with a state, in which events are stored.
         self.type_is_kept = host.state is not None
         self.key, self.slot = key, slot
         #: The name of the type, and the slot.
@@ -205,7 +208,7 @@ class EntityCell(Cell):
         self.is_reading = False
         #: Number of the last batch, and of the last durable batch.
         self._batches = self.durable = 0
-        #: The sender whose handler persisted something in the current unit of work.
+        #: The sender of the message whose handler has persisted something in this unit of work.
         self._writing: Sender | None = None
         #: When the last message arrived.
         self.last_used = now
@@ -223,11 +226,11 @@ class EntityCell(Cell):
         self.stage = ActivationStage.UNREAD
         #: The recovered page to apply next, in the stage READ.
         self._recovered: Recovered | None = None
-        #: The entity after the pages before.
+        #: The entity with the events of the earlier pages.
         self._partial: Entity | None = None
         #: Counts the reads of the state; a page of an earlier read is ignored.
         self._reads = 0
-        #: Called when the last commit of an activation that has ended is over.
+        #: Called after the last commit of an activation that has ended.
         self.after_commits: Callable[[], object] | None = None
         #: Whether later messages go to the next activation.
         self.is_ending = False
@@ -242,8 +245,9 @@ class EntityCell(Cell):
         Cell.post(self, message, DeferredReply(self, sender))
 
     def post_urgent(self, message: Any, sender: Sender | None = None) -> None:
-        """Append a message ahead of the normal ones, after earlier urgent ones."""
-        if self.stage not in _HANDLING:  # the page that was read must be applied first
+        """Append a message before the normal messages, and after earlier urgent ones."""
+        # Not before a page of the state that was read and has to be applied first.
+        if self.stage not in _HANDLING:
             self.post(message, sender)
             return
         self.last_used = self.runner.now()
@@ -277,7 +281,7 @@ class EntityCell(Cell):
         return super().is_paused
 
     def handle_other(self, message: Any, sender: Sender | None) -> None:
-        """Handle a message without a `@handler`; it is a unit of work too."""
+        """Handle a message without a `@handler`, as a unit of work, too."""
         if type(message) is Passivate:
             self._passivate()
         elif isinstance(message, Stop):
@@ -294,7 +298,7 @@ class EntityCell(Cell):
             self.close_unit()
 
     def _admit(self, envelope: Envelope, key: bytes, sender: Sender | None) -> None:
-        """Handle an ask with an idempotency key; its answer is cached when it has left."""
+        """Handle an ask with an idempotency key, whose answer is cached when it is sent."""
         inner = sender.inner if isinstance(sender, DeferredReply) else sender
         if inner is not None and inner.expects:
             inner = self.runtime.kept.admit(self.number, key, inner, envelope.deadline)
@@ -313,7 +317,8 @@ class EntityCell(Cell):
             return
         try:
             message = self.host.form.read(row.body)
-        except (StateCorrupt, StateVersion) as error:  # waits for a program that can read it
+        # The reminder waits for a program that can read it.
+        except (StateCorrupt, StateVersion) as error:
             ticket.failed(error)
             return
         self.dispatch(message, sender)
@@ -343,7 +348,7 @@ class EntityCell(Cell):
         return stage
 
     def read_state(self) -> None:
-        """Discard the actor, and read the stored state; messages wait."""
+        """Discard the actor, and read the stored state again. Messages wait until then."""
         self._check_commits(CommitEvent.STATE_READ)
         self._enter(ActivationEvent.READ_STARTED)
         self.actor, self._recovered, self._broken = None, None, None
@@ -353,7 +358,7 @@ class EntityCell(Cell):
         self.host.recover(self, partial(self._state_read, self._reads))
 
     def _state_read(self, read: int, recovered: Recovered | BaseException) -> None:
-        """Queue a page that was read; on the node's thread."""
+        """Queue a page of the state that was read. Runs on the node's thread."""
         if self.stage is not ActivationStage.READING or read != self._reads:
             return
         if isinstance(recovered, BaseException):
@@ -371,7 +376,7 @@ class EntityCell(Cell):
         self._end_unrecovered(unavailable(error), error_text(error))
 
     def _end_unrecovered(self, failure: BaseException, detail: str) -> None:
-        """Fail the waiting messages, and end."""
+        """Fail the waiting messages, and end the activation."""
         self.is_ending = True
         self.host.activation_ended(self)
         self.host.singletons.activation_failed(self.key)
@@ -384,8 +389,8 @@ class EntityCell(Cell):
     def _begin(self) -> None:
         """Apply a page of events; after the last page, start handling messages.
 
-        Other actors run between two pages. A page is dropped when it was applied, so memory
-        stays bounded by one page for any number of events.
+        Other actors run between two pages. A page is dropped when it was applied, so only one
+        page is in memory, for any number of events.
         """
         recovered, self._recovered = self._recovered, None
         if recovered is None or self.stage is not ActivationStage.READ:
@@ -419,7 +424,7 @@ class EntityCell(Cell):
             self._limit_hook("activated")
 
     def _restore(self, snapshot: EntitySnapshot | None) -> Entity:
-        """Return the entity of a snapshot, before the events after it."""
+        """Create the entity from its snapshot, before later events are applied."""
         actor: Entity = self.type.cls.attach(self, *self.host.arguments)
         self.written = 0 if snapshot is None else snapshot.number
         self._since = 0
@@ -428,14 +433,14 @@ class EntityCell(Cell):
         return actor
 
     def persist(self, event: object) -> None:
-        """Apply an event, and commit it with the unit of work."""
+        """Apply an event, and add it to the unit of work, to be committed."""
         if (
             self.stage is not _ACTIVE
             or self.is_reading
             or not self.running
             or current_cell.get() is not self
         ):
-            self._check_writing("persist")  # raises with the reason
+            self._check_writing("persist")  # raises an error with the reason
         self._writing = self.sender
         host = self.host
         apply, kind, version = host.known_events.get(event.__class__) or host.learn(event)
@@ -447,7 +452,7 @@ class EntityCell(Cell):
         apply(self.actor, event)
 
     def save(self) -> None:
-        """Commit `state` with the unit of work."""
+        """Add the attribute `state` to the unit of work, to be committed."""
         self._check_writing("save")
         name, state = self.type.cls.__qualname__, getattr(self.actor, "state", None)
         if self.type.appliers:
@@ -464,7 +469,7 @@ class EntityCell(Cell):
             self._saved = EntitySnapshot(self.key, self.written, version, body)
 
     def remind(self, name: str, message: object, after: float, every: float) -> None:
-        """Store a reminder with the unit of work."""
+        """Add a reminder to the unit of work, to be stored with it."""
         self._check_reminding("remind")
         body = self.host.form.write(message)
         due_ms = self.host.reminders.due_ms(after)
@@ -477,7 +482,7 @@ class EntityCell(Cell):
         self.open_rows().reminders[self.key, name] = None
 
     def finish_reminder(self, ticket: ReminderTicket) -> None:
-        """Delete or advance a handled reminder with the unit of work."""
+        """Add the deletion of a handled reminder, or its next time, to the unit of work."""
         row = ticket.row
         if ticket.is_current and not self._changes_reminder(row.name):
             self.open_rows().reminders[self.key, row.name] = ticket.following()
@@ -498,14 +503,14 @@ class EntityCell(Cell):
         return self._rows
 
     def add_rows(self, changes: RowChanges) -> None:
-        """Write rows with the unit of work."""
+        """Add changes of rows to the unit of work."""
         if self._rows is None:
             self._rows = changes
         else:
             self._rows.include(changes)
 
     def _check_reminding(self, method: str) -> None:
-        """Raise unless the current handler may change reminders.
+        """Check that the current handler may change reminders.
 
         Raises:
             NotPersistable: the handler may not change reminders, or the type is hosted without
@@ -521,7 +526,7 @@ class EntityCell(Cell):
             raise NotPersistable(msg)
 
     def _check_writing(self, method: str) -> None:
-        """Raise unless the current handler may write.
+        """Check that the current handler may persist something.
 
         Raises:
             NotPersistable: the handler is read-only, or no handler of this entity runs.
@@ -547,7 +552,7 @@ class EntityCell(Cell):
 
     @property
     def commits(self) -> CommitStage:
-        """The stage of the commits, without the current unit of work."""
+        """The stage of the entity's commits, not counting the current unit of work."""
         if self._broken is not None:
             return CommitStage.FAILED
         if self._in_flight is None:
@@ -592,19 +597,19 @@ class EntityCell(Cell):
         """Hold a message back until the state it shows is durable.
 
         Returns:
-            False if the message may leave at once.
+            False if the message may be sent at once.
         """
         if not self.type_is_kept:
             return False
         host = self.host
         if host.handed or host.is_inside():
-            # An earlier message may wait in the same hand-over; this one must not overtake it.
+            # This message must not overtake an earlier one that a nested call has deferred.
             self._emit_later(post, message, sender)
             return True
         return self._emit(post, message, sender)
 
     def _emit_later(self, post: Post, message: Any, sender: Sender | None) -> None:
-        """Hand over a message that is sent inside a call of the host, after earlier ones."""
+        """Defer a message that a nested call sends inside a call of the host."""
         copied = self._copied(message)
 
         def emit() -> None:
@@ -619,14 +624,14 @@ class EntityCell(Cell):
         self.host.hand_over.add(emit, refuse)
 
     def _copied(self, message: Any) -> Any:
-        """Return a copy of a message: its sender may change it before it leaves."""
+        """Return a copy of a message, because the sender may change the original meanwhile."""
         copy = self.host.form.copy
         if type(message) is Envelope:
             return replace(message, message=copy(message.message))
         return copy(message)
 
     def _emit(self, post: Post, message: Any, sender: Sender | None) -> bool:
-        """Hold a message back if it must wait; returns whether it does."""
+        """Hold a message back if it must wait; return whether it must."""
         if self.is_clean and self._broken is None:
             return False
         copied = self._copied(message)
@@ -638,7 +643,7 @@ class EntityCell(Cell):
             emissions = self._outbox
             if not self._has_written:
                 batch = self._in_flight if self._next is None else self._next
-                if batch is None:  # the commit has ended since
+                if batch is None:  # the commit has ended in the meantime
                     return False
                 emissions = batch.emissions
             emissions.append(Emission(partial(post, copied, sender), fail))
@@ -650,15 +655,17 @@ class EntityCell(Cell):
             self.finish_unit(None)
 
     def finish_unit(self, answer: DeferredReply | None) -> None:
-        """End the unit of work of a handler; its answer leaves when it may."""
+        """End the unit of work of a handler, and send its answer as soon as this is allowed."""
         host, snapshot = self.host, None
         every = self.type.snapshot_every if self._events else 0
         is_due = every and self._since >= every
         if is_due and self._broken is None:
-            # Without the lock: this runs user code, and only this thread changes the state.
+            # This is done without the lock, because it runs user code. Only this thread changes
+            # the state.
             snapshot = host.snapshot(self)
         lock = host.lock
-        lock.acquire()  # takes half the time of a `with` block, and every answer passes here
+        # Takes half the time of a `with` block, which matters because every answer runs this.
+        lock.acquire()
         try:
             if self._broken is not None:
                 self._refuse_unit(answer, self._broken)
@@ -705,7 +712,7 @@ class EntityCell(Cell):
             writing.batch = batch.number
 
     def _refuse_unit(self, answer: DeferredReply | None, error: BaseException) -> None:
-        """Discard a unit of work after a failed commit; the caller must hold the lock."""
+        """Discard a unit of work after a failed commit. The caller must hold the lock."""
         emissions, self._outbox = self._outbox, []
         self._events, self._saved, self._rows = [], None, None
         if answer is not None:
@@ -714,11 +721,12 @@ class EntityCell(Cell):
             self.runner.post(emission.fail_at_once, error)
 
     def write_snapshot(self, events: int) -> None:
-        """Write a snapshot if enough events follow the last one; on the runner's thread.
+        """Write a snapshot if there are enough events since the last one.
 
-        A snapshot is skipped while a handler runs or awaits, as the state may be half changed,
-        and before a tenth of the class's `snapshot_every` events, so that moves back and forth
-        do not write one each time.
+        Runs on the runner's thread. No snapshot is written while a handler runs or awaits,
+        because it may have changed only a part of the state. Nor is one written for less than a
+        tenth of the class's `snapshot_every` events, so that frequent moves of a slot do not
+        write one each time.
         """
         every = self.type.snapshot_every
         has_many = self.type_is_kept and every and self._since >= max(events, every // 10)
@@ -734,16 +742,17 @@ class EntityCell(Cell):
                     self._commit()
 
     def _commit(self) -> None:
-        """Hand the next batch to the host; the caller must hold the lock."""
+        """Pass the next batch to the host to be committed. The caller must hold the lock."""
         batch, self._next = self._next, None
         assert batch is not None
         self._in_flight = batch
         self.host.commit(self, batch)
 
     def handle_outcome(self, outcome: Committed | BaseException) -> None:
-        """Handle the outcome of the transaction with the batch; on the node's thread."""
+        """Handle the outcome of the batch's transaction. Runs on the node's thread."""
         host = self.host
-        if outcome is not host.all_committed:  # checked once for each transaction
+        # The same object for all batches of a transaction without errors.
+        if outcome is not host.all_committed:
             error = host.error_of(self, outcome)
             if error is not None:
                 self._not_committed(error)
@@ -751,7 +760,8 @@ class EntityCell(Cell):
                 return
             host.has_committed(outcome)
         batch = self._in_flight
-        if batch is None:  # otherwise legal, and a look-up would slow down commits
+        # An illegal event; checked only here, because a look-up would slow down commits.
+        if batch is None:
             self._check_commits(CommitEvent.DURABLE)
         assert batch is not None
         counters = host.counters
@@ -781,15 +791,15 @@ class EntityCell(Cell):
         with self.host.lock:
             self._check_commits(CommitEvent.NOT_COMMITTED)
             batch, later = self._in_flight, self._next
-            # First: a handler that fails on another thread at this moment reads the state as
-            # soon as there are no batches, and clears the error.
+            # Set this before the batches are removed: a handler that fails on another thread at
+            # this moment reads the state as soon as there are no batches, and clears the error.
             self._broken = failure
             self._enter(ActivationEvent.COMMIT_FAILED)
             self._in_flight = self._next = None
             assert batch is not None
         if self.after_commits is not None and self.is_clean:
             self.runner.post(self.after_commits)
-        if batch.rows is not None:  # the outcome may be unknown, so they may be stored
+        if batch.rows is not None:  # the rows may be stored, because the outcome may be unknown
             self.host.reminders.scan()
         for failed in (batch, later):
             if failed is not None:
@@ -797,10 +807,10 @@ class EntityCell(Cell):
         self._restart(failure)
 
     def _restart(self, error: BaseException) -> None:
-        """Read the state again after a failed commit, or end; handlers that await fail too."""
+        """Read the state again after a failed commit, or end. Handlers that await fail, too."""
         if self.reason is not None or self._broken is not error:
-            return  # it has ended, or the state was read since
-        if self.running:  # a blocking handler: its later events are not committed
+            return  # the activation has ended, or the state was read again already
+        if self.running:  # a handler blocks; its later events will not be committed
             self.runner.call_later(_BLOCKED_POLL_SECONDS, self._restart, error)
             return
         task, self.task = self.task, None
@@ -834,7 +844,7 @@ class EntityCell(Cell):
     def failed(self, error: BaseException, sender: Sender | None) -> None:
         """Handle an exception of a handler: discard its unit of work, and read the state.
 
-        A refusal that has persisted nothing leaves the state as it is.
+        If the exception is a refusal and nothing was persisted, the state need not be read.
         """
         if (
             issubclass(type(error), errors.Refusal)
@@ -852,7 +862,7 @@ class EntityCell(Cell):
         if not issubclass(type(error), (SystemExit, errors.Refusal)):
             self.runtime.log_failure(self, f"{class_name(error)}: {error_text(error)}", error)
         if isinstance(sender, DeferredReply) and sender.call is _ACTIVATED:
-            # Reading the state would repeat the hook for ever.
+            # Reading the state would call the failing hook again, for ever.
             self._end_unrecovered(errors.remote_error(error), error_text(error))
             return
         if issubclass(type(error), errors.Refusal):
@@ -864,7 +874,7 @@ class EntityCell(Cell):
         self.promised = None
         self.actor, self._recovered = None, None
         self.attention = True
-        self.close_unit()  # emissions may wait for this call alone
+        self.close_unit()  # emissions may wait only for the end of this unit
         self._read_if_clean()
 
     # --- the end ---
@@ -895,7 +905,7 @@ class EntityCell(Cell):
             self.runner.call_later(seconds, _end_hook, weak(self), task, name, seconds)
 
     def end_hook(self, task: HandlerTask, name: str, seconds: float) -> None:
-        """Cancel a hook whose time is over; messages for its key wait for it."""
+        """Cancel a hook that takes too long, because messages for the key wait for its end."""
         if self.task is not task or self.reason is not None:
             return
         hook = f"{type(self.actor).__qualname__}.{name}"
@@ -915,7 +925,7 @@ class EntityCell(Cell):
         self.end = (ExitReason.NORMAL, "")
 
     def drain(self) -> None:
-        """Return the mail of an activation that has ended to the host."""
+        """Return the messages of an ended activation to the host."""
         mail = []
         for message, sender in () if self.runtime.is_closed else self.take_mail():
             if type(message) is ReminderTicket:
@@ -927,7 +937,7 @@ class EntityCell(Cell):
         super().drain()
 
     def terminate(self, reason: ExitReason, detail: str) -> None:
-        """End this activation; answers still wait for the commits in flight."""
+        """End this activation. Answers that wait for a commit in progress are still sent."""
         self._enter(ActivationEvent.TERMINATED)
         super().terminate(reason, detail)
         self.drain()
@@ -937,8 +947,8 @@ class EntityCell(Cell):
 class LeasedCell(EntityCell):
     """An activation that runs only while the lease of its node is valid.
 
-    Used where another node may start the same entity without a fence that stops this one: for
-    types without state, and with `takeover="lease"`.
+    This class is used where no fence would stop a former owner after another node has started
+    the same entity: for types without state, and with `takeover="lease"`.
     """
 
     __slots__ = ()
@@ -972,7 +982,7 @@ def _end_hook(cell: "weak[EntityCell]", task: HandlerTask, name: str, seconds: f
 
 @dataclass(frozen=True, slots=True)
 class _Begin:
-    """Message of an activation to itself: a page of the state was read."""
+    """A message of an activation to itself: a page of the state was read."""
 
 
 _BEGIN: Final = _Begin()

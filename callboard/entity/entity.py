@@ -1,8 +1,8 @@
 """The base class of entities: actors by key whose state outlives every process.
 
-A handler persists events. Methods marked with `@event` apply them: when they are persisted, and
-again whenever the entity is recovered. `EntityType` holds what a host needs of a class: its
-stored name, its events, and how to read older versions.
+A handler persists events. Methods marked with `@event` apply an event when it is persisted, and
+again whenever the entity is recovered. `EntityType` has the facts about a class that a host
+needs: its stored name, its events, and the conversions of older versions.
 """
 
 import inspect
@@ -45,8 +45,8 @@ _RESERVED: Final = frozenset({"key", "fence", "persist", "save", "remind", "forg
 def event(function: F) -> F:
     """Mark a method that applies the events of its parameter's annotated type.
 
-    It may only change the entity. It runs again for each stored event when the entity is
-    recovered, so it must not send, ask, or read a clock.
+    The method may only change the entity. When the entity is recovered, the method runs again
+    for each stored event, so it must not send, ask, or read a clock.
     """
     argument: object = function
     if not inspect.isfunction(argument):
@@ -152,7 +152,10 @@ class Entity(Actor):
         keep: int | Literal["all"] | None = None,
         takeover: Literal["fast", "lease"] | None = None,
     ) -> type[Self]:
-        """Return this class with options for one `host`; others keep their values."""
+        """Return this class with options for one call of `host`.
+
+        Options that are not given keep their values.
+        """
         options: dict[str, Any] = {
             "idle": idle,
             "snapshot_every": snapshot_every,
@@ -172,10 +175,11 @@ class Entity(Actor):
 
     @property
     def fence(self) -> str:
-        """An idempotency key for effects outside: names the next event of this entity.
+        """An idempotency key for effects outside callboard, such as a payment.
 
-        It stays the same until an event is persisted, on any node, so that an effect repeated
-        after a crash has the key of the first attempt.
+        The key names the next event of this entity. It stays the same on any node until an
+        event is persisted. So if a crash makes the handler repeat the effect, the key is the
+        same as in the first attempt.
         """
         return f"{self.context.type.name}/{self.key}/{self.context.written + 1}"
 
@@ -208,16 +212,17 @@ class Entity(Actor):
         """Send a message to this entity later, even if its process has ended or it has moved.
 
         The reminder is stored when the handler returns or awaits, as events are. It is deleted
-        in the transaction of the handler that receives it. So it arrives at least once; while
-        that handler raises, it arrives again after longer and longer pauses. It replaces a
-        reminder of the same name.
+        in the transaction of the handler that handles the message. So the message is handled at
+        least once. If its handler raises, the message arrives again, after pauses that grow. A
+        reminder replaces an earlier one of the same name.
 
         Args:
             name: the name of the reminder, a text of 1 to 256 bytes.
             message: the message to the entity, delivered as if sent with `tell`.
-            after: seconds until then, by the database's clock; `every` by default.
-            every: seconds between repetitions, until it is forgotten; repetitions that were
-                missed arrive as one.
+            after: seconds until the message is sent, by the database's clock; by default
+                `every`.
+            every: seconds between repetitions, until `forget`. If several repetitions were
+                missed, the message arrives once for all of them.
 
         Raises:
             InvalidSeconds: a time is invalid.
@@ -235,7 +240,7 @@ class Entity(Actor):
         self.context.remind(name, message, delay, period or 0.0)
 
     def forget(self, name: str) -> None:
-        """Delete a reminder when the handler returns or awaits; a missing one is ignored.
+        """Delete a reminder when the handler returns or awaits; ignore an unknown name.
 
         Raises:
             NotPersistable: the type is hosted without state, or no handler that may write runs.
@@ -247,8 +252,8 @@ class Entity(Actor):
     async def activated(self) -> None:
         """Called after the entity was created or recovered, before its first message.
 
-        If it awaits longer than `hook_timeout`, the activation ends: waiting messages fail with
-        `EntityUnavailable`, and the next message activates the entity again.
+        If the hook awaits for longer than `hook_timeout`, the activation ends: waiting messages
+        fail with `EntityUnavailable`, and the next message activates the entity again.
         """
 
     async def passivated(self) -> None:

@@ -1,8 +1,8 @@
 """Events and states as JSON, so that SQL can read the stored data without callboard.
 
-JSON values are written as they are. A registered message inside is an object with its name
-under `$type`. Any other serializable value is `{"$cbor": "…"}`, the base64 of its form on the
-wire.
+JSON values are written as they are. A registered message inside a value becomes an object with
+its name under `$type`. Any other serializable value is `{"$cbor": "…"}`, the base64 of its form
+on the wire.
 """
 
 import base64
@@ -81,7 +81,7 @@ def _encoder() -> Callable[[Any], str]:
     if make is None:  # a Python without the C encoder
         return json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     escaped = vars(json.encoder)["encode_basestring"]
-    # No check for cycles: the value was built by `_plain` and has none.
+    # There is no check for cycles, because `_plain` never builds a value with one.
     parts = make(None, None, escaped, None, ":", ",", False, False, True)  # noqa: FBT003
     return lambda value: join(parts(value, 0))
 
@@ -93,7 +93,7 @@ _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = vars(_DECODER)["scan_once"
 
 
 def _decoded(text: str) -> Any:
-    """Return the value of a JSON text; a replay decodes a million of them.
+    """Return the value of a JSON text. Fast, because a replay decodes a million texts.
 
     Raises:
         ValueError: the text is not JSON.
@@ -106,7 +106,7 @@ def _decoded(text: str) -> Any:
 
 
 def _has_plain_keys(value: dict[Any, Any]) -> bool:
-    """Return whether all keys are plain texts, as JSON objects have.
+    """Return whether all keys are plain texts, as in JSON objects.
 
     Raises:
         UnicodeEncodeError: UTF-8 cannot express a key.
@@ -123,7 +123,7 @@ def _has_plain_keys(value: dict[Any, Any]) -> bool:
 class UnreadableValue:
     """A stored value that this program cannot read, with its stored text.
 
-    It takes the place of the value in lists for people, such as `queue.dead()`.
+    Lists for people, such as `queue.dead()`, contain it in place of the value.
 
     Attributes:
         type_name: the registered name of its class; "" if it has none.
@@ -150,7 +150,7 @@ class EventSerializer:
     """Serializes values as JSON, with the message types of a node."""
 
     def __init__(self, codec: PayloadCodec) -> None:
-        """Create a serializer on the codec of a node."""
+        """Create a serializer that uses the codec of a node."""
         self._codec = codec
         #: Dropped fields that were logged, with their types.
         self._logged_fields: set[tuple[str, str]] = set()
@@ -179,7 +179,7 @@ class EventSerializer:
     def note_dropped(self, name: str, fields: Collection[str]) -> None:
         """Count stored fields that the class lacks; log each field once.
 
-        The next stored version of the value lacks them too.
+        When the value is stored again, these fields are lost.
         """
         self._codec.dropped_fields += len(fields)
         for field in fields:
@@ -297,7 +297,7 @@ class EventSerializer:
         if isinstance(kind, RecordType):
             fields = self._reading(text, lambda: {k: self._value(v) for k, v in plain.items()})
             return kind, fields
-        value = self.read(text)  # raises with a better reason, if it can
+        value = self.read(text)  # may raise an error with a better reason
         msg = f"the stored value must be a record, not a {type(value).__name__}: {text[:200]!r}"
         raise StateCorrupt(msg)
 
@@ -318,7 +318,7 @@ class EventSerializer:
             return UnreadableValue(type_of_body(text), text, str(error))
 
     def read_loosely(self, text: str) -> Any:
-        """Return the content of a text without any class, for logs.
+        """Return the content of a text for logs, without creating objects of users' classes.
 
         Numbers, bytes, times and similar values are restored. Records stay objects with
         `$type`, and values that only callboard can read stay as they are written.
@@ -347,7 +347,7 @@ class EventSerializer:
         return {key: self._loose(item) for key, item in plain.items()}
 
     def copy(self, value: Any) -> Any:
-        """Return a copy of a value, independent of later changes.
+        """Return a copy of a value, which later changes of the original do not affect.
 
         Raises:
             NotSerializable: the value cannot be serialized.

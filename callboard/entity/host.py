@@ -1,7 +1,7 @@
 """Hosts the entities of one type on one node: activations, slots, commits, proofs, leases.
 
-The host submits everything that takes time to its state, and is called back on the node's
-thread. Its lock guards the fields that handlers on other threads use too.
+The host passes all work that takes time to threads of its state, which call back on the node's
+thread. The host's lock guards the fields that handlers on other threads use as well.
 """
 
 from collections import Counter
@@ -149,7 +149,7 @@ class HostedType:
 
 @dataclass(frozen=True, slots=True)
 class HostMembership:
-    """The membership in a table of the node that hosts a type, as the host uses it."""
+    """The membership of this node in the table of a type, as the host uses it."""
 
     #: Returns whether the node's lease is valid; None where fences are checked instead.
     is_leased: Callable[[], bool] | None = None
@@ -195,7 +195,7 @@ class EntityHost:
         self._on_lost = membership.on_lost
         self.table = _table_of(self.type.cls, self.form if node.is_checked else None)
         self._lock = locks.collecting_lock("host of entities", 530)
-        self._lock.outer = router.lock  # under the router's lock nothing is refused at once
+        self._lock.outer = router.lock  # under the router's lock, refusals are deferred
         self.lock = self._lock.guard
         self.is_inside = locks.owner_test(self.lock)
         self.hand_over = HandOver(self.lock, runtime.post, runtime.counters)
@@ -222,7 +222,8 @@ class EntityHost:
         #: The reminders in the slots of this node.
         self.reminders = Reminders(self)
         self.singletons = Singletons(self)
-        #: Sends an answer after a proof that this node owns its slot; call it with the lock.
+        #: Sends an answer after a proof that this node owns its slot. The caller holds the
+        #: lock.
         self.prove = self._proofs(membership.is_leased).prove
         self._when_empty: list[Callable[[], object]] = []
         #: The callback for the end of a drain, and the messages held for its slots.
@@ -268,14 +269,14 @@ class EntityHost:
         is_urgent: bool = False,
         is_held: bool = False,
     ) -> bool:
-        """Post a message to the entity of a key, activated if needed.
+        """Deliver a message to the entity of a key, which is activated if needed.
 
         Can be called from any thread.
 
-        `is_held`: the caller holds the lock.
+        `is_held` is set if the caller holds the lock.
 
         Returns:
-            False if this node does not serve the key's slot; nothing happened then.
+            False if this node does not serve the slot of the key, so that nothing was done.
         """
         if message.__class__ is Envelope and self._comes_back(key, message, sender):
             return True
@@ -305,9 +306,10 @@ class EntityHost:
         apart: Container[int],
         fail: Callable[[int, Exception], object],
     ) -> int:
-        """Post messages of another node in order, up to one that needs a closer look.
+        """Deliver messages of another node in order, up to the first one that is special.
 
-        The lock is acquired once for all of them. Called on the node's thread.
+        A message is special if it is for a slot in `apart`, or for one that this host does not
+        serve. The lock is acquired once for all messages. Runs on the node's thread.
 
         Args:
             messages: messages that arrived together; none is an `Envelope`.
@@ -316,8 +318,7 @@ class EntityHost:
             fail: called with the position of a message that cannot be posted, and the error.
 
         Returns:
-            The position of the first message that is for such a slot, or for one that this host
-            does not serve.
+            The position of the first special message, or the number of messages.
         """
         queues, post = self.router.forwarded, self._post
         with self._lock:
@@ -325,7 +326,7 @@ class EntityHost:
                 return first
             for position in range(first, len(messages)):
                 key, message, sender, is_urgent, _, _ = messages[position]
-                # A message must not overtake forwarded ones.
+                # A message must not overtake forwarded messages of its slot.
                 if (apart or queues) and ((slot := slot_of(key)) in apart or slot in queues):
                     return position
                 try:
@@ -338,14 +339,17 @@ class EntityHost:
     def _post_late(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Post a message that was handed over by a call inside this one."""
+        """Deliver a message that a nested call had deferred."""
         with self._lock:
             is_taken = self._post(key, message, sender, is_urgent=is_urgent)
         if not is_taken:
             self.router.send(key, slot_of(key), message, sender, is_urgent=is_urgent)
 
     def _comes_back(self, key: str, message: Any, sender: Sender | None) -> bool:
-        """Schedule an ask whose chain includes this entity; return False for others."""
+        """Schedule an ask whose chain includes the receiving entity.
+
+        Returns False if the chain does not include it.
+        """
         if sender is None or not sender.expects or key not in self.cells:
             return False
         if not comes_back(message, f"{self.type.name}/{key}"):
@@ -354,9 +358,9 @@ class EntityHost:
         return True
 
     def _answer_or_refuse(self, key: str, message: Any, sender: Asker) -> None:
-        """Answer an ask that came back by a read-only handler, or fail it as a deadlock."""
+        """Answer an ask that came back with a read-only handler, or fail it as a deadlock."""
         cell = self.cells.get(key)
-        if cell is not None and cell.running:  # it will soon await or return
+        if cell is not None and cell.running:  # the handler will soon await or return
             self.runtime.call_later(
                 RUNNING_POLL_SECONDS, self._answer_or_refuse, key, message, sender
             )
@@ -397,13 +401,13 @@ class EntityHost:
             self.refuse(key, message, sender)
         elif is_urgent:
             cell.post_urgent(message, sender)
-        else:  # `EntityCell.post`, written out as each message passes here
+        else:  # a copy of `EntityCell.post`, because this runs for each message
             cell.last_used = self.runner.now()
             Cell.post(cell, message, DeferredReply(cell, sender))
         return True
 
     def _hold(self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool) -> bool:
-        """Hold a message until it is known who owns its slot; the caller must hold the lock.
+        """Hold a message until the owner of its slot is known. The caller must hold the lock.
 
         Returns:
             False if the limit of held messages is reached.
@@ -418,7 +422,7 @@ class EntityHost:
     def _add_held(
         self, key: str, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Hold a message without a check of the limit; the caller must hold the lock."""
+        """Hold a message without checking the limit. The caller must hold the lock."""
         self._held.append((key, message, sender, is_urgent))
         self._held_in[slot_of(key)] += 1
 
@@ -429,7 +433,7 @@ class EntityHost:
         return messages
 
     def post_reminder(self, ticket: ReminderTicket) -> bool:
-        """Post a reminder; return False if its entity accepts none now.
+        """Deliver a reminder; return False if its entity accepts no messages now.
 
         The caller must hold the lock.
         """
@@ -478,7 +482,7 @@ class EntityHost:
         self._moved(gained=gained)
 
     def activate_if_served(self, key: str) -> None:
-        """Activate an entity whose slot is here, unless it is active.
+        """Activate an entity if this node serves its slot, unless it is active.
 
         The caller must hold the lock.
         """
@@ -499,7 +503,7 @@ class EntityHost:
         self._moved(lost=len(lost))
 
     def _cells_of(self, slots: Iterable[int]) -> list[EntityCell]:
-        """Return the activations in some slots; the caller must hold the lock."""
+        """Return the activations in some slots. The caller must hold the lock."""
         occupied = {slot for slot in slots if self._live[slot]}
         return (
             [cell for cell in self.cells.values() if cell.slot in occupied] if occupied else []
@@ -528,7 +532,7 @@ class EntityHost:
             cell.write_snapshot(EVENTS_TO_MOVE)
 
     def stop_slots(self, slots: "Sequence[int]", done: Callable[[], object]) -> None:
-        """Hold messages for slots, and passivate their entities; calls back after that."""
+        """Hold the messages for some slots, passivate their entities, and then call `done`."""
         with self.lock:
             self._change(slots, HostedSlotEvent.STOPPED)
             self._when_stopped = done
@@ -550,9 +554,10 @@ class EntityHost:
     def _let_in(self) -> None:
         """Activate entities of drained slots for asks of handlers, and passivate them again.
 
-        A handler in these slots may wait for such an answer, directly or through other
-        entities; holding the ask would block the move until its time is over. All held messages
-        of the key are let in, so they keep their order.
+        A handler in these slots may wait for the answer to such an ask, directly or through
+        other entities. If the ask were held, the handler would not end, and the move would be
+        blocked until its time limit. All held messages of the key are delivered, so they keep
+        their order.
         """
         with self.lock:
             self._lets_in = False
@@ -596,7 +601,7 @@ class EntityHost:
                     self.deliver(key, message, sender, is_urgent=is_urgent, is_held=True)
                 else:
                     self._add_held(key, message, sender, is_urgent=is_urgent)
-        while True:  # further messages may arrive while these are forwarded
+        while True:  # more messages may arrive while some are forwarded
             with self.lock:
                 messages = self._pop_held()
                 markers, self._markers = self._markers, []
@@ -611,12 +616,12 @@ class EntityHost:
         self.router.end_forwarding(slots)
 
     def accept_marker(self, slot: int, passed: Callable[[], object]) -> bool:
-        """Call back when earlier messages for a slot were accepted here or forwarded.
+        """Call `passed` when all earlier messages for a slot were accepted here or forwarded.
 
         Returns:
-            False if this node does not serve the slot; it will not call back then.
+            False if this node does not serve the slot, so that `passed` is never called.
         """
-        if self.handed and self.serves(slot):  # earlier messages were handed over
+        if self.handed and self.serves(slot):  # earlier messages were deferred by nested calls
             late = partial(self._accept_marker_late, slot, passed)
             self.hand_over.add(late, reentry.nothing)
             return True
@@ -628,7 +633,7 @@ class EntityHost:
             self.router.send_marker(slot, passed)
 
     def _accept_marker(self, slot: int, passed: Callable[[], object]) -> bool:
-        """Accept a marker, as `accept_marker` does."""
+        """Accept a marker, as `accept_marker` does, when no earlier message is deferred."""
         with self.lock:
             if self.gives_away(slot):
                 self._markers.append((slot, passed))
@@ -639,7 +644,7 @@ class EntityHost:
         return True
 
     def refuse(self, key: str, message: Any, sender: Sender | None) -> None:
-        """Refuse a message: its slot is here, and no activation can accept it now."""
+        """Refuse a message for a slot of this node, because no activation can accept it now."""
         if sender is not None and sender.expects:
             name = self.runtime.name
             text = f"{name} accepts no messages for {self.ref(key)} now; repeat it"
@@ -647,7 +652,7 @@ class EntityHost:
         self._lock.after(self.runtime.dead_letter, self.ref(key), message, sender)
 
     def _activate(self, key: str) -> EntityCell:
-        """Create the activation of a key, and read its state; the caller must hold the lock."""
+        """Create the activation of a key, and read its state. The caller must hold the lock."""
         slot = slot_of(key)
         cls = EntityCell if self.is_leased is None else LeasedCell
         cell = self.runtime.place(lambda number: cls(self, number, key, slot))
@@ -658,26 +663,27 @@ class EntityHost:
         return cell
 
     def activation_ended(self, cell: EntityCell) -> None:
-        """Remove an activation that has ended; its waiting messages start the next one."""
+        """Remove an ended activation, and start the next one if messages wait for the key."""
         with self._lock:
             if self.cells.get(cell.key) is not cell:
                 return
             self.runtime.succession.leave_to(cell.number, self.ref(cell.key))
             self._on_ended(cell)
-            if not cell.is_clean:  # its commits in flight must end first
+            if not cell.is_clean:  # wait for its commits in progress
                 cell.after_commits = lambda: self.activation_ended(cell)
                 return
             del self.cells[cell.key]
             self._live[cell.slot] -= 1
             waiting = self._waiting.pop(cell.key, ())
-            if self.gives_away(cell.slot):  # these messages are older than the held ones
+            if self.gives_away(cell.slot):  # before the held messages, which are newer
                 self._held[:0] = [(cell.key, *item, False) for item in waiting]
                 self._held_in[cell.slot] += len(waiting)
                 if any(is_nested(message) for message, _ in waiting):
                     self._schedule_let_in()
                 waiting = ()
             elif self.serves(cell.slot) and not self.is_closed:
-                for message, sender in waiting:  # before any later message, as the lock is held
+                # Before any later message, because the lock is held.
+                for message, sender in waiting:
                     self.deliver(cell.key, message, sender, is_held=True)
                 waiting = ()
             is_empty = not self.cells
@@ -688,7 +694,7 @@ class EntityHost:
                 callback()
 
     def keep_mail(self, cell: EntityCell, mail: "list[tuple[Any, Sender | None]]") -> None:
-        """Keep the mail of an activation that has ended, ahead of later messages."""
+        """Keep the messages of an ended activation, before later messages for the key."""
         with self.lock:
             if self.cells.get(cell.key) is cell:
                 self._waiting.setdefault(cell.key, [])[:0] = mail
@@ -698,10 +704,11 @@ class EntityHost:
     def _return_or_forward(
         self, cell: EntityCell, mail: Iterable[tuple[Any, Sender | None]]
     ) -> None:
-        """Return mail of a lost slot to the nodes that asked, and forward the rest.
+        """Return asks for a lost slot to the nodes that sent them, and forward other messages.
 
-        A node that asked sends its message again only if its caller still waits. After a pause
-        of this node, the caller may have given up; forwarding would then handle the ask anyway.
+        The node that sent an ask sends it again only if the caller still waits. If this node
+        was paused, the caller may have given up, and forwarding would make the new owner handle
+        the ask in vain.
         """
         for message, sender in mail:
             if not self._send_back(self.type.name, sender):
@@ -709,7 +716,10 @@ class EntityHost:
                 self.router.end_forwarding((cell.slot,))
 
     def passivate(self, cell: EntityCell) -> None:
-        """Passivate an activation after its mail; later messages go to the next activation."""
+        """Passivate an activation after the messages in its mailbox.
+
+        Later messages go to the next activation of the key.
+        """
         with self.lock:
             if not cell.is_ending:
                 cell.is_ending = True
@@ -728,7 +738,7 @@ class EntityHost:
         self.runtime.call_later(self._idle_poll, self._passivate_idle)
 
     def close(self, when_empty: Callable[[], object]) -> None:
-        """Refuse messages and passivate all entities; calls back when none is left."""
+        """Refuse messages, passivate all entities, and call `when_empty` when none is left."""
         with self.lock:
             self.is_closed = True
             self._when_empty.append(when_empty)
@@ -788,7 +798,7 @@ class EntityHost:
         )
 
     def commit(self, cell: EntityCell, batch: EntityBatch) -> None:
-        """Commit a batch of an entity in the next transaction, and call it with the outcome."""
+        """Commit a batch in the next transaction, and call the entity with the outcome."""
         snapshots: tuple[EntitySnapshot, ...] = ()
         forget = _NOTHING
         if batch.snapshot is not None:
@@ -822,7 +832,8 @@ class EntityHost:
         if not (outcome.fenced or outcome.failed):
             self.all_committed = outcome
         position = outcome.positions.get(self.type.name, 0)
-        if position > self._position:  # all batches of a transaction report the same position
+        # The same position is reported for all batches of a transaction.
+        if position > self._position:
             self._position = position
             self._on_growth(position)
 
@@ -861,7 +872,7 @@ class EntityHost:
         self.counters.fenced += 1
         self.counters.lost += 1
         self.runtime.report(SlotFenced(self.type.name, slot, fence.epoch, fence.writer))
-        for cell in cells:  # each may show an outdated state; their mail is stayed
+        for cell in cells:  # their states may be outdated; their messages are kept
             cell.kill(ExitReason.SHUTDOWN, "its slot moved")
         self._on_lost(slot, epoch)
 
@@ -890,13 +901,13 @@ class EntityHost:
             is_first = len(self._parked) == 1
         if self.is_closed:
             cell.kill(ExitReason.SHUTDOWN, _NO_LEASE)
-        elif cell.end is not None:  # it was killed before it was parked
+        elif cell.end is not None:  # the cell was killed before it was parked
             self.unpark(cell)
         elif is_first:
             self.runtime.post(self.runtime.call_later, _LEASE_POLL_SECONDS, self._poll_lease)
 
     def unpark(self, cell: EntityCell) -> None:
-        """Schedule a parked cell, which then ends."""
+        """Schedule a parked cell, because it has to end."""
         with self.lock:
             if cell not in self._parked:
                 return
@@ -921,7 +932,7 @@ class EntityHost:
     # --- events and snapshots ---
 
     def learn(self, event: object) -> KnownEvent:
-        """Return how to apply and write events of a class, and remember it.
+        """Return the functions that apply and write the events of a class, and cache them.
 
         Raises:
             NotPersistable: the class has no `@event` method for it.
@@ -932,7 +943,7 @@ class EntityHost:
         version = self.type.version_of(*kind.names)
         known = apply, kind, version
         with self.lock:
-            if self.state is not None:  # reported before the first one is stored
+            if self.state is not None:  # reported before the first event of this kind is stored
                 self._on_kind((kind.name, version))
             self.known_events[type(event)] = known
         return known
@@ -965,7 +976,8 @@ class EntityHost:
 def _table_of(cls: type[Entity], checked: EventSerializer | None) -> DispatchTable:
     """Return the handlers of a class, with read-only ones wrapped by `read_only`.
 
-    With `checked`, handlers that change the state without persisting are found.
+    With `checked`, handlers are also wrapped so that a change of the state without an event
+    raises an error.
     """
     table = DispatchTable(cls)
     for entry in table.declared.values():

@@ -1,7 +1,7 @@
 """The memberships of a node in the tables of its entity types.
 
-The types of a node share the leases in their registers, the news about nodes, and the turn to
-move slots (`MoveTurns`).
+The types of a node share its leases in the registers, the news about other nodes, and the queue
+in which types take turns to move slots (`MoveTurns`).
 """
 
 from collections.abc import Callable, Iterable
@@ -40,7 +40,7 @@ from callboard.lease.machine.lease_machine import (
 
 
 class Memberships:
-    """The memberships of one node; runs on its thread."""
+    """The memberships of one node. Its methods run on the node's thread."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Memberships:
         self._links.check()
 
     def _ask_vote(self, name: str, node: bytes, writer: str) -> Future[Any]:
-        """Ask a node whether it cannot reach a member."""
+        """Ask a node to vote on whether a member is unreachable."""
         answer: Future[Any] = self._runtime.ref_of(node, ENTITIES).ask(
             AskVote(name, writer), timeout=BALLOT_SECONDS
         )
@@ -194,7 +194,7 @@ class Memberships:
         self._runtime.call_later(POLL_SECONDS, self._poll, owned)
 
     def _adopted(self, name: str, table: Table) -> None:
-        """Adopt a newer table, and send it to members and to nodes that requested it."""
+        """Use a newer table, and send it to members and to nodes that have requested it."""
         url = self._registers[name]
         ownerships = self._of_register(url)
         self._leases[url].watch(
@@ -212,7 +212,8 @@ class Memberships:
         """Move slots of a type to another host.
 
         Raises:
-            WrongValue: one of the two nodes is not a member, or a slot number is invalid.
+            WrongValue: the new owner, or this node, is not a member, or a slot number is
+                invalid.
         """
         owned = self._owned.get(order.type_name)
         if owned is None or owned.is_closed:

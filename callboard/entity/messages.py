@@ -50,7 +50,7 @@ class EntityMessage:
 class EntityMessages:
     """To the owner of keys: a batch of one turn for entities of a type, in order.
 
-    Each message is answered as an `EntityMessage` is; several answers go in one
+    Each message is answered like an `EntityMessage`. Several answers are sent in one
     `CarriedAnswers`. The batch itself is answered only if it is refused as a whole.
 
     Attributes:
@@ -99,9 +99,9 @@ class EntityTable:
 
 @frozen_message("callboard.NotOwner")
 class NotOwner:
-    """The answer from a node that does not own a key: nothing was handled.
+    """The answer of a node that does not own a key and has handled nothing.
 
-    Holds the newest table that the node knows, if it hosts the type.
+    It contains the newest table that the node knows, if the node hosts the type.
     """
 
     #: A repeated ask may find the owner here.
@@ -112,14 +112,14 @@ class NotOwner:
 
 @frozen_message("callboard.AskEntityTable")
 class AskEntityTable:
-    """To the entities of a node: request for the table of a type; None if it hosts none."""
+    """A request to a node for the table of a type. The answer is None if it has no host."""
 
     type_name: str
 
 
 @frozen_message("callboard.FollowJournal")
 class FollowJournal:
-    """To the entities of a node: notify when the journal of a type grows, for some seconds.
+    """A request to a node to report the growth of a type's journal for some seconds.
 
     Answered with the table, or with None if the node does not host the type.
     """
@@ -145,9 +145,10 @@ class AskVote:
 
 @frozen_message("callboard.EntityMarker")
 class EntityMarker:
-    """To a former owner, after the messages that were sent to it.
+    """A marker: the last message to a former owner of a slot.
 
-    Answered when the owner has all of these messages; after a refused message, at once.
+    The former owner answers when it has accepted or forwarded all earlier messages, or at once
+    if it has refused one of them.
     """
 
     type_name: str
@@ -159,7 +160,8 @@ class EntityMarker:
 class MoveSlots:
     """To a member: move slots to the host with this node id in hex.
 
-    With "" they move to the owners by hashing. Answered when the move has started.
+    If the id is "", they move to the owners that hashing assigns. The member answers when the
+    move has started.
     """
 
     type_name: str

@@ -90,7 +90,7 @@ class Entities:
         start: Callable[[Coroutine[Any, Any, Any]], Future[Any]],
         wait: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
-        """Create the registry of a node, with no types.
+        """Create the registry of a node, without types.
 
         Args:
             runtime: the runtime of the node.
@@ -98,7 +98,7 @@ class Entities:
             codec: serializer of messages.
             overlay: knows the reachable nodes.
             start: runs a coroutine on the node's loop.
-            wait: runs a coroutine to its end, for a thread that may block.
+            wait: runs a coroutine to its end on behalf of a thread that may block.
         """
         self.start, self.wait = start, wait
         #: Notifies followers of journals.
@@ -165,7 +165,7 @@ class Entities:
         urls: tuple[str | None, str | None],
         on_ended: Callable[[EntityCell], object],
     ) -> None:
-        """Host a class; `urls` are of its state and leases."""
+        """Host a class. `urls` are the URLs of its state and of its leases."""
         name, kind = type_name(cls), EntityType(cls)
         for argument, url in zip(("state", "leases"), urls, strict=True):
             is_url = isinstance(url, str | None)
@@ -282,7 +282,7 @@ class Entities:
         await self.memberships.join(name, owned, shared)
 
     async def _refuse_second(self, name: str) -> None:
-        """Refuse to host a type without leases that another node hosts.
+        """Check that no other node hosts a type, which is to be hosted without leases.
 
         Raises:
             NeedsLeases: another node hosts the type.
@@ -295,7 +295,7 @@ class Entities:
             raise NeedsLeases(msg)
 
     async def _refuse_other_state(self, name: str, own: SharedState) -> None:
-        """Refuse to host a type that reachable nodes host with another state.
+        """Check that no reachable node hosts a type with another state.
 
         Raises:
             WrongState: a reachable node does.
@@ -382,7 +382,8 @@ class Entities:
         """Deliver a routed message to this node's host, if it serves the slot."""
         host = self._hosts.get(name)
         if host is None or (waiting.is_forwarded and waiting.slot not in host.epochs):
-            return False  # the host would hold the message that it has just forwarded
+            # Otherwise the host would hold the message again that it has just forwarded.
+            return False
         if not waiting.key:
             return host.accept_marker(waiting.slot, waiting.message)
         sender, is_urgent = waiting.sender, waiting.is_urgent
@@ -403,7 +404,7 @@ class Entities:
         return EntityTable(name, table.version, table.text())
 
     def table(self, name: str, asker: Sender | None = None) -> EntityTable | None:
-        """Return the table of a hosted type; the asking node will receive newer ones."""
+        """Return the table of a hosted type, and send later tables to the asking node."""
         host = self._hosts.get(name)
         if host is None:
             return None
@@ -425,7 +426,8 @@ class Entities:
         owned = self.memberships.get(table.type_name)
         if owned is not None:
             owned.table_announced(table.version)
-        # The router need not wait for the register: a wrong owner refuses the messages.
+        # The router can use the table before it is confirmed by the register, because a node
+        # that does not own a slot refuses messages for it.
         self._routers[table.type_name].receive_table(table)
 
     # --- inspection ---
@@ -510,7 +512,7 @@ class Entities:
     async def start_reminders(
         self, cls: object, key: str, reminder: str | None, state: str | None
     ) -> int:
-        """Make parked reminders of an entity due now; returns how many.
+        """Make the parked reminders of an entity due now; return their number.
 
         Raises:
             WrongArgument: an argument has the wrong type, or `cls` is not an entity class.
@@ -585,8 +587,8 @@ class Entities:
     async def drain(self, deadline: Deadline) -> None:
         """Move all slots to the other members, within a deadline.
 
-        All types start together and take turns (`MoveTurns`). A type that cannot drain its
-        slots returns its turn, so it does not use up the time of the others.
+        All types start together and take turns (`MoveTurns`). A type that cannot stop its slots
+        ends its turn early, so that it does not use up the time of the others.
         """
         moves = [(name, owned.start_drain()) for name, owned in self.memberships.items()]
         for name, move in moves:
@@ -618,7 +620,10 @@ class Entities:
                 await self._in_time(owned.start_leaving(), deadline)
 
     async def _in_time(self, change: Future[None], deadline: Deadline) -> None:
-        """Await a change until a deadline; slots that are left end with the node's lease."""
+        """Await a change until a deadline.
+
+        Slots that are not given away by then become free when the node's lease ends.
+        """
         waiter: Future[None] = Future()
         change.on_done(lambda done: waiter.set_result(None))
         late = OutcomeUnknown("slots are left")
@@ -632,7 +637,7 @@ class Entities:
 
 
 def place_of(url: str | None) -> str:
-    """Return the place of a state without a password; "" for no state."""
+    """Return the URL of a state without user and password; "" without a state."""
     if url is None or "://" not in url:
         return url or ""
     parts = urlsplit(url)

@@ -4,8 +4,9 @@ Drives `machine/ownership_machine.py` and `machine/ballot_machine.py`: carries o
 and reports the outcomes back to them. The table is stored in a register and changes only by
 compare-and-set.
 
-A member counts as gone on proof of its death, when its lease was killed, or by a vote of the
-other members. A vote may be wrong, so it is used only where fences make a mistake harmless.
+A member counts as lost if its death is proven, if its lease was killed, or after a vote of the
+other members. A vote may be wrong, so votes are used only where fences make a wrong one
+harmless.
 """
 
 from collections.abc import Callable, Iterable
@@ -126,7 +127,7 @@ class OwnershipHooks:
 
 
 class MoveTurns:
-    """Serializes the moves of a node's types.
+    """A queue, by which only one type of a node moves slots at a time.
 
     Entities of one type may wait for entities of another type. If both types moved at once,
     each move could hold the messages that the other one waits for.
@@ -138,7 +139,7 @@ class MoveTurns:
         self._waiting: dict[str, Callable[[], object]] = {}
 
     def take(self, type_name: str, begin: Callable[[], object]) -> None:
-        """Call `begin` when it is the type's turn to move slots, until `give_back`."""
+        """Call `begin` when it is the turn of a type, which lasts until `give_back`."""
         if self._moving:
             self._waiting[type_name] = begin
         else:
@@ -155,7 +156,7 @@ class MoveTurns:
 
 
 class Ownership:
-    """The membership of one node in the table of a type; runs on the node's thread."""
+    """The membership of one node in the table of a type. Runs on the node's thread."""
 
     def __init__(
         self,
@@ -238,7 +239,7 @@ class Ownership:
             self.host.state.submit(self._kinds_done, EntityState.kinds, self._name)
 
     def start_leaving(self) -> Future[None]:
-        """Start leaving: this node's slots go to the other members.
+        """Start leaving the table: the other members take over this node's slots.
 
         The future fails with `StorageError` if the register cannot be used; the other members
         then detect the end of this node's lease.
@@ -249,7 +250,7 @@ class Ownership:
         return leaving
 
     def start_drain(self) -> Future[None]:
-        """Start giving away all slots that another member can serve, one portion at a time.
+        """Start giving away all slots that other members can serve, one portion at a time.
 
         The future completes when the other members own them.
         """
@@ -288,7 +289,7 @@ class Ownership:
             self._step(MemberGone(writer, member.joined))
 
     def node_down(self, node: bytes) -> None:
-        """Probe for the death of members on an unreachable node, and vote on them."""
+        """Check whether the members on an unreachable node are dead, and vote on them."""
         now, members = self._runtime.now(), self.table.members.items()
         lost = [(writer, member) for writer, member in members if member.node == node.hex()]
         for writer, member in lost:
@@ -333,7 +334,7 @@ class Ownership:
         self._vote(self._ballots.voted(ballot, voter, now, is_out_of_reach=is_aye))
 
     def move(self, slots: Iterable[int], node: str) -> None:
-        """Move slots to a node, from any member; with "", cancel the wish for a node.
+        """Move slots from any member to a node; with "", to the owners that hashing assigns.
 
         Raises:
             WrongValue: the node is not a member.
@@ -421,7 +422,7 @@ class Ownership:
         self._leases.submit(self._write_done, Leases.write, *args)
 
     def _write_done(self, outcome: Any) -> None:
-        """Handle the outcome of a write; an unknown one is resolved by reading the table."""
+        """Handle the outcome of a write. If it is unknown, the table is read."""
         if isinstance(outcome, OutcomeUnknown):
             self._step(TableWritten(None))
         elif isinstance(outcome, BaseException):
@@ -451,7 +452,10 @@ class Ownership:
             self._step(Claimed(fences))
 
     def _failed(self, error: BaseException, event: OwnershipEvent) -> None:
-        """Step the machine, which tries again later; fail a join or leave, or log the error."""
+        """Pass a failure to the machine, which tries again later.
+
+        A waiting join or leave fails; otherwise the error is logged.
+        """
         self._step(event)
         waits = self._settle(self._joining, error), self._settle(self._leaving, error)
         if not any(waits):
@@ -460,7 +464,7 @@ class Ownership:
     def _settle(
         self, future: "Future[None] | None", error: BaseException | None = None
     ) -> bool:
-        """Complete or fail a future; returns whether anyone waited for it."""
+        """Complete or fail a future; return whether there was one to complete."""
         if future is None or future.done():
             return False
         if error is None:
@@ -487,7 +491,7 @@ class Ownership:
         self._hooks.turns.take(self._name, turn)
 
     def _stop_now(self, slots: tuple[int, ...], move: int) -> None:
-        """Drain slots, within the pause of `_stop_limit`."""
+        """Stop the entities of some slots, within the time `_stop_limit`."""
         answer = partial(self._stopped, move)
         late = self._runtime.call_later(self._stop_limit.pause, answer, SlotsBusy())
 
@@ -536,7 +540,7 @@ class _Probe:
         self._gone: set[str] = set()
 
     def probe_next(self) -> None:
-        """Check the next member; a failed check proves nothing."""
+        """Check the next member. A check that fails proves nothing."""
         if not self._writers:
             self._step(MembersProbed(frozenset(self._gone)))
             return

@@ -1,9 +1,9 @@
-"""Proofs that this node owns a slot, for answers that no commit follows.
+"""Proofs that this node owns a slot, for answers without a later commit.
 
-Such an answer shows the state. If another node had claimed the slot before, its commits would
-be missing in the answer. So the answer waits for a proof: the fence of the slot still shows
-this node's claim, by a read that started after the answer was given. A valid lease proves the
-same without a read, as no other node can own the slot while it is valid.
+Such an answer shows the state of the entity. If another node had claimed the slot earlier, the
+answer would not show that node's commits. So the answer waits for a proof: a read that starts
+after the answer was given, and finds this node's claim in the slot's fence. If the node has a
+valid lease, no read is needed, because no other node can own the slot while the lease is valid.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ class FenceProofs:
     """Answers of one type that wait for a read of fences."""
 
     def __init__(self, host: ProvenHost, name: str, state: StateClient | None) -> None:
-        """Start with no answer.
+        """Start without answers.
 
         Args:
             host: the host of the entities.
@@ -47,19 +47,23 @@ class FenceProofs:
         """
         self._host, self._name, self._state = host, name, state
         self._waiting: list[_Proof] = []
-        #: Whether a check is under way or scheduled.
+        #: Whether a check is running or scheduled.
         self._is_checking = False
 
     def prove(self, slot: int, emission: Emission | DeferredReply) -> None:
-        """Send an answer after a proof; needs the host's lock."""
+        """Send an answer after a proof. The caller must hold the host's lock."""
         self._waiting.append((slot, self._host.epochs.get(slot), emission))
         if not self._is_checking:
             self._is_checking = True
             self._host.runtime.post(self._check)
 
     def _check(self) -> None:
-        """Send answers of slots that this node certainly owns; read fences for the rest."""
-        with self._host.lock:  # first: a check proves nothing about later answers
+        """Send the answers of slots that this node certainly owns.
+
+        Read fences for the others.
+        """
+        # Take the answers first, because a check proves nothing about later ones.
+        with self._host.lock:
             proofs, self._waiting = self._waiting, []
         assert self._state is not None, "only stored states need proofs"
         own = self._state.own_fences(self._name) or {}
@@ -79,7 +83,7 @@ class FenceProofs:
                 self._host.runtime.post(self._check)
 
     def _read_fences(self) -> None:
-        """Read the fences of all waiting answers; needs the host's lock."""
+        """Read the fences for all waiting answers. The caller must hold the host's lock."""
         proofs, self._waiting = self._waiting, []
         self._is_checking = bool(proofs)
         if proofs:
@@ -92,7 +96,7 @@ class FenceProofs:
     def _compare(
         self, proofs: list[_Proof], fences: Mapping[Slot, Fence] | BaseException
     ) -> None:
-        """Send or fail answers by the fences that were read; on the node's thread."""
+        """Send or fail answers according to the fences. Runs on the node's thread."""
         host = self._host
         with host.lock:
             self._read_fences()
@@ -101,8 +105,8 @@ class FenceProofs:
                 emission.fail_at_once(unavailable(fences))
                 continue
             fence = fences[self._name, slot]
-            # The fence was ours when it was read, so the answer was true while it waited, even
-            # if the slot was given away since.
+            # The fence had this node's claim when it was read, after the answer was given. So
+            # the answer was true at that time, even if the slot was given away later.
             if fence == (epoch, host.writer):
                 emission.release()
             else:
@@ -119,7 +123,10 @@ class LeaseProofs:
         is_leased: Callable[[], bool],
         error: Callable[[], BaseException],
     ) -> None:
-        """Prove by a lease; `error` makes the error of an answer without one."""
+        """Prove ownership by a lease.
+
+        `error` creates the error for an answer without a lease.
+        """
         self._runtime, self._is_leased, self._error = runtime, is_leased, error
 
     def prove(self, _: int, emission: Emission | DeferredReply) -> None:

@@ -1,8 +1,9 @@
 """Detects asks that come back to an entity that waits for their answer.
 
 An ask carries its chain: the entities that wait for its answer, as `TYPE/KEY`. Handlers of an
-entity run one after the other, so an ask that comes back would wait for ever. The node of the
-entity decides: only it knows whether the entity still waits, and whether the ask is read-only.
+entity run one after the other, so an ask that comes back to an entity in its chain would wait
+for ever. The node of the entity decides whether the ask fails, because only that node knows
+whether the entity still waits and whether the handler is read-only.
 """
 
 from collections.abc import Sequence

@@ -89,6 +89,7 @@ class EntityTarget(NoActor):
         self._refuse("linked")
 
     def _refuse(self, verb: str) -> NoReturn:
+        """Raise the error for an operation that entities do not support."""
         text = entity_text(self.type_name, self.key)
         msg = (
             f"{text} is an entity and never ends, so it cannot be {verb}; node.events() "

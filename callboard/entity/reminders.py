@@ -3,24 +3,24 @@
 A reminder is a row. It is written in the transaction of the handler that sets it, and deleted
 in the transaction of the handler that it is delivered to. Its due time is by the database's
 clock, so it does not depend on the node of its entity. A host **arms** the rows of its slots
-that are due within `WINDOW_MS`: it reads them when it gains slots, and every `SCAN_SECONDS`;
-changes by its own handlers are applied when their commits succeed. So the armed reminders are
-the stored ones.
+that are due within `WINDOW_MS`: it reads them into memory when it gains slots, and every
+`SCAN_SECONDS`. When the commit of a handler on this host succeeds, the host also applies the
+handler's changes of reminders. So the armed reminders always agree with the stored ones.
 
 Each scan reads the database's clock. Between scans the node's own clock continues it.
 
-A due reminder is posted to its entity as a `ReminderTicket`. The ticket learns
-whether the handler returned and its commit succeeded. If not, the reminder is delivered again,
+A due reminder is posted to its entity as a `ReminderTicket`. The ticket is notified when the
+handler has returned and its commit has succeeded. If not, the reminder is delivered again,
 after a pause that grows. The entity checks the ticket again before it handles the reminder: a
 reminder that was forgotten or replaced while it waited in the mailbox is not handled.
 
 A handler may crash its process, then the process of the next host, and so on. A reminder that
 was already due when its slot moved here is a **suspect**: it may have crashed the former
 owner. Before a suspect is delivered, the attempt is counted durably in its row. A suspect with
-an earlier attempt is delivered while no other suspect is, so that only the count of the culprit
-rises. A reminder with `PARKED_FROM` attempts is **parked**: no host delivers it until it is
-started again by hand. A handler that raises has not crashed the process, so it resets the
-count.
+an earlier attempt is delivered only while no other suspect is being handled. So if the process
+crashes again, only the count of the reminder that caused the crash rises. A reminder with
+`PARKED_FROM` attempts is **parked**: no host delivers it until a person starts it again. A
+handler that raises has not crashed the process, so it resets the count.
 """
 
 import heapq
@@ -182,7 +182,8 @@ class Reminders:
         self._scanned_at = -math.inf
         #: By slot: when this node gained it, by the database's clock.
         self._served_ms: dict[int, float] = {}
-        #: Suspects whose attempt is not counted yet, and the one that is delivered alone.
+        #: Suspects whose attempt is not counted yet, and the suspect that is being delivered
+        #: alone.
         self._suspects: deque[_Armed] = deque()
         self._alone: _Armed | None = None
         self._alone_since = -math.inf
@@ -208,7 +209,7 @@ class Reminders:
     # --- armed reminders ---
 
     def served(self, slots: Collection[int]) -> None:
-        """Arm the reminders of gained slots; needs the host's lock."""
+        """Arm the reminders of gained slots. The caller must hold the host's lock."""
         if not slots:
             return
         fresh = set(slots)
@@ -219,9 +220,10 @@ class Reminders:
         self._scan()
 
     def committed(self, changes: Mapping[Place, StoredReminder | None]) -> None:
-        """Apply the reminders that a commit wrote; needs the host's lock."""
+        """Apply the reminders that a commit wrote. The caller must hold the host's lock."""
         horizon = self._horizon_ms
-        if self._is_scanning:  # the scan skips these rows, so all of its window is armed here
+        # The scan will skip these rows, so arm all that are due within its window.
+        if self._is_scanning:
             horizon = max(horizon, self.now_ms() + WINDOW_MS)
         is_urgent = False
         for place, row in changes.items():
@@ -281,7 +283,10 @@ class Reminders:
             self._scan()
 
     def _scan(self) -> None:
-        """Read the reminders that are due within the window; needs the host's lock."""
+        """Read the reminders that are due within the window.
+
+        The caller holds the host's lock.
+        """
         host = self._host
         if self._is_scanning:
             self._scans_again = True
@@ -299,7 +304,7 @@ class Reminders:
         return self._host.type.name
 
     def _scanned(self, due: DueReminders | BaseException) -> None:
-        """Arm the reminders that a scan has read; on the node's thread."""
+        """Arm the reminders that a scan has read. Runs on the node's thread."""
         host = self._host
         with host.lock:
             self._is_scanning = False
@@ -326,7 +331,7 @@ class Reminders:
         for place, armed in list(self._armed.items()):
             if armed.row.due_ms <= self._horizon_ms:
                 is_over = not _is_same(stored.get(place), armed.row)
-            else:  # it fills the limit that earlier reminders need
+            else:  # the reminder takes a place that earlier ones need
                 is_over = self._is_cut_short and not armed.is_out
             if is_over and place not in changed:
                 del self._armed[place]
@@ -343,7 +348,7 @@ class Reminders:
     # --- delivering ---
 
     def _set_timer(self) -> None:
-        """Set the timer for the next due reminder or scan; the caller must hold the lock."""
+        """Set the timer for the next due reminder or scan. The caller must hold the lock."""
         runtime = self._host.runtime
         if self._offset_ms is None or self._host.is_closed:
             return
@@ -365,7 +370,7 @@ class Reminders:
             self._deliver()
 
     def _deliver(self) -> None:
-        """Deliver due reminders, and scan if it is time; on the node's thread."""
+        """Deliver due reminders, and scan if it is time. Runs on the node's thread."""
         host = self._host
         with host.lock:
             if host.is_closed or self._offset_ms is None:
@@ -389,7 +394,10 @@ class Reminders:
             self._set_timer()
 
     def _post(self, armed: _Armed) -> None:
-        """Post a reminder to its entity, or try again soon; needs the host's lock."""
+        """Deliver a reminder to its entity, or try again soon.
+
+        The caller holds the host's lock.
+        """
         armed.is_out = self._host.post_reminder(ReminderTicket(self, armed))
         if not armed.is_out:
             armed.at_ms = self.now_ms() + 1000 * _BUSY_SECONDS
@@ -398,7 +406,7 @@ class Reminders:
     # --- suspects ---
 
     def _check_parked(self) -> None:
-        """Read the parked reminders for gained slots; the caller must hold the lock."""
+        """Read the parked reminders of gained slots. The caller must hold the lock."""
         state, gained = self._host.state, self._gained
         if state is None or not gained:
             return
@@ -421,14 +429,18 @@ class Reminders:
                 self._host.runtime.warn_once(("parked", name, row.key, row.name), text)
 
     def _count_suspects(self) -> None:
-        """Count the attempts of suspects that may be delivered; needs the host's lock."""
+        """Count attempts of suspects that may be delivered.
+
+        The caller holds the host's lock.
+        """
         if self._is_counting or not self._suspects:
             return
         alone = self._alone
         if alone is not None and alone.is_out and self.is_armed(alone):
             left = self._alone_since + ALONE_SECONDS - self._host.runtime.now()
             if left > 0:
-                return  # `failed`, a commit or this timer resumes
+                # This method is called again after a failure, after a commit, or by the timer.
+                return
         chosen = [armed for armed in self._suspects if not armed.row.attempts]
         if chosen:
             counted = [armed for armed in self._suspects if armed.row.attempts]
@@ -453,7 +465,7 @@ class Reminders:
     def _counted(
         self, chosen: list[_Armed], attempts: int, answer: BaseException | None
     ) -> None:
-        """Deliver suspects after their attempts were counted; on the node's thread."""
+        """Deliver suspects whose attempts were counted. Runs on the node's thread."""
         host = self._host
         with host.lock:
             self._is_counting = False
@@ -484,8 +496,8 @@ class Reminders:
             if not self.is_armed(armed) or host.is_closed:
                 return
             if armed.is_suspect and armed.row.attempts:
-                # The handler raised and the process is alive, so this reminder is not the
-                # culprit.
+                # The handler raised, and the process is alive, so this reminder does not crash
+                # processes.
                 armed.is_suspect = False
                 self._set_attempts([armed.row], 0, lambda _: None)
                 armed.row = armed.row._replace(attempts=0)

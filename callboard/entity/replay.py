@@ -44,7 +44,7 @@ def _saved_state(
 
 
 class ReplayTarget(Protocol):
-    """Receiver of replayed events; records the number of the last one."""
+    """Receives replayed events, and records the number of the last one."""
 
     written: int
 

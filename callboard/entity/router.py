@@ -3,16 +3,17 @@
 Messages of a slot keep their order. A message waits in the queue of its slot while no owner is
 known or reachable, or after a node refused it because it is not the owner; later messages queue
 after it until a newer table is known. When the owner of a slot changes, the router first sends
-a **marker** to the former owner and waits for the answer: by then the former owner has accepted
-or refused everything that was sent there. Without the marker, a later message could reach the
-new owner before an earlier one that the former owner still refuses or forwards.
+a **marker** to the former owner and waits for its answer. When the answer arrives, the former
+owner has accepted or refused all messages that were sent to it. Without the marker, a later
+message could reach the new owner before an earlier one that the former owner still refuses or
+forwards.
 
 A node that gives a slot away **forwards** the messages that it held during the move. Forwarded
-messages have a separate queue. It waits only for the new owner, and is sent before the
-messages of this node. Markers of other nodes wait for that queue only. So a marker waits for
-forwarded messages, these wait for an owner that serves the slot, and nothing waits in a circle.
-An owner gives a slot away again only after it has received everything that its predecessor
-forwarded, so one queue for each slot is enough.
+messages have a separate queue. They wait only for the new owner, and are sent before this
+node's own messages. Markers of other nodes wait only for this queue. So markers wait for
+forwarded messages, and forwarded messages wait for an owner that serves the slot; a deadlock is
+not possible. An owner gives a slot away again only after it has received all messages that its
+predecessor forwarded, so one queue for each slot is enough.
 
 A node may become the owner while messages are on their way to it. It would then refuse the
 first ones and accept the later ones, out of order. So each message carries the number of its
@@ -98,10 +99,12 @@ def _unavailable(type_name: str, key: str, reason: str) -> EntityUnavailable:
 
 @dataclass(slots=True, eq=False)
 class PendingMessage(Reply):
-    """A message on its way to an entity; its own reply while another node handles it.
+    """A message to an entity that is not handled yet.
 
-    The owner may change until it is handled, so the router keeps it to send it again. It has no
-    deadline: the sender's own deadline is watched where the ask was made.
+    While another node handles the message, this object is also the reply to it. The router
+    keeps the object, because the owner may change before the message is handled, and then the
+    router sends it again. It has no deadline: the node on which the ask was made watches the
+    deadline.
     """
 
     expects: ClassVar[Literal[True]] = True
@@ -149,7 +152,7 @@ class PendingMessage(Reply):
         return self.is_answered or (self.sender is not None and self.sender.is_done)
 
     def set_result(self, value: Any) -> bool:
-        """Pass an answer to the sender; a refusal by a former owner goes to the router."""
+        """Pass an answer to the sender, or a refusal by a former owner to the router."""
         if self.is_answered:
             return False
         self.is_answered = True
@@ -179,8 +182,9 @@ class PendingMessage(Reply):
 class _TellOutcome(Future[Any]):
     """The outcome of a message without a waiting caller; no user code runs on it.
 
-    So the router may fail it under its own lock when the message cannot be sent. A message that
-    has to wait is then back in its queue before the next one is sent.
+    No user code is called with it, so the router may fail it while it holds its own lock, if
+    the message cannot be sent. The message is then back in its queue before the next one is
+    sent.
     """
 
     __slots__ = ()
@@ -219,17 +223,19 @@ class TypeRouter:
         self._guard = self._lock.guard
         self._is_inside = locks.owner_test(self._guard)
         self._hand_over = HandOver(self._guard, runtime.post, runtime.counters)
-        #: Sends that were handed over; they go before later ones.
+        #: Sends that nested calls have deferred; they are carried out before later ones.
         self._handed = self._hand_over.calls
         self._queues: dict[int, deque[PendingMessage]] = {}
-        #: By slot: forwarded messages that cannot be sent yet; they go before new ones.
+        #: By slot: forwarded messages that cannot be sent yet; they are sent before new ones.
         self.forwarded: dict[int, deque[PendingMessage]] = {}
-        #: By slot: the node that messages were forwarded to, until it has them all.
+        #: By slot: the node to which messages were forwarded, until it has received all of
+        #: them.
         self._forwarded_to: dict[int, bytes] = {}
         self._when_idle: list[Callable[[], object]] = []
         #: The state of each slot: see `callboard.entity.machine.sent_slot`.
         self._states: dict[int, SentSlot] = {}
-        #: By slot: the node that the last message was sent to; it may not have arrived yet.
+        #: By slot: the node to which the last message was sent, which may not have received it
+        #: yet.
         self._last_nodes: dict[int, bytes] = {}
         #: Nodes that refused messages of a slot; more messages may be on their way to them.
         self._refusing: dict[int, set[bytes]] = {}
@@ -268,7 +274,8 @@ class TypeRouter:
     ) -> None:
         """Send a message, or queue it for its owner. Can be called from any thread.
 
-        `is_handed`: the call was handed over by a call inside this one, and its turn has come.
+        `is_handed` is set for a call that was deferred by a nested call, and is carried out
+        now.
         """
         now = 0.0 if sender.__class__ is Future else self._runtime.now()
         guard = self._guard
@@ -284,7 +291,8 @@ class TypeRouter:
             return
         if is_handed:
             guard.acquire()
-        try:  # takes half the time of a `with` block, and every message passes here
+        # Takes half the time of a `with` block, which matters because every message runs this.
+        try:
             self._number = number = self._number + 1
             pending = PendingMessage(number, key, slot, message, sender, is_urgent, now)
             if slot not in self._queues and self._send_own(pending):
@@ -302,7 +310,7 @@ class TypeRouter:
             self._refuse(pending, f"{WAITING_LIMIT:,} messages wait for its owner, the limit")
 
     def _refuse_late(self, message: Any, sender: Sender | None, error: BaseException) -> None:
-        """Fail an ask, or count a dead letter, whose handed-over send cannot run."""
+        """Fail an ask, or count a dead letter, if a deferred send cannot be carried out."""
         if sender is not None and sender.expects:
             sender.set_exception(error)
         self._runtime.dead_letter(
@@ -310,7 +318,7 @@ class TypeRouter:
         )
 
     def send_marker(self, slot: int, passed: Callable[[], object]) -> None:
-        """Call back when the owner has everything that this node has sent for a slot."""
+        """Call `passed` when the owner has received all that this node has sent for a slot."""
         with self._lock:
             marker = self._new_message("", slot, passed)
             if slot in self._queues or not self._send_own(marker):
@@ -319,7 +327,7 @@ class TypeRouter:
     def forward(
         self, key: str, slot: int, message: Any, sender: Sender | None, *, is_urgent: bool
     ) -> None:
-        """Forward a message that the host held, before messages of this node."""
+        """Forward a message that the host held, before this node's own messages."""
         with self._lock:
             pending = self._new_message(
                 key, slot, message, sender, is_urgent=is_urgent, is_forwarded=True
@@ -346,7 +354,7 @@ class TypeRouter:
             return self._enqueue(pending, self.forwarded)
 
     def forward_marker(self, slot: int, passed: Callable[[], object]) -> None:
-        """Call back when the owner has everything that this node forwards for a slot."""
+        """Call `passed` when the owner has received all that this node forwards for a slot."""
         with self._lock:
             if slot in self.forwarded or slot in self._forwarded_to:
                 marker = self._new_message("", slot, passed, is_forwarded=True)
@@ -356,7 +364,7 @@ class TypeRouter:
         self._lock.after(passed)
 
     def end_forwarding(self, slots: Iterable[int]) -> None:
-        """End the forwarding of some slots: further messages are not forwarded."""
+        """End the forwarding for some slots, after which no message is forwarded."""
         with self._lock:
             for slot in slots:
                 if slot in self._forwarded_to or slot in self.forwarded:
@@ -411,13 +419,13 @@ class TypeRouter:
         if pending.key and not pending.is_forwarded and len(queue) >= WAITING_LIMIT:
             return False
         queue.append(pending)
-        # With an owner in the table, asking other nodes at once finds no owner sooner.
+        # If the table has an owner, asking other nodes at once would not find one sooner.
         has_owner = self.table.node_of(pending.slot)
         self._schedule_lookup(pause=FIRST_LOOKUP_SECONDS if has_owner else 0.0)
         return True
 
     def adopt(self, table: Table, *, is_certain: bool = False) -> None:
-        """Adopt a table that is newer, or known to be current; send messages that waited."""
+        """Use a table if it is newer, or known to be current, and send waiting messages."""
         with self._lock:
             if table.version > self.table.version or (is_certain and table != self.table):
                 former_nodes, self.table = self.table.nodes, table
@@ -451,11 +459,11 @@ class TypeRouter:
                     continue
                 if not send(first):
                     queue.appendleft(first)
-                if queue and queue[0] is first:  # it waits, or could not leave this node
+                if queue and queue[0] is first:  # the message must wait, or could not be sent
                     break
             if not queue:
                 del queues[slot]
-                # After a message, as opposed to a marker, no marker is under way yet.
+                # The last message was not a marker, so no marker is in flight.
                 if first and first.key and slot in self._forwarded_to:
                     self.forward_marker(slot, partial(self._forwarding_done, slot))
 
@@ -469,7 +477,7 @@ class TypeRouter:
             callback()
 
     def _is_stale(self, pending: PendingMessage) -> bool:
-        """Drop a message that waited too long; returns whether it was dropped."""
+        """Drop a message if it has waited too long; return whether it was dropped."""
         if pending.is_abandoned or not pending.key:
             return pending.is_abandoned
         now = self._runtime.now()
@@ -482,7 +490,7 @@ class TypeRouter:
             self._refuse(pending, self._why_unsent(pending.slot))
             return True
         if deadline is None and sender is not None and due_of(sender, pending.since) <= now:
-            # An ask of another node, past its deadline.
+            # An ask of another node whose deadline has passed.
             self._refuse(pending, self._why_unsent(pending.slot))
             return True
         return False
@@ -496,7 +504,8 @@ class TypeRouter:
         state = self._states.get(slot, _IDLE)
         if (state is not _SENT and state is not _IDLE) or slot in self.forwarded:
             return False
-        # The host may hold messages for a slot that it gives away, whatever the table says.
+        # The host of this node may accept the message even if the table names another owner,
+        # because it holds messages for a slot that it gives away.
         if state is _IDLE and self._deliver_here(pending):
             return True
         node = self._owners[slot]
@@ -526,8 +535,8 @@ class TypeRouter:
     ) -> bool:
         """Send a message or marker to a node; return False if it must wait.
 
-        A message leaves in this turn's batch for the node if it may be batched. The caller must
-        hold the lock.
+        If the message may be batched, it is added to this turn's batch for the node. The caller
+        must hold the lock.
 
         Args:
             pending: the message or marker.
@@ -536,7 +545,7 @@ class TypeRouter:
         """
         slot = pending.slot
         batch = self._batches.get(node)
-        # A batch that is not empty was opened for a reachable node in this turn.
+        # If the batch is not empty, it was opened in this turn, and the node is reachable.
         if batch is None or not batch.size:
             if node == self._runtime.node_id or not node:
                 return self._deliver_here(pending)
@@ -623,7 +632,8 @@ class TypeRouter:
         has_left: bool,
     ) -> None:
         """Handle the outcome of a message that was sent to an owner."""
-        # NodeClosed, too: a node that drained may have handled a message without answering it.
+        # This includes NodeClosed: a draining node may have handled a message without answering
+        # it.
         is_lost = isinstance(error, NodeUnreachable | NodeClosed)
         if is_lost:
             self._runtime.post(self._ask_others)  # another node may own the slot by now
@@ -632,7 +642,8 @@ class TypeRouter:
             if isinstance(value.table, EntityTable) and value.table.type_name == self.type_name:
                 self.receive_table(value.table)
         elif isinstance(error, ActorDown | NodeDraining):
-            self._requeue(pending)  # nothing happened: it does not host the type, or drains
+            # The node handled nothing, because it does not host the type or is draining.
+            self._requeue(pending)
         elif is_lost and not has_left:
             self._requeue(pending)  # the message never left this node
         elif pending.sender is None or not pending.sender.expects:
@@ -642,7 +653,8 @@ class TypeRouter:
             text = f"{entity_text(self.type_name, pending.key)}: its node was lost ({error})"
             unknown = OutcomeUnknown(f"{text}; the message may have been handled")
             self._lock.after(pending.sender.set_exception, unknown)
-        elif error is not None:  # also one that was refused while it was being sent
+        # This includes a message that was refused while it was being sent.
+        elif error is not None:
             self._lock.after(pending.sender.set_exception, error)
         else:
             self._lock.after(pending.sender.set_result, value)
@@ -650,10 +662,11 @@ class TypeRouter:
     def receive_table(self, table: EntityTable) -> None:
         """Handle a table received from another node.
 
-        An older table is adopted only while no member of the known one is reachable. Versions
-        restart when the only host of a type is replaced, and a forged table may carry any
-        version; without this rule the router would wait for dead owners for ever. A wrong table
-        does no harm: the nodes it names refuse slots that they do not own.
+        A table with a lower version is used only while no member of the known table is
+        reachable. Such tables exist, because versions start again when the only host of a type
+        is replaced, and because a forged table may have had any version. Without this rule the
+        router would wait for dead owners for ever. A wrong table does no harm, because a node
+        refuses messages for slots that it does not own.
         """
         is_newer = table.is_sound and table.version > self.table.version
         if is_newer or (table.is_sound and self._is_deserted()):
@@ -670,7 +683,7 @@ class TypeRouter:
         return not any(map(self._runtime.is_reachable, nodes - {self._runtime.node_id}))
 
     def _requeue(self, pending: PendingMessage) -> None:
-        """Put a message back into its queue, before messages that were sent later."""
+        """Put a message back into its queue, before later messages."""
         if self._has_ended:
             self._refuse(pending, "", self._closed())
             return
@@ -696,7 +709,10 @@ class TypeRouter:
             self._requeue(pending)
 
     def _marker_answered(self, pending: PendingMessage) -> None:
-        """Handle a marker's answer; send the marker again if earlier messages wait again."""
+        """Handle the answer to a marker.
+
+        Send the marker again if earlier messages wait again.
+        """
         with self._lock:
             queues = self.forwarded if pending.is_forwarded else self._queues
             queue = queues.get(pending.slot, ())
@@ -730,7 +746,7 @@ class TypeRouter:
         self._notify_idle()
 
     def _marker_passed(self, slot: int, node: bytes) -> None:
-        """Release the queue of a slot: the former owner has answered the marker."""
+        """Send the queue of a slot, because the former owner has answered the marker."""
         with self._lock:
             if self._last_nodes.get(slot) != node:
                 return
@@ -747,7 +763,7 @@ class TypeRouter:
                 del self._refusing[slot]
                 self._enter(slot, SentSlotEvent.COMPLETE)
             is_owner = self.table.node_of(slot) == node
-        if is_owner:  # it has not read the newest table yet
+        if is_owner:  # the owner has not read the newest table yet
             self._runtime.call_later(RETRY_SECONDS, self.flush)
         else:
             self._runtime.post(self.flush)
@@ -760,10 +776,10 @@ class TypeRouter:
         *,
         is_refused: bool = False,
     ) -> None:
-        """Send a marker to a node, after everything that was sent there.
+        """Send a marker to a node, after all messages that were sent to the node.
 
-        It is repeated until it is answered: a link that broke may have lost it, together with
-        the messages before it.
+        The marker is repeated until it is answered, because it may be lost when a link breaks,
+        together with the messages before it.
         """
         arrived: Future[None] = Future()
         arrived.on_done(lambda _: passed())
@@ -788,7 +804,7 @@ class TypeRouter:
             self._runtime.call_later(MARKER_SECONDS, again, marker, node, arrived, waited)
 
     def _schedule_lookup(self, pause: float = 0.0) -> None:
-        """Start looking for owners, after a pause, until no message waits.
+        """Schedule requests for the table, which are repeated while messages wait.
 
         The caller must hold the lock.
         """
@@ -883,7 +899,7 @@ class TypeRouter:
         return NodeClosed(f"{self._runtime.name} was closed before it sent this")
 
     def _end(self) -> None:
-        """Fail the queued messages: the node has ended."""
+        """Fail the queued messages, because the node has ended."""
         with self._lock:
             queues = [*self._queues.values(), *self.forwarded.values()]
             self._queues, self.forwarded = {}, {}
@@ -893,7 +909,7 @@ class TypeRouter:
     def _refuse(
         self, pending: PendingMessage, reason: str, error: CallboardError | None = None
     ) -> None:
-        """Fail a message without an owner, after this thread has released its locks."""
+        """Fail a message that has no owner. Its sender is notified without any lock."""
         sender = pending.sender
         if sender is not None and sender.expects:
             failure = error or _unavailable(self.type_name, pending.key, reason)

@@ -1,4 +1,4 @@
-"""The server actor of a node's entities: messages of other nodes for them."""
+"""The actor that receives other nodes' messages for the entities of this node."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -75,7 +75,7 @@ class Inbound:
         router: Callable[[str], TypeRouter],
         table: Callable[[str], EntityTable | None],
     ) -> None:
-        """Start with no refusal.
+        """Start without refusals.
 
         Args:
             runtime: the runtime of the node.
@@ -115,19 +115,19 @@ class Inbound:
         *,
         is_urgent: bool,
     ) -> NotOwner | None:
-        """Post a message to its entity, or hold it for a slot that this node is claiming.
+        """Deliver a message to its entity, or hold it while this node claims the slot.
 
         Args:
-            host: the host of the type here.
-            way: the node that the message came from, and its type.
+            host: the host of the type on this node.
+            way: the node that sent the message, and the name of the type.
             key: the key of the entity.
             message: the message.
             sender: its sender.
             attempt: the attempt in which it was sent.
-            is_urgent: whether it goes ahead of others.
+            is_urgent: whether it is handled before normal messages.
 
         Returns:
-            The refusal if it was neither posted nor held.
+            The refusal, if the message was neither delivered nor held.
         """
         slot, refused = slot_of(key), self._refused.get(way, _NO_REFUSALS)
         # An earlier message of the same attempt was refused: see `callboard.entity.router`.
@@ -150,10 +150,11 @@ class Inbound:
     def take(
         self, name: str, messages: Sequence[Carried], carrier: RemoteReply, cell: Cell
     ) -> None:
-        """Post the messages of a batch to their entities, in order.
+        """Deliver the messages of a batch to their entities, in order.
 
-        It answers messages that cannot be read, and messages for slots that this node does not
-        own. `cell` is that of the server; `carrier` has counted all as received.
+        Messages that cannot be decoded, or whose slots this node does not own, are answered
+        with a refusal. `cell` is the cell of the server. `carrier` has counted all messages as
+        received.
         """
         host, way = self._hosts.get(name), (bytes(carrier.node), name)
         arrivals, tells = self._read(messages, carrier, cell, host)
@@ -182,7 +183,7 @@ class Inbound:
                     reply.set_result(refusal)
             position += 1
         for reply in tells:
-            reply.set_result(None)  # no effect on those that were refused
+            reply.set_result(None)  # no effect if the message was refused
 
     def _read(
         self,
@@ -191,13 +192,13 @@ class Inbound:
         server: Cell,
         host: EntityHost | None,
     ) -> tuple[list[Arrival], list[RemoteReply]]:
-        """Decode the messages of a batch, and answer those that cannot be posted.
+        """Decode the messages of a batch, and answer those that cannot be delivered.
 
         `server` is the cell of the server, which drops expired messages.
 
         Returns:
-            The messages to post, and the replies to those without an asker, which learn only
-            whether the message was refused.
+            The messages to deliver, and the replies to messages without an asker. These replies
+            only report whether the message was refused.
         """
         arrivals: list[Arrival] = []
         tells: list[RemoteReply] = []
