@@ -202,7 +202,8 @@ def check_name(name: str) -> str:
     require(isinstance(name, str), "the name of an actor or group must be a text", name)
     if _NAME.fullmatch(name) is None:
         msg = (
-            f"{name!r} cannot be a name: a name has a letter or _, and then letters, digits, "
+            f"{name!r} cannot be a name: a name begins with a letter or _, followed by "
+            "letters, digits, "
             "_ . -"
         )
         raise InvalidAddress(msg)

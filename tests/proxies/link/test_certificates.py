@@ -119,8 +119,8 @@ def test_an_authority_that_is_replaced_decides_who_comes_next(
         ("revoked", b"junk", "no revocation lists in PEM format"),
         ("revoked", None, "revocation list cannot be read"),
         ("revoked", "authority", "may not hold certificates"),
-        ("revoked", "pipe", "is not a file"),
-        ("key", "pipe", "is not a file"),
+        ("revoked", "pipe", "not a regular file"),
+        ("key", "pipe", "not a regular file"),
     ],
 )
 def test_a_file_that_is_of_no_use_leaves_the_last_good_ones_in_force(
@@ -375,8 +375,8 @@ def test_the_parser_is_loaded_with_the_first_list():
     ("text", "message"),
     [
         ("none", "contains no certificate"),
-        ("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----", "is malformed"),
-        ("-----BEGIN CERTIFICATE-----\nM\n-----END CERTIFICATE-----", "is malformed"),
+        ("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----", "malformed certificate"),
+        ("-----BEGIN CERTIFICATE-----\nM\n-----END CERTIFICATE-----", "malformed certificate"),
     ],
 )
 def test_the_expiry_of_what_is_no_certificate_is_an_error(text, message):

@@ -207,7 +207,7 @@ def test_strangers_have_little_time_and_few_places(two):
         with socket.create_connection(port.endpoint) as second:
             assert second.recv(10) == b""  # there is a place for one only
         assert b"bye" in silent.recv(10) + silent.recv(10)
-    eventually(lambda: a.told == [("not", "its handshake took longer than 0.3 s")])
+    eventually(lambda: a.told == [("not", "the peer's handshake took longer than 0.3 s")])
     with socket.create_connection(port.endpoint) as third:  # the place is free again
         third.sendall(b"c\n!\n")
         eventually(lambda: a.told[1:] == [("up", "c"), ("down", "c", "that is no line")])
