@@ -114,5 +114,5 @@ def expiry_of(text: str) -> float:
         data = ssl.PEM_cert_to_DER_cert(text[start : end + len(_PEM_END)])
         return x509.load_der_x509_certificate(data).not_valid_after_utc.timestamp()
     except (ValueError, x509.InvalidVersion):
-        msg = "the file contains a malformed certificate"
+        msg = "the certificate in the file is malformed"
         raise ValueError(msg) from None

@@ -65,7 +65,7 @@ class TopicMessage:
 
 
 class ActorSubscription(Closing, RunReceiver):
-    """Subscription of an actor, until the actor ends or `close`. See `Endpoint.subscribe`.
+    """The subscription of an actor, which lasts until the actor ends or `close` is called.
 
     Attributes:
         ref: The actor; after a restart by a supervisor, its next incarnation.
@@ -86,7 +86,9 @@ class ActorSubscription(Closing, RunReceiver):
         closed: Callable[[Any], object] = lambda _: None,
         handler_type: type | None = None,
     ) -> None:
-        """Use `Endpoint.subscribe`; `handler_type` is the message class of `@topic`.
+        """Create a subscription; users call `Endpoint.subscribe` instead.
+
+        `handler_type` is the message class of a handler with `@topic`.
 
         Raises:
             WrongArgument: the ref, the limit or the policy is invalid.
@@ -122,9 +124,11 @@ class ActorSubscription(Closing, RunReceiver):
         self._unreported = 0
         #: Number of incarnations announced by `_succeeded` that have not had their turn yet.
         self._successors = 0
-        #: Whether the actor has no room; whether it has ended and a successor is expected.
+        #: `_is_full`: whether the actor has no room. `_is_orphan`: whether the actor has ended
+        #: and a successor is expected.
         self._is_full = self._is_orphan = False
-        #: Whether publishers are slowed down; whether an event was sent within the interval.
+        #: `_is_holding`: whether publishers are slowed down. `_is_reporting`: whether an event
+        #: was reported within the interval.
         self._is_holding = self._is_reporting = False
         self._succession = hub.runtime.succession
         self._watch(self.ref)
@@ -175,9 +179,10 @@ class ActorSubscription(Closing, RunReceiver):
         self._drop(excess)
 
     def _deliver_run(self, items: list[Item]) -> bool:
-        """Deliver a whole run to a local actor with an unbounded mailbox: one wake-up for all.
+        """Deliver a whole run to a local actor with an unbounded mailbox, with one wake-up.
 
-        Returns False if messages wait already, or the mailbox is bounded or not on this node.
+        Returns False, and delivers nothing, if messages wait already, if the mailbox is
+        bounded, or if the actor is on another node.
         """
         target = self.ref.target
         if self._queue or self._is_orphan or not isinstance(target, Cell) or target.bounds:
@@ -215,7 +220,10 @@ class ActorSubscription(Closing, RunReceiver):
             self._hub.relax(self)
 
     def _deliver(self, message: Any) -> None:
-        """Send the actor a message; without room, set `_is_full` and wait for room."""
+        """Send the actor a message.
+
+        If it has no room, set `_is_full`, and continue when it has.
+        """
         ref, target = self.ref, self.ref.target
         if isinstance(target, Cell):
             room = target.offer(message)
@@ -240,7 +248,7 @@ class ActorSubscription(Closing, RunReceiver):
         """Handle the answer of an actor on another node: it processed a message, or failed."""
         if ref == self.ref:
             self._unconfirmed -= 1
-        # An error that its handler raised (`RemoteError`) confirms the message as well.
+        # An error that the actor's handler raised (`RemoteError`) confirms the message as well.
         if isinstance(error, errors.CallboardError) and not isinstance(
             error, errors.RemoteError
         ):
@@ -292,10 +300,10 @@ class ActorSubscription(Closing, RunReceiver):
                 self.close()
 
     def _succeeded(self, successor: ActorRef | None) -> None:
-        """Handle the next incarnation; called on the thread that started it.
+        """Handle the next incarnation of the actor. Runs on the thread that has started it.
 
-        The successor is monitored here already: if it ended before the hub's turn, a monitor
-        set in that turn would miss its own successor.
+        The successor is monitored here, and not in the hub's turn: if it ended before that
+        turn, this subscription would miss the successor's successor.
         """
         self._successors += 1
         if successor is not None and not self.is_closed:
@@ -303,7 +311,7 @@ class ActorSubscription(Closing, RunReceiver):
         self._hub.call_soon(self._change_over, successor)
 
     def _change_over(self, successor: ActorRef | None) -> None:
-        """Continue with the next incarnation; close if there is none."""
+        """Continue with the next incarnation, or close the subscription if there is none."""
         self._successors -= 1
         if successor is None:
             self.close()

@@ -1,4 +1,4 @@
-"""Waiting of threads for orders to a hub, and for conditions of its core."""
+"""Futures with which threads wait for orders to a hub, and for conditions of its core."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ class CoreWaits:
     """
 
     def __init__(self, actor: SystemActor, core: Core) -> None:
-        """Wait for the core of a hub."""
+        """Create the waits for a hub and its core."""
         self._actor, self._core = actor, core
         self.conditions: list[tuple[Condition, Future[bool]]] = []
         self._orders: set[Future[bool]] = set()
@@ -35,7 +35,7 @@ class CoreWaits:
         self._orders.add(done)
         done.on_done(lambda _: self._orders.discard(done))
         self._actor.call_soon(order, *args, done)
-        if self._down is None:  # one monitor for all orders: a monitor is never removed
+        if self._down is None:  # one monitor for all orders, because monitors are never removed
             self._down = self._actor.node.monitor(self._actor.me)
             self._down.on_done(self._fail_orders)
         elif self._down.done():
@@ -50,7 +50,7 @@ class CoreWaits:
         return self.begin(self.add, condition, seconds(timeout))
 
     def _fail_orders(self, down: Future[Down]) -> None:
-        """Fail the orders that an ended hub will not complete."""
+        """Fail the orders, because the hub has ended and will not complete them."""
         if down.exception() is not None:
             return  # the node was closed, and `shutdown` fails the futures
         reason = str(down.result().reason)

@@ -1,17 +1,20 @@
-"""Ensures a single door to each foreign peer in the whole overlay.
+"""Ensures that only one node of the overlay has a door to each foreign peer.
 
-With two doors to the same Zeek, messages would circle: one door brings a message in, and the
-other one carries it out again. So a node claims a door before it opens it. Claims use two
-groups in the directories: the claimers, and the holder.
+With two doors to the same Zeek, messages would circle: one door would publish a message from
+Zeek, and the other door would send it back to Zeek. So a node claims a door before it opens
+one. Claims use two groups in the directories: the claimers, and the holder.
 
-- A claimer waits a moment for the directories of other nodes. If the door has a holder, the
-  claimer stands by. Of two simultaneous claimers, the one with the smaller node id wins.
-- A partition can lead to two holders. When it ends, the smaller node id keeps the door and the
-  other one closes its door.
-- A standby claims again when the door has lost its holder, so a node that dies is replaced.
-- A holder that has not reached the peer for a while gives the door up if a standby reaches the
-  peer. Such standbys are in a third group. They stay in it while they claim: otherwise the
-  former holder, whose id may be the smallest, would claim the door again and win.
+- A claimer waits a moment for the answers of other nodes' directories. If the door has a
+  holder, the claimer becomes a standby. Of two simultaneous claimers, the one with the smaller
+  node id wins.
+- A partition can lead to two holders. When the partition ends, the holder with the smaller node
+  id keeps its door, and the other holder closes its own.
+- A standby claims the door again when it has no holder any longer, so a holder that dies is
+  replaced.
+- A holder that cannot reach the peer for a while gives up the door if a standby can reach the
+  peer. Standbys that can are in a third group. They stay in this group while they claim the
+  door. Otherwise the former holder would claim the door again, and would win if its id is the
+  smallest.
 
 Leaves do not take part, because the directories do not lead to them. They must not open a door
 to a peer to which a member has one.
@@ -62,7 +65,7 @@ def next_state(
         claimers: the known nodes that claim the door.
         holders: the known nodes that hold it.
         has_waited: whether the directories had time to report other claims.
-        is_outdone: whether this node does not reach the peer, but a standby or claimer does.
+        is_outdone: whether this node cannot reach the peer, but a standby or claimer can.
     """
     other_holders = {*holders} - {own}
     if state is DoorState.HELD:
@@ -97,15 +100,15 @@ class DoorClaim:
         on_lost: Callable[[bytes], object],
         reaches: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Claim a door; may be called from any thread. Callbacks run on the node's thread.
+        """Claim a door. Can be called from any thread; callbacks run on the node's thread.
 
         Args:
             hub: hub of the node.
-            peer_key: identity of the peer; a node can have one claim for each.
+            peer_key: identity of the peer; a node can have one claim for each peer.
             on_held: called when this node becomes the holder.
-            on_lost: called with the id of the holder when that is another node; also after
-                `on_held`, at the end of a partition. Empty while the holder is unknown.
-            reaches: returns whether this node reaches the peer.
+            on_lost: called when another node is the holder, with its id, which is empty while
+                unknown. At the end of a partition this may follow `on_held`.
+            reaches: returns whether this node can reach the peer.
 
         Raises:
             DoorTaken: this node already has a claim to the peer.
@@ -126,7 +129,7 @@ class DoorClaim:
         self._on_held, self._on_lost, self._reaches = on_held, on_lost, reaches
         node: Node = hub.node
         self._claimers, self._holders = node.group(name), node.group(f"{name}.held")
-        #: Standbys and claimers that reach the peer.
+        #: Standbys and claimers that can reach the peer.
         self._ready = node.group(f"{name}.ready")
         self._is_ready = False
         self._since = hub.runtime.now()
@@ -157,7 +160,7 @@ class DoorClaim:
             group.leave(self._hub.me)
 
     def _check(self) -> None:
-        """Check other claims, and change the state if needed."""
+        """Compare this claim with those of other nodes, and change the state if needed."""
         if self.state is DoorState.RELEASED:
             return
         hub, own = self._hub, self._hub.runtime.node_id

@@ -9,10 +9,11 @@ the core is used in the actor's turns. A run for another node goes to that node'
 ordinary dispatch. Runs of other hubs arrive as byte strings, and events of the node as
 messages.
 
-A thread outside of the node that publishes while the core is idle uses the core itself, see
-`TopicPublishing`. Therefore the core has a lock. Handlers hold it for their whole turn; such a
-thread only tries to acquire it, and otherwise leaves the message to the next turn. Messages of
-a thread stay in order, because a message is sent at once only while the input queue is empty.
+A thread outside of the node that publishes while the core is idle calls the core itself, see
+`TopicPublishing`. Therefore the core has a lock. Handlers hold the lock for their whole turn. A
+publishing thread only tries to acquire it; if it cannot, the message waits for the next turn.
+Messages of a thread stay in order, because a message is sent at once only while the input queue
+is empty.
 
 | part | subject |
 |---|---|
@@ -134,7 +135,7 @@ class Hub(SystemActor):
     publish_batch: Callable[..., None]
 
     def __init__(self, options: HubOptions) -> None:
-        """Use `Hub.of`."""
+        """Create the hub of a node; other code calls `Hub.of` instead."""
         node: Node = self.node
         self.options = options
         self.endpoint_id = options.endpoint_id or self._new_id()
@@ -192,6 +193,7 @@ class Hub(SystemActor):
         return uuid.UUID(bytes=self.runtime.random.randbytes(16), version=4).bytes
 
     def _make_core(self, options: HubOptions) -> Core:
+        """Create the core of the endpoint from its options."""
         return Core(
             self.endpoint_id,
             path_of=self.overlay.path,
@@ -256,16 +258,16 @@ class Hub(SystemActor):
         return self.inputs.has_room()
 
     def hold(self, receiver: object, sender: bytes, seconds: float) -> None:
-        """Slow down publishers, because a receiver is too slow. On the node's thread.
+        """Slow down publishers, because a receiver is too slow. Must run on the node's thread.
 
-        Publishing threads of this node wait until `relax`. The link towards the sender is
-        not read for a time, so its data waits in TCP, and then the threads that publish there
-        wait.
+        Publishing threads of this node wait until `relax`. For a time, the link towards
+        `sender` is not read, so that its data waits in TCP, and then the publishing threads on
+        that node wait.
 
         Args:
             receiver: the slow receiver.
             sender: the node that sent the last run.
-            seconds: below half a second, so that heartbeats are read in time.
+            seconds: the time; less than half a second, so that heartbeats are read in time.
         """
         self.inputs.set_congested(True, receiver)  # noqa: FBT003
         self.overlay.pause_reading(sender, seconds)
@@ -314,8 +316,9 @@ class Hub(SystemActor):
         """Subscribe a receiver to topics, in addition to its present ones.
 
         The future completes when the core has the subscription; at the same time it is sent to
-        other nodes. With `sees_own` the receiver also gets messages published by this node;
-        with a `publisher` those that others publish here: see `TopicPublishing.publish_as`.
+        other nodes. With `sees_own`, the receiver also gets the messages that are published on
+        this node. With a `publisher`, it gets those that other publishers on this node publish:
+        see `TopicPublishing.publish_as`.
         """
         checked = tuple(map(checked_topic, topics))
         if not sees_own:
@@ -330,7 +333,8 @@ class Hub(SystemActor):
 
         def subscribe() -> None:
             self._perform(add(now=self._now()))
-            if self.waits.conditions:  # the receiver of an adapter has the filter of its peer
+            # The new subscription may be that of a foreign peer, for which a thread waits.
+            if self.waits.conditions:
                 self.waits.check()
 
         return self.me.ask(CallBack(subscribe))
@@ -377,8 +381,8 @@ class Hub(SystemActor):
     def receivers_of(self, topic: str) -> Future[tuple[bytes, ...]]:
         """Return the nodes that would get a message with this topic.
 
-        Only nodes whose filter has arrived here count. The answer takes account of all messages
-        and subscriptions before this call.
+        Only nodes whose filter has arrived on this node count. The answer includes the effects
+        of all messages and subscriptions before this call.
         """
         checked = checked_topic(topic)
 
@@ -431,7 +435,7 @@ class Hub(SystemActor):
         """Process a run of another hub; a malformed one is counted and dropped."""
         sender = self.context.sender
         if sender is None or not sender.node or sender.wants_reply:
-            return  # runs are sent by hubs of other nodes, without asking
+            return  # only hubs of other nodes send runs, and they do not ask
         node = sender.node
         rights = self.overlay.rights(node)
         if rights is not None and not rights.has_topics:
@@ -445,11 +449,12 @@ class Hub(SystemActor):
             except MalformedMessage as error:
                 if rights is None:
                     _log.warning("node %s sent a malformed message: %s", node.hex(), error)
-                else:  # `refused` limits the log lines that a leaf can cause
+                else:  # `refused` limits the number of log lines that a leaf can cause
                     self.overlay.refused(node, "publish", str(error))
                 return
             self._perform(effects)
-            if self.waits.conditions:  # a confirmation of our filter causes no effect
+            # A confirmed filter may meet a condition, but has no effect.
+            if self.waits.conditions:
                 self.waits.check()
 
     @handler
@@ -488,7 +493,8 @@ class Hub(SystemActor):
                     self._perform(lost)
                 case PathMoved():
                     self.core.path_moved()
-                    # A node without a path when this hub started gets no `NodeUp` later.
+                    # For a node that had no path when this hub started, there is no later
+                    # `NodeUp`.
                     self._hubs.find_hub(event.node_id)
 
     def _link_up(self, peer: bytes) -> None:
@@ -505,7 +511,7 @@ class Hub(SystemActor):
             self._perform(self.core.endpoint_found(node, self._now()))
 
     def _on_event(self, event: object) -> None:
-        """Post an event of the node to this actor; on the thread of the event."""
+        """Post an event of the node to this actor. Runs on the thread of the event."""
         if isinstance(event, NodeUp | NodeDown | LinkUp | LinkDown | PathMoved):
             self.post_self(event)
         elif isinstance(event, ForeignLinkUp | ForeignLinkDown | ForeignDialFailed):
@@ -527,7 +533,7 @@ class Hub(SystemActor):
             case _:
                 kind, peer, text = EC.PeerUnavailable, None, event.reason
         events = [PeerEvent(kind, peer, event.address, text, wire=event.wire)]
-        if endpoint is not None:  # as Broker does, report the path to the endpoint as well
+        if endpoint is not None:  # like Broker, report the path to the endpoint as well
             is_up = kind is SC.PeerAdded
             path = SC.EndpointDiscovered if is_up else SC.EndpointUnreachable
             about = PeerEvent(path, endpoint, None, text, is_direct=True, wire=event.wire)

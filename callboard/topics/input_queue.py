@@ -89,8 +89,9 @@ class InputQueue:
             self._process()
 
     def pop_turn(self) -> list[Pair | CoreOrder]:
-        """Remove and return the entries for one turn; on the node's thread."""
-        # First: a thread that appends after the last `popleft` must see that it has to wake.
+        """Remove and return the entries for one turn. Runs on the node's thread."""
+        # Reset this first: a thread that appends after the last `popleft` must see that it has
+        # to wake the hub.
         self.wake_pending = False
         pop = self.entries.popleft
         count = min(len(self.entries), TURN_LENGTH)
@@ -116,14 +117,16 @@ class InputQueue:
             WouldBlock: called on the thread of a running event loop.
         """
         if self._runtime.is_runner_thread() or self._runtime.is_closed:
-            return  # a handler must not wait: the core's turn comes only after it returns
+            # A handler must not wait, because the core has its turn only after the handler
+            # returns.
+            return
         if asyncio._get_running_loop() is not None:  # noqa: SLF001
             msg = (
                 f"{len(self.entries):,} messages wait to be sent, and publish() would block "
                 "the event loop; await apublish(…) instead"
             )
             raise WouldBlock(msg)
-        with suppress(ResultTimeout, WouldDeadlock):  # in a call of the node, as in a handler
+        with suppress(ResultTimeout, WouldDeadlock):  # such as in a nested call
             self.room().result(WAIT_FOR_TURN)
 
     def has_room(self) -> bool:
@@ -142,11 +145,11 @@ class InputQueue:
             self._pressure.release()
 
     def set_congested(self, is_congested: bool, cause: object = None) -> None:  # noqa: FBT001
-        """Make publishing threads wait, or release them; on the node's thread.
+        """Make publishing threads wait, or resume them. Runs on the node's thread.
 
         Args:
-            is_congested: whether they wait.
-            cause: the slow receiver, or None for peers that read more slowly than is published.
+            is_congested: whether the threads have to wait.
+            cause: the slow receiver, or None for peers that read too slowly.
         """
         (self._causes.add if is_congested else self._causes.discard)(cause)
         is_congested = bool(self._causes)

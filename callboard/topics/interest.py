@@ -25,7 +25,10 @@ class _Watch:
 
 @dataclass(eq=False, repr=False)
 class Interest:
-    """The adapters that subscribe outside for this network; used on the node's thread."""
+    """The adapters that subscribe to topics outside of the network.
+
+    Runs on the node's thread.
+    """
 
     _core: Core
     #: Calls a function in a turn of the hub, after a time in seconds.

@@ -82,7 +82,7 @@ class MessageQueue(Generic[T]):
     # --- the node's side ---
 
     def take(self, items: list[T]) -> None:
-        """Append a run."""
+        """Append a run of messages, and wake the readers."""
         queue = self._items
         queue.extend(items)
         if len(queue) > self.limit:
@@ -97,6 +97,7 @@ class MessageQueue(Generic[T]):
             self._wake_readers()
 
     def _drop_oldest(self) -> None:
+        """Drop the oldest messages until the limit is met, and count them."""
         dropped = 0
         while len(self._items) > self.limit:
             self._items.popleft()
@@ -106,6 +107,7 @@ class MessageQueue(Generic[T]):
             self._on_drop(dropped)
 
     def _wake_readers(self) -> None:
+        """Wake all waiting readers, and make the file descriptor readable."""
         with self._lock:
             self._mark()
             waiters, self._waiters = self._waiters, deque()
@@ -183,6 +185,7 @@ class MessageQueue(Generic[T]):
         return bool(self._items)
 
     def _wait_by_future(self, timeout: float | None) -> bool:
+        """Wait for a message with a future, as in a simulation; False after the timeout."""
         future: Future[None] = Future()
         if self._enter(future):
             try:

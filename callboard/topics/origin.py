@@ -1,8 +1,8 @@
-"""Origins: the publishers of a message on a node, so that it does not come back to them.
+"""Origins: the publishers to which a message must not return.
 
-A subscription can name the publisher whose own it is. Messages carry their origins through the
-node: their publisher, and the adapters through which they came in. A subscription gets the
-messages of all origins except its own publisher.
+A message on a node has origins: its publisher, and the adapters through which it arrived. A
+subscription may belong to a publisher. Then it does not get the messages that have this
+publisher among their origins.
 """
 
 from pathlib import Path

@@ -22,7 +22,7 @@ Address = tuple[str, int]
 
 
 class Peerings:
-    """Peerings with addresses, as requested by the users of a hub."""
+    """The peerings that users of a hub have requested, by address."""
 
     def __init__(
         self,
@@ -45,13 +45,14 @@ class Peerings:
     def peer(self, address: Address, retry: float) -> Future[bool]:
         """Peer with the node that listens at an address. Can be called from any thread.
 
-        The future gets True when both endpoints have the filter of the other one. It gets False
-        when the only attempt failed (`retry` is 0), or when the peering was removed.
+        The future gets True when each of the two endpoints has the filter of the other. It gets
+        False when the single attempt has failed (`retry` is 0), or when the peering was
+        removed.
 
         Args:
             address: host and port.
-            retry: longest pause between attempts in seconds; with 0 there is one attempt, and
-                none after a loss.
+            retry: longest pause between attempts in seconds; with 0 there is one attempt, and a
+                lost link is not dialed again.
         """
         return self._waits.begin(self._dial, address, retry)
 
@@ -87,7 +88,7 @@ class Peerings:
         self._report([PeerEvent(EC.PeerUnavailable, None, address, reason)])
 
     def _dial_ended(self, peer: bytes | None, done: Future[bool]) -> None:
-        """Handle the established link to `peer`; None: all attempts have ended."""
+        """Handle the end of a dial: a link to `peer`, or None if no attempt succeeded."""
         if peer is None:
             done.set_result(False)
         else:

@@ -36,11 +36,11 @@ OFFER_CHECK: Final = 5.0
 
 
 class Listeners:
-    """The receivers on a node that are subscriptions of publishers there.
+    """The receivers on a node whose subscriptions belong to publishers.
 
     Attributes:
-        publishers: the publishers that have one. If there is none but the publisher of a
-            message, `publish` suffices, which is faster. Read without the lock.
+        publishers: the publishers that have such a subscription. If a message's publisher is
+            the only one, the faster method `publish` can be used. Read without the lock.
     """
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class Listeners:
         self._lock = locks.lock("listeners of a hub", 424)
 
     def add(self, receiver: object, publisher: object) -> None:
-        """Record the publisher of a receiver; None for none. Can be called from any thread."""
+        """Record the publisher, if any, of a receiver. Can be called from any thread."""
         if publisher is not None:
             with self._lock:
                 self._by_receiver[receiver] = publisher
                 self.publishers = frozenset(self._by_receiver.values())
 
     def remove(self, receiver: object) -> None:
-        """Forget a receiver. Can be called from any thread."""
+        """Remove a receiver. Can be called from any thread."""
         if self._by_receiver:
             with self._lock:
                 self._by_receiver.pop(receiver, None)
@@ -64,7 +64,7 @@ class Listeners:
 
 
 class TopicPublishing:
-    """Ways of a hub's users to publish; each message enters the core in its order."""
+    """The publishing methods of a hub. Messages enter the core in the order of publishing."""
 
     #: Slots, because each publish reads several of these; see `Runtime`.
     __slots__ = (
@@ -80,13 +80,14 @@ class TopicPublishing:
         inputs: InputQueue,
         transmitter: RunTransmitter,
     ) -> None:
-        """Publish through the core of a hub."""
+        """Create the publishing methods of a hub."""
         self._core, self._lock = core, core_lock
         self._inputs, self._transmitter = inputs, transmitter
         self._runtime, self._context = actor.runtime, actor.context
         self._now = self._runtime.now
         self.listeners = Listeners()
-        #: The time from which a message is sent at once: soon after others it waits for a turn.
+        #: The time from which a message is sent at once. Before, shortly after other messages,
+        #: it waits for a turn.
         self.idle_since = self._now()
 
     # --- to all receivers ---
@@ -125,8 +126,8 @@ class TopicPublishing:
     def publish_as(self, origins: frozenset[object], *batch: tuple[str, Any]) -> None:
         """Publish pairs of topic and value in this order, all or none of them.
 
-        Subscriptions on this node get them as well, except those of the origins: of the
-        publisher, and of the adapters through which the messages came here.
+        Subscriptions on this node get them as well, except those that belong to one of the
+        origins: the publisher, and the adapters through which the messages arrived.
         """
         pairs = self._encoded(batch)
         self._inputs.entries.extend(OwnPair(pair, origins) for pair in pairs)
@@ -139,7 +140,7 @@ class TopicPublishing:
         whole: bool = False,
         origins: frozenset[object] = frozenset(),
     ) -> list[int]:
-        """Publish the messages that have a receiver; returns the indexes of the others.
+        """Publish the messages that have a receiver; return the indexes of the others.
 
         Receivers are checked in the turn in which the messages are sent, so that the result is
         exact. Blocks until this turn.
@@ -181,9 +182,9 @@ class TopicPublishing:
     def _sent_at_once(self, pairs: Sequence[Pair]) -> bool:
         """Send data on this thread, unless it is the node's, or follows others closely.
 
-        Of many messages in a row, a write to the socket for each costs more than one change of
-        threads for all. A single round trip between two programs takes half the time if no
-        thread has to be woken.
+        A single round trip between two programs takes half the time if no other thread has to
+        be woken. For many messages in a row, waking the node's thread once is cheaper than
+        writing each of them to the socket.
         """
         now, is_sent = self._now(), False
         if now >= self.idle_since:
@@ -199,10 +200,10 @@ class TopicPublishing:
         return is_sent
 
     def _try_to_send(self, pairs: Sequence[Pair]) -> bool:
-        """Send data if all its receivers are known, on other nodes, and ready for more."""
+        """Send data if all its receivers are known, are on other nodes, and have room."""
         context = self._context
-        # Earlier calls of this thread, such as `add_receiver`, must take effect before the
-        # message: they may wait in the mailbox.
+        # Earlier calls of this thread, such as `add_receiver`, may still wait in the mailbox,
+        # and must take effect before the message.
         if context.scheduled or context.depth or self._inputs.entries:
             return False
         nodes_by_topic, is_free = self._core.known_receivers(), self._transmitter.is_free
@@ -244,7 +245,7 @@ class TopicPublishing:
         messages: Sequence[tuple[str, Any]],
         kind: PackedType = PackedType.DATA,
     ) -> None:
-        """Send values to the receivers on one node only, ordered with all other messages."""
+        """Send values only to the receivers on one node, in order with all other messages."""
         pairs = self._encoded(messages)
         if node_id == self._runtime.node_id:
             self._inputs.order(partial(self._core.deliver_here, kind, pairs))

@@ -1,4 +1,4 @@
-"""Refusals by other endpoints: rights that this node lacks there as a leaf."""
+"""Refusals by other endpoints, at which this node is a leaf and lacks a right."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ NAME_SHOWN: Final = 200
 
 
 class Refusals:
-    """The refusals since the last new link; used on the node's thread.
+    """The refusals since the last new link. Used on the node's thread.
 
     Attributes:
         listeners: called with each refusal.

@@ -51,7 +51,7 @@ class RemoteHubs:
 
         def answered(answer: Future[Any]) -> None:
             if isinstance(answer.exception(), NotPermitted):
-                return  # one of the two nodes is a leaf without the right to topics
+                return  # one of the two nodes is a leaf that has no right to topics
             if answer.exception() is not None:  # the ask was lost with a path: try again
                 self._actor.call_soon(self._unanswered.append, node)
             elif isinstance(answer.result(), ActorRef):

@@ -17,7 +17,7 @@ DRAIN_INTERVAL: Final = 0.005
 
 
 class RunTransmitter:
-    """Sends runs with the next write of their links, or keeps them until a link has room.
+    """Sends runs with the next write of a link, or stores them until the link has room.
 
     Used on the node's thread, or with the core's lock.
     """
@@ -65,7 +65,7 @@ class RunTransmitter:
         return not self._buffers and self._overlay.takes_at_once(node, LINK_ROOM)
 
     def send_at_once(self, runs: Iterable[TransmitRun]) -> None:
-        """Write runs to their links on this thread; only for nodes that are free."""
+        """Write runs to their links on this thread. The links must have room."""
         for run in runs:
             hub = self._hubs.get(run.node)
             if hub is not None and isinstance(hub.target, Proxy):

@@ -59,6 +59,7 @@ class TopicTables:
         ]
 
     def _stop_counting(self) -> None:
+        """Stop counting messages by topic, unless the table was viewed recently."""
         left = self._counted_until - self._runtime.now()
         if left > 0.0:
             self._runtime.call_later(left, self._stop_counting)

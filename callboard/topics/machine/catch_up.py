@@ -1,23 +1,26 @@
 """Catch-up: delivery of values to receivers whose filter arrived after the publication.
 
-The news of an endpoint spreads from node to node, and its filter follows. A value that is
-published before the filter arrives would miss this receiver. Therefore a core keeps the values
-that it published recently, and sends them to an endpoint when the filter of that endpoint
-arrives. Only the source sends them. So each value arrives once, whatever the nodes on the path
-know, and nodes of older releases need no change.
+The existence of a new endpoint becomes known from node to node, and later its filter arrives. A
+value that is published before the filter arrives would not be sent to this receiver. Therefore
+a core stores the values that it has published recently, and sends them to an endpoint when that
+endpoint's filter arrives. Only the node that published a value sends it again. So each value
+arrives once, even if nodes on the path know different filters, and nodes of older releases need
+no change.
 
-A receiver gets only values that were published while it was subscribed and in reach. Its node
-knows since when it is subscribed. No node knows since when it is in reach of the source, but
-each node on the path knows when it heard of each of the others. Two nodes are in reach of each
-other once one of them has heard of the other. So the two ends of the path are in reach once a
-chain of such pairs joins them, and the earliest such chain gives the time. A peering is a pair
-from the moment when its link is established.
+A receiver gets only values that were published while it was subscribed and in reach. The
+receiver's node knows since when it is subscribed. No node knows since when the receiver is in
+reach of the source, but each node on the path knows at what time it learned of each other node.
+Two nodes count as in reach of each other from the time when one of them has learned of the
+other. So the two ends of the path are in reach from the time when a chain of such pairs
+connects them; the earliest chain counts. Two nodes with a direct link are a pair from the time
+when the link was established.
 
 The source asks with a ping, which nodes of older releases echo. Until the answers arrive, new
 values for the receiver are held, so that it gets all values in order. An answer contains an
-age: the event happened at most this long before the question was sent. The error is the time
-that the question needed. An answer also contains the reading of the peer's clock. If it lies
-between question and answer, both nodes use the same clock, and the age is exact.
+age: the number of seconds between the event and the arrival of the question. The source does
+not know how long the question was in flight, so its estimate is wrong by that time. An answer
+also contains the reading of the peer's clock. If the reading lies between question and answer,
+both nodes use the same clock, and the time of the event is exact.
 """
 
 from collections import deque
@@ -73,16 +76,16 @@ class Question(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """A receiver whose new runs are held until the answers tell which recent values it gets.
+    """A receiver for which new runs are held until it is known which recent values it gets.
 
     Attributes:
         node: the receiver's node.
         path: the nodes from the source to the receiver, both included.
         end: number of the first run published after its filter arrived.
         began_at: time when its filter arrived.
-        pairs: since when two nodes of the path are in reach of each other, and the two nodes.
+        pairs: for two nodes of the path the time since which they are in reach of each other.
         topics: since when the receiver is subscribed to each topic.
-        silent: nodes that have not answered.
+        silent: nodes that have not answered yet.
         questioned: nodes that got a question.
         held_runs: the runs published for it since its filter arrived.
         size: bytes of these runs.
@@ -123,8 +126,8 @@ class CatchUp:
     """The recently published runs of one endpoint, and the receivers that may need them.
 
     The runs are a history, and not a queue: no reader removes them, and dropping the oldest
-    ones is their usual end. Every published message passes `keep`, which takes 0.25 µs of the
-    1.4 µs of a publish. With a `BoundedQueue`, it would take 0.46 µs.
+    ones is their usual end. `keep` is called for every published message, and takes 0.25 µs of
+    the 1.4 µs of a publish. With a `BoundedQueue`, it would take 0.46 µs.
     """
 
     def __init__(self) -> None:
@@ -156,7 +159,7 @@ class CatchUp:
         size: int,
         ttl: int,
     ) -> None:
-        """Keep a run that is published: the hot path."""
+        """Store a run that is published. This is the hot path."""
         self._recent.append((now, topic, content, count, size, ttl))
         self._messages += count
         self._bytes += size
@@ -230,7 +233,7 @@ class CatchUp:
             )
 
     def questions_to(self, node: bytes, now: float) -> list[Question]:
-        """Return the questions to a node, for all receivers whose runs are held."""
+        """Return the questions for a node about all receivers whose runs are held."""
         questions: list[Question] = []
         for pending in self.pending.values():
             if node not in pending.silent or node in pending.questioned:
@@ -348,10 +351,11 @@ def _packed(pairs: Sequence[bytes], ttl: int) -> Iterable[tuple[bytes, int]]:
 
 
 def _time_of(answer: Sequence[Any], asked_at: float, now: float) -> float | None:
-    """Return when an event happened, by our clock; None if the node does not know.
+    """Return the time of an event by this node's clock; None if the other node does not know.
 
-    A clock reading between question and answer comes from our own clock, so the time is exact.
-    Otherwise the event may have been later, by the time that the question needed.
+    If the reading of the other node's clock lies between question and answer, both nodes use
+    the same clock, and the time is exact. Otherwise the event may have happened later, by the
+    time for which the question was in flight.
     """
     match answer:
         case (float() as age, float() as clock) if 0.0 <= age < _NEVER:

@@ -8,9 +8,9 @@ All messages pass one point, as in the drawing of Broker's developer guide (sect
 
 `data_inputs` and `command_inputs` accept runs of messages, which were serialized when they
 entered. `central_merge` sends each message to every endpoint whose filter matches its topic.
-Each such node gets one dispatch for a run. BASP forwards it over the shortest path, in order,
-and the nodes between do not decode it. `data_outputs` and `command_outputs` exist from the
-first local subscriber on; only these decode messages.
+For each run, such a node gets one frame, which BASP forwards on the shortest path, in order;
+the nodes in between do not decode it. `data_outputs` and `command_outputs` are created for the
+first local subscriber. Only they decode messages.
 
 Rare inputs (filters, peers, statuses) are calls that return effects. Runs are the hot path:
 they return plain tuples and handle each message once.
@@ -109,7 +109,7 @@ class PeerPlace:
         is_peer: whether there is a link to its node.
         address: host and port of the link.
         is_discovered: whether `EndpointDiscovered` was reported.
-        was_peer_then: whether it was a peer at that time.
+        was_peer_then: whether it was a peer when `EndpointDiscovered` was reported.
     """
 
     is_known: bool = False
@@ -125,7 +125,8 @@ class Core:
 
     Attributes:
         endpoint: the endpoint's id, 16 bytes.
-        path_of: returns the nodes on the path to a node, which is the last; empty without path.
+        path_of: returns the nodes on the path to a node, with that node as the last; empty
+            without a path.
         ttl: maximum number of links that messages of this endpoint cross.
         forwards: whether this endpoint's node forwards messages between other endpoints.
         rights: rights of the present leaves, by node; a live view that the owner updates.
@@ -156,15 +157,15 @@ class Core:
         self._subscribed_at: dict[str, float] = {}
         #: Recently published values, for receivers whose filter arrives later.
         self.catch_up = CatchUp()
-        #: Since when nodes are in reach.
+        #: By node: the time since which it is in reach.
         self._reached: dict[bytes, float] = {}
-        #: Number of links: without one, no receiver is in reach.
+        #: Number of links. Without a link, no receiver is in reach.
         self._links = 0
         #: Whether there has been a receiver of an adapter.
         self._has_doors = False
         #: Whether an adapter follows the interest, so that changes have an effect.
         self.reports_interest = False
-        #: Egresses, each of which gets the messages published here; ordered.
+        #: Egresses, in order. Each gets the messages that are published on this node.
         self.egresses: dict[Egress, None] = {}
 
     # --- inspection ---
@@ -195,8 +196,8 @@ class Core:
     def count_topics(self, counts: Counter[str] | None) -> None:
         """Start counting published messages by topic; None stops it.
 
-        For this time, a method of the object replaces the one of the class and counts. At other
-        times publishing has no additional cost.
+        While messages are counted, a method of this object that counts replaces the method of
+        the class. So publishing has no additional cost at other times.
         """
         if counts is None:
             self.__dict__.pop("_to_others", None)
@@ -241,7 +242,7 @@ class Core:
             elif isinstance(entry, CommandPairs):
                 commands.extend(entry.pairs)
             else:
-                # An order follows the previous messages.
+                # Publish the previous messages before the order.
                 yield self._merged(data, commands, origins)
                 data, commands, origins = [], [], None
                 if isinstance(entry, Ingested):
@@ -269,12 +270,12 @@ class Core:
     ) -> list[CoreEffect]:
         """Publish data messages of some publishers on this node.
 
-        Besides the receivers of `data_inputs`, those get them that were subscribed by another
-        publisher. With None, no such receiver does.
+        In addition to the receivers of `data_inputs`, receivers that belong to another
+        publisher get the messages, unless `origins` is None.
 
         Args:
             run: the messages.
-            origins: the publisher, and the adapters through which the messages came here.
+            origins: the publisher, and the adapters through which the messages arrived.
         """
         output = self._outputs.get(_DATA)
         if origins is None or output is None or not output.publishers:
@@ -291,7 +292,7 @@ class Core:
         return self.central_merge(PackedType.COMMAND, run)
 
     def central_merge(self, kind: PackedType, run: Sequence[Pair]) -> list[CoreEffect]:
-        """Send each message to the matching nodes, and to local receivers of own messages."""
+        """Send each message to the matching nodes, and to local receivers with `sees_own`."""
         effects: list[CoreEffect] = [*self._to_others(kind, run)]
         output = self._outputs.get(kind)
         if output is not None and output.sees_own:
@@ -396,7 +397,7 @@ class Core:
     def _keep(
         self, topic: str, pairs: list[bytes], packed: Sequence[tuple[bytes, int]]
     ) -> None:
-        """Keep a run of one topic for catch-up, packed if it was sent to a node now."""
+        """Store a run of one topic for catch-up, in packed form if it was packed for a node."""
         if len(packed) == 1:  # a single bytes object needs the least memory
             content: bytes | Sequence[Any] = packed[0][0]
             size = len(content)
@@ -511,7 +512,7 @@ class Core:
         payload: bytes,
         now: float,
     ) -> list[CoreEffect]:
-        """Process the permitted part of a run from a leaf, and answer with the refusals."""
+        """Process the permitted messages of a run from a leaf, and answer with the refusals."""
         effects: list[CoreEffect] = []
         refusals: list[Refusal] = []
         if kind in (PackedType.DATA, PackedType.COMMAND):
@@ -557,7 +558,7 @@ class Core:
     def _within(
         self, node: bytes, payload: bytes, effects: Sequence[CoreEffect]
     ) -> list[CoreEffect]:
-        """Add to effects for adapters how many links a run of another node may still cross."""
+        """Add the number of links that a run may still cross to the effects for adapters."""
         crossed = max(1, len(self.path_of(node)))
         return _within(min(ttl_of(payload), self.ttl) - crossed, effects)
 
@@ -581,8 +582,8 @@ class Core:
             now: the time.
             kind: the type of its messages.
             sees_own: whether it gets all messages of this endpoint.
-            publisher: whose own subscription it is: it gets the messages that others publish on
-                this node.
+            publisher: the publisher to which the subscription belongs, if any. The receiver
+                gets the messages of other publishers on this node.
         """
         output = self._output(kind)
         if publisher is not None:
@@ -650,8 +651,8 @@ class Core:
     def known_receivers(self) -> Mapping[str, tuple[bytes, ...]]:
         """Return the cached nodes by topic, if no local receiver may need the same data.
 
-        It is empty when local receivers get own messages: the run must then be processed in a
-        turn, where receivers may be called.
+        The result is empty if local receivers get messages of this node, because these
+        receivers may be called only in a turn.
         """
         output = self._outputs.get(_DATA)
         sees_own = output is not None and output.sees_own
@@ -700,7 +701,7 @@ class Core:
         self._links -= 1
         if not self._links:
             self.catch_up.clear()
-        if not place.is_known:  # without an endpoint, `endpoint_lost` would never remove it
+        if not place.is_known:  # `endpoint_lost` is not called for a node without an endpoint
             del self._places[node]
         if not place.is_discovered:
             return []
@@ -762,7 +763,7 @@ class Core:
         return None
 
     def _introduce(self, node: bytes) -> list[CoreEffect]:
-        """Report an endpoint once both its path and its filter are known."""
+        """Report an endpoint as discovered when both its path and its filter are known."""
         place = self._places.get(node)
         if place is None or not place.is_known or place.is_discovered:
             return []
@@ -854,7 +855,7 @@ class Core:
             )
 
     def _ask(self, arrived: bytes, now: float) -> list[CoreEffect]:
-        """Return the pings that find out which recent values a receiver gets.
+        """Return the pings whose answers show which recent values a receiver gets.
 
         Args:
             arrived: the node whose filter has just arrived.
@@ -903,7 +904,7 @@ class Core:
         return content if since is None else (*content, max(0.0, now - since), now)
 
     def _subscribed_since(self, topic: str) -> float | None:
-        """Return since when this endpoint has a receiver of a topic."""
+        """Return the time since which this endpoint has a receiver of a topic."""
         output = self._outputs.get(_DATA)
         prefixes = () if output is None else output.index.prefixes_of(topic)
         times = [self._subscribed_at.get(prefix) for prefix in prefixes]
@@ -923,7 +924,7 @@ class Core:
 
 
 def _within(ttl: int, effects: Sequence[CoreEffect]) -> list[CoreEffect]:
-    """Return effects in which adapters get the number of links that a run may still cross."""
+    """Add the number of links that a run may still cross to the effects for adapters."""
     return [
         effect._replace(receiver=NearDoor(effect.receiver, ttl))
         if isinstance(effect, DeliverItems) and isinstance(effect.receiver, DoorReceiver)

@@ -18,7 +18,10 @@ Item = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CommandPairs:
-    """Commands of stores for all matching endpoints; successive ones are joined to a run."""
+    """Commands of stores for all matching endpoints.
+
+    Successive commands are sent as one run.
+    """
 
     pairs: Sequence[Pair]
 
@@ -124,8 +127,8 @@ class Egress(Protocol):
     """A connection that leads out of the network of nodes, to a peer without a filter.
 
     It gets the messages that this endpoint publishes, but none of other nodes or adapters.
-    Otherwise a message that arrived over one egress would leave over another one, and could
-    circle.
+    Otherwise a message that arrived through one egress would be sent through another one, and
+    could circle.
     """
 
     def takes(self, topic: str, /) -> bool:

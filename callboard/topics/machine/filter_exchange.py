@@ -9,7 +9,7 @@ its filter to all others in reach, and records for each of them which version ha
   parts; a part counts only after all previous parts of the same version.
 - The receiver of an update confirms it by sending the version that it has (`seen`). If an
   update does not build on this version, the receiver requests the whole filter.
-- An update that is not confirmed is sent again: it travels like a message, and messages are
+- An update that is not confirmed is sent again, because updates are messages, and messages are
   lost when a path breaks.
 
 Updates to one endpoint keep their order, as all messages between two endpoints do.
@@ -96,7 +96,7 @@ def read_update(plain: Any) -> FilterUpdate:
 
 @dataclass(slots=True)
 class Parts:
-    """The received parts of a whole filter, without gaps from the first."""
+    """The received parts of a whole filter, from the first one on without a gap."""
 
     version: int
     topics: set[str]
@@ -150,7 +150,7 @@ class FilterExchange:
     def change(
         self, added: set[str], removed: set[str], now: float
     ) -> list[tuple[bytes, FilterUpdate]]:
-        """Change our filter; returns the updates to send, each with its node."""
+        """Change our filter; return the updates to send, each with its node."""
         added = added - self.topics
         removed = removed & self.topics - added
         if not added and not removed:
@@ -162,7 +162,8 @@ class FilterExchange:
         updates: list[tuple[bytes, FilterUpdate]] = []
         for node, remote in self.remotes.items():
             if remote.sent_at == 0.0:
-                continue  # `greet` sends it the whole filter once the node is known
+                # `greet` will send the whole filter to the node when the node is known.
+                continue
             if len(added) + len(removed) <= PART_SIZE:
                 update = self._update(remote, self.version, base)._replace(
                     added=tuple(sorted(added)), removed=tuple(sorted(removed))
@@ -211,7 +212,7 @@ class FilterExchange:
     def receive(
         self, node: bytes, update: FilterUpdate, now: float, limit: int | None = None
     ) -> tuple[list[FilterChange], list[tuple[bytes, FilterUpdate]]]:
-        """Apply an update of another endpoint; returns the changes and the answers to send.
+        """Apply an update of another endpoint; return the changes and the answers to send.
 
         Raises:
             MalformedMessage: the filter would exceed `limit` topics, by default `FILTER_LIMIT`.
@@ -237,7 +238,7 @@ class FilterExchange:
             remote.sent_at = now
             answers += self._whole(node, remote)
         if is_gap:
-            # Request the whole filter: an update was lost, so later ones do not apply either.
+            # Request the whole filter, because an update was lost, and later ones build on it.
             answers = [(node, self._update(remote, 0, 1))]
         return changes, answers
 
@@ -252,7 +253,7 @@ class FilterExchange:
         is_first = not remote.endpoint
         if update.base:
             if update.base != remote.version:
-                return update.version <= remote.version  # a repetition leaves no gap
+                return update.version <= remote.version  # a repeated update may be ignored
             added = set(update.added) - remote.topics
             removed = set(update.removed) & remote.topics
         else:

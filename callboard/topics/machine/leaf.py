@@ -103,7 +103,10 @@ class Leaves:
         return permitted, refusals
 
     def visible_filter(self, node: bytes, update: FilterUpdate) -> FilterUpdate:
-        """Return the part of our filter for a node: a leaf gets the topics it may publish."""
+        """Return the part of our filter that a node may see.
+
+        A leaf sees only the topics to which it may publish.
+        """
         rights = self.rights.get(node)
         if rights is None:
             return update
@@ -136,7 +139,7 @@ def _concerns(rights: TopicRights, prefixes: Collection[str], suffix: str, topic
 
 
 def _may_speak_of(rights: TopicRights, topic: str, suffix: str) -> bool:
-    """Return whether a topic belongs to a readable store, in the direction of the suffix.
+    """Return whether a topic belongs to a store that a leaf may read, and ends with a suffix.
 
     A name with a reserved component is refused. Topics match by prefix: `a/<$>/data/master/x`
     plus the suffix would reach the master of the store `a`, whatever the rights to `a` are.

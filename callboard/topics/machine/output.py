@@ -19,7 +19,7 @@ _topic_of: Final = itemgetter(0)
 
 
 class CoreOutput:
-    """The local receivers of one type of message. Only here are messages decoded."""
+    """The local receivers of one type of message. Only this class decodes messages."""
 
     def __init__(self, kind: PackedType, counters: CoreCounters) -> None:
         self.index: SubscriptionTable[object] = SubscriptionTable()
@@ -27,8 +27,7 @@ class CoreOutput:
         self.sees_own: set[object] = set()
         #: The part of `sees_own` that gets own messages encoded.
         self.encoded: set[object] = set()
-        #: Receivers that get the messages of other publishers on this node, by receiver: the
-        #: publisher whose own subscription it is.
+        #: By receiver whose subscription belongs to a publisher: that publisher.
         self.publishers: dict[object, object] = {}
         self._kind = kind
         self._counters = counters

@@ -57,7 +57,7 @@ class PeerBuffer:
         return self._runs.dropped
 
     def offer(self, run: TransmitRun, now: float) -> bool:
-        """Take a run; False when the peer has to be disconnected."""
+        """Add a run; return False if the peer has to be disconnected."""
         if not self._runs:
             self._read, self._read_at = -1, now
         self._runs.append(run, len(run.payload), run.messages)

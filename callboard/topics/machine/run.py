@@ -14,7 +14,8 @@ Between cores a *run* of packed messages of one type and TTL is one dispatch:
 
 Each `topic, content` pair is encoded once, when the message enters its first endpoint. A run is
 built by joining encoded pairs, and its receiver decodes it with one call of cbor2. The decoded
-values go to subscribers as they are; only an unusual or malformed run is checked item by item.
+values are passed to subscribers unchanged. Only an unusual or malformed run is checked item by
+item.
 """
 
 from collections.abc import Iterable
@@ -220,7 +221,7 @@ def ttl_of(payload: bytes) -> int:
 def _read_tagged(payload: bytes) -> Any:
     """Decode a run that may hold our tags.
 
-    The fast decoder rejects some valid runs; these go to the reader that defines the model.
+    The fast decoder rejects some valid runs. For these, the slower general reader decides.
     """
     with suppress(RemoteProtocolError):
         values = immutable_from_cbor(payload)
@@ -230,7 +231,10 @@ def _read_tagged(payload: bytes) -> Any:
 
 
 def _refuse_heavy_parts(values: Any, weight: int) -> None:
-    """Refuse byte strings that contain too much CBOR: commands carry tagged values in these."""
+    """Refuse byte strings that contain too much CBOR.
+
+    Commands of stores contain tagged values in byte strings.
+    """
     level = [values]
     while level:
         for part in level:

@@ -375,8 +375,8 @@ def test_the_parser_is_loaded_with_the_first_list():
     ("text", "message"),
     [
         ("none", "contains no certificate"),
-        ("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----", "malformed certificate"),
-        ("-----BEGIN CERTIFICATE-----\nM\n-----END CERTIFICATE-----", "malformed certificate"),
+        ("-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----", "is malformed"),
+        ("-----BEGIN CERTIFICATE-----\nM\n-----END CERTIFICATE-----", "is malformed"),
     ],
 )
 def test_the_expiry_of_what_is_no_certificate_is_an_error(text, message):
