@@ -255,7 +255,9 @@ class Inbound:
     ) -> None:
         """Call back when earlier messages were accepted here or by a newer owner."""
         host = self._hosts.get(msg.type_name)
-        if is_leaf:  # this node's router has sent its messages
+        if (
+            is_leaf
+        ):  # a leaf's messages were passed to this node's router, which sends the marker
             self._router(msg.type_name).send_marker(msg.slot, passed)
         elif host is None:
             passed()
@@ -294,8 +296,9 @@ class EntityServer(SystemActor):
     """Receives messages of other nodes for entities of this node.
 
     A message may come from a program that is not callboard, so each field is checked. A leaf
-    may do what its rights `entities` and `host` name. It knows no other members, so this node
-    acts as the owner of all slots to it, and routes its messages to the real owners.
+    may only do what its rights `entities` and `host` permit. It does not know the other
+    members, so this node accepts the messages for all slots from it, and routes them to the
+    owners.
     """
 
     def __init__(self, inbound: Inbound, entities: ServedEntities) -> None:
@@ -308,7 +311,7 @@ class EntityServer(SystemActor):
         cell: Any = self.context
         entities, key, asker = self._entities, msg.key, cell.sender
         is_leaf = entities.overlay.rights(cell.sender_node) is not None
-        # An active entity has a valid name and key, so the checks are skipped for it.
+        # If the entity is active, its name and key are valid, and need not be checked.
         if is_leaf or not self._inbound.has_active(msg.type_name, key):
             if self._refuses(msg.type_name, ("entities",)):
                 return None
@@ -319,7 +322,8 @@ class EntityServer(SystemActor):
         if is_asked:
             if asker is None or not asker.expects:
                 return None
-            # Not kept as a promise: the entity answers, even if this actor has ended by then.
+            # This is not recorded as a promise of this actor: the entity answers the ask, even
+            # if this actor has ended by then.
             cell.promised = asker
             asker.mark_handled()
         trace, chain = INSTRUMENTATION.current(), INSTRUMENTATION.chain.get()
@@ -361,7 +365,7 @@ class EntityServer(SystemActor):
             text = f"a batch of {counted}"
             self._refuse(MalformedPayload(text))
             return
-        cell.promised = carrier  # each message is answered on its own
+        cell.promised = carrier  # each message is answered separately
         carrier.mark_handled()
         self._inbound.take(msg.type_name, messages, carrier, cell)
 
@@ -406,7 +410,7 @@ class EntityServer(SystemActor):
 
     @handler
     def on_follow(self, msg: FollowJournal) -> EntityTable | None:
-        """Notify the asking node from now on when the journal of a type grows."""
+        """Start notifying the asking node of the growth of a type's journal."""
         if self._refuses(msg.type_name, ("entities", "host")):
             return None
         rights = self._rights()
@@ -447,7 +451,7 @@ class EntityServer(SystemActor):
         """Refuse a message with an invalid type name, or without any of some rights.
 
         Returns:
-            Whether the message was refused; it is answered then.
+            Whether the message was refused, and thereby answered.
         """
         if not is_type_name(type_name):
             text = f"{safe_repr(type_name):.80} is not the name of an entity type"

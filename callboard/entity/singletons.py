@@ -1,4 +1,4 @@
-"""Singletons of one type on one node: entities that are active whenever it owns their slots."""
+"""Singletons of one type on one node: entities that are active while it owns their slots."""
 
 from typing import Any, Final, Protocol
 
@@ -52,7 +52,7 @@ class Singletons:
                 self.start()
 
     def _keep_up(self) -> None:
-        """Activate singletons that have ended, again and again."""
+        """Activate singletons that have ended, and schedule the next check."""
         host = self._host
         if host.is_closed or host.runtime.is_closed:
             return
@@ -61,7 +61,7 @@ class Singletons:
         host.runtime.call_later(CHECK_SECONDS, self._keep_up)
 
     def start(self) -> None:
-        """Activate singletons that are not active; the caller must hold the lock."""
+        """Activate singletons that are not active. The caller must hold the lock."""
         if not self._keys or self._host.is_closed:
             return
         now = self._host.runtime.now()
@@ -70,7 +70,7 @@ class Singletons:
                 self._host.activate_if_served(key)
 
     def activation_failed(self, key: str) -> None:
-        """Pause a singleton whose activation failed, longer each time."""
+        """Pause a singleton whose activation failed; each pause is longer than the last."""
         if key in self._keys:
             with self._host.lock:
                 backoff, _ = self._paused.get(key, (Backoff(CHECK_SECONDS, LONGEST_PAUSE), 0.0))

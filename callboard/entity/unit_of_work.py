@@ -1,8 +1,8 @@
 """A unit of work: the replies and messages that wait for its events, and its commit.
 
-A unit of work is what a handler does between two awaits. Its answer and its messages to other
-actors show the state, so they wait until the events of that state are durable; see
-`callboard.entity.cell`.
+A unit of work is the work of a handler between two awaits. The handler's answer and its
+messages to other actors may show the state, so they wait until the events in that state are
+durable; see `callboard.entity.cell`.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ Refuse = Callable[[BaseException], object]
 
 
 class Emission:
-    """An answer or a message of a handler, until it may leave."""
+    """An answer or a message of a handler that waits until it may be sent."""
 
     __slots__ = ("fail_at_once", "release")
 
@@ -124,11 +124,12 @@ class InternalCall(Protocol):
 
 
 class DeferredReply(Reply):
-    """The reply to a message for an entity, held back until the state it shows is durable.
+    """The reply to a message for an entity, held back until the shown state is durable.
 
     Attributes:
         inner: the sender of the message; None without one.
-        call: the call of the node that this replies to, which has no sender; otherwise None.
+        call: if the node itself made the call, so that there is no sender: that call; else
+            None.
         batch: the first batch with events of this message's handler; 0 for none.
     """
 
@@ -183,7 +184,7 @@ class DeferredReply(Reply):
         return b"" if self.inner is None else self.inner.node
 
     def set_result(self, value: Any) -> bool:
-        """End the unit of work; the answer leaves when the state it shows is durable."""
+        """End the unit of work, and send the answer when the state that it shows is durable."""
         inner, cell = self.inner, self.cell
         if inner is None or not inner.expects:
             if self.call is not None:
@@ -207,7 +208,7 @@ class DeferredReply(Reply):
         return inner.set_result(value)
 
     def _preserve(self, inner: Asker, value: Any) -> None:
-        """Encode or copy an answer now: the handler may change the object before it leaves.
+        """Encode or copy an answer now, because the handler may change the object later.
 
         Raises:
             NotSerializable: the answer cannot be sent.
@@ -216,7 +217,7 @@ class DeferredReply(Reply):
             try:
                 self._sends = inner.encoded(value)
             except MessageTooLarge:
-                pass  # reported to the caller when the answer leaves
+                pass  # reported to the caller when the answer is sent
             else:
                 if self._sends is not None:
                     return
@@ -231,7 +232,7 @@ class DeferredReply(Reply):
             inner.set_result(self._answer)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Send an error when the state it may show is durable."""
+        """Send an error when the state that it may show is durable."""
         report, cell = self._report, self.cell
         if report is None:
             return True
@@ -259,7 +260,7 @@ class DeferredReply(Reply):
         return OutcomeUnknown(f"{text}: a part of it may have happened")
 
     def fail_at_once(self, error: BaseException) -> None:
-        """Fail the ask, because its answer may not leave."""
+        """Fail the ask, because its answer may not be sent."""
         report = self._report
         if report is None:
             return

@@ -25,7 +25,7 @@ def is_wanted(runner: Runner) -> bool:
 def checking(
     function: Callable[..., Any], form: EventSerializer, *, awaits: bool
 ) -> Callable[..., Any]:
-    """Return a handler that raises `StateNotPersisted` if the wrapped one loses a change."""
+    """Wrap a handler so that it raises `StateNotPersisted` if a change would be lost."""
     if awaits:
 
         async def check_coroutine(actor: Entity, message: Any) -> Any:
@@ -69,7 +69,7 @@ def _compare(
     previous: dict[str, str],
     written: int,
 ) -> None:
-    """Check that a handler which changed the state has persisted something.
+    """Check that a handler has persisted something if it has changed the state.
 
     Raises:
         StateNotPersisted: the handler has persisted nothing.

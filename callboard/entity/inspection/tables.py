@@ -46,7 +46,7 @@ class EntityTables:
         topology.add_table("entity_events", self._events)
 
     def _types(self, _filter: str, permits: Rights | None) -> list[Row]:
-        """Return a row for each hosted type; on the node's thread."""
+        """Return a row for each hosted type. Runs on the node's thread."""
         return [
             {
                 name: getattr(stats, name)

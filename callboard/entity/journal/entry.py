@@ -73,7 +73,7 @@ def raw_event(stored: StoredEvent) -> RawEvent:
 
 
 class EntryDecoder:
-    """Decodes stored events to entries: with current classes, or with raw fields."""
+    """Decodes stored events as entries, with objects of current classes or with raw fields."""
 
     def __init__(
         self, form: EventSerializer, type_name: str, kind: EntityType | None, *, is_raw: bool
@@ -88,8 +88,9 @@ class EntryDecoder:
         """
         self.form, self._name, self._kind = form, type_name, kind
         self._is_raw = is_raw
-        # Upcasts are methods. A recovery calls them before the first event is applied, too, so
-        # they must not depend on the state.
+        # Upcasts are methods, so this creates an object for calling them. It has no state, but
+        # a recovery also calls upcasts before any event is applied, so they must not depend on
+        # the state.
         self._reader: Any = None if kind is None else object.__new__(kind.cls)
 
     def entry(self, stored: StoredEvent) -> Entry:

@@ -1,8 +1,8 @@
 """Notifications that a journal has grown.
 
-A host learns of growth from its commits. It notifies the journals of its own node, and other
-nodes that asked for it within the last `EXPIRY_SECONDS`. Followed journals poll as well, since
-a host may be unreachable.
+A host notices growth by its own commits. It notifies the journals of its own node, and other
+nodes that have requested this within the last `EXPIRY_SECONDS`. Followed journals poll the
+state as well, because a host may be unreachable.
 """
 
 from collections.abc import Callable
@@ -27,10 +27,10 @@ NODES_LIMIT: Final = 1_000
 
 
 class JournalGrowth:
-    """Growth of journals, as a follower and as a host; runs on the node's thread."""
+    """The growth of journals, for followers and hosts on this node. Runs on its thread."""
 
     def __init__(self, runtime: NodeContext, reachable: Callable[[], Any]) -> None:
-        """Start with no journal.
+        """Start without journals.
 
         Args:
             runtime: the runtime of the node.
@@ -45,7 +45,7 @@ class JournalGrowth:
         self._members: dict[str, set[bytes]] = {}
         #: By hosted type: nodes that follow it, and when their requests expire.
         self._nodes: dict[str, dict[bytes, float]] = {}
-        #: By type: the position for the next notification of other nodes.
+        #: By type: the position to report to other nodes in the next notification.
         self._unannounced: dict[str, int] = {}
 
     # --- as a follower ---
@@ -91,7 +91,10 @@ class JournalGrowth:
         self._runtime.call_later(RENEWAL_SECONDS, self._renew, name)
 
     def _answered(self, answer: Future[Any]) -> None:
-        """Record the members of a type; wake followers, as earlier growth was not announced."""
+        """Record the members of a type, and wake the followers.
+
+        Followers are woken because growth before the request was not reported.
+        """
         table = None if answer.exception() is not None else answer.result()
         if not isinstance(table, EntityTable) or not table.is_sound:
             return

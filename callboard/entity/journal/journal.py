@@ -1,8 +1,9 @@
 """Reads the journal of a type: `for entry in node.journal(Cart)`.
 
 Events are read in pages, by position. Positions rise in the order of commits without gaps, and
-an event is visible as soon as its commit is durable. So a page that ends at a position holds
-all events up to it: none is missed or read twice, whatever commits at the same time.
+an event is visible as soon as its commit is durable. So a page that ends at a position contains
+all events up to that position. No event is missed or read twice, even if others are committed
+at the same time.
 """
 
 import re
@@ -72,10 +73,10 @@ class JournalHome(Protocol):
 class Journal(Closing):
     """The events of a type in the order of commits; iterate with `for` or `async for`.
 
-    One thread or task at a time may iterate. With `follow` the iteration waits for further
-    events until the journal is closed, from any thread; it also waits for an unavailable
-    database. Without it, the iteration ends after the last event, and raises `StateUnavailable`
-    for such a database.
+    One thread or task at a time may iterate. With `follow`, the iteration waits for further
+    events until the journal is closed, which any thread may do. It also waits while the
+    database is unavailable. Without `follow`, the iteration ends after the last event, and
+    raises `StateUnavailable` if the database is unavailable.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Journal(Closing):
         follow: bool,
         reader: str | None,
     ) -> None:
-        """Create a journal; use `node.journal`."""
+        """Create a journal. Programs call `node.journal` instead."""
         self.type_name = type_name
         self._home, self._url, self._decoder = home, url, decoder
         self._follow, self._reader = follow, reader
@@ -140,9 +141,10 @@ class Journal(Closing):
         return self._yielded()
 
     def next_page(self) -> list[Entry]:
-        """Return the available entries, at most a page; waits as iterating does.
+        """Return the available entries, at most a page.
 
-        Empty at the end. For programs that work in batches.
+        Waits like the iteration, and returns an empty list at its end. For programs that work
+        in batches.
         """
         if not self._page and not self._wait_for_more():
             return []
@@ -178,13 +180,14 @@ class Journal(Closing):
     def _yielded(self) -> Entry:
         """Return the next entry of the page."""
         entry = self._decoder.entry(self._page[0])
-        self._page.popleft()  # after decoding: an entry that cannot be decoded is not skipped
+        # Only after decoding, so that an entry that cannot be decoded is not skipped.
+        self._page.popleft()
         self._position = entry.position
         return entry
 
     async def _more(self) -> bool:
-        """Read the next page; return whether there is one. On the node's loop."""
-        while self._reading is not None:  # the read of an iteration that was cancelled
+        """Read the next page; return whether there is one. Runs on the node's loop."""
+        while self._reading is not None:  # a cancelled iteration has left a read in progress
             await self._reading
         if self._page:
             return True
@@ -215,7 +218,9 @@ class Journal(Closing):
                     raise
                 text = f"a journal of {name} waits for its database: {error}"
                 self._home.runtime.warn_once(("journal", self._url), text)
-                growth.forget(name, grown)  # growth would not show that the database is back
+                # Wait for a time instead, because growth is not reported when the database is
+                # back.
+                growth.forget(name, grown)
                 away = backoff.next_pause()
                 timer = self._home.runtime.call_later(away, grown.set_result, None)
             finally:
@@ -272,11 +277,11 @@ class Journal(Closing):
     def to_log(self, log: "CommitLog | str | Path") -> int:
         """Append all events to a log, each once, until the journal ends or is closed.
 
-        The copy continues after the last event that the log has, even if an earlier copy was
-        interrupted: position and record are one write. Without one it starts at `after`. A
-        record has the topic `/TYPE/KEY`, the key, the time, and the fields of the event as
-        payload, with simple fields declared as columns; the headers are position, number,
-        epoch, kind and version.
+        The copy continues after the last event in the log, even if an earlier copy was
+        interrupted, because a record and its position are one write. If the log is empty, the
+        copy starts at `after`. A record has the topic `/TYPE/KEY`, the key, the time, and the
+        fields of the event as payload, with simple fields declared as columns; the headers are
+        position, number, epoch, kind and version.
 
         Args:
             log: an open log, or its folder.
@@ -302,9 +307,9 @@ class Journal(Closing):
     # --- the position of a reader ---
 
     def done(self, entry: Entry | None = None) -> None:
-        """Store that everything up to an entry was processed; only with `reader`.
+        """Store that all entries up to one were processed. The journal needs a `reader`.
 
-        The next journal with this reader starts after it, on any node.
+        The next journal with this reader, on any node, starts after that entry.
 
         Args:
             entry: the entry that was processed; by default the last one that was yielded.
@@ -358,7 +363,7 @@ class Journal(Closing):
         self.close()
 
     def _end(self) -> None:
-        """Stop following, and wake the iteration; on the node's thread."""
+        """Stop following, and wake the iteration. Runs on the node's thread."""
         if self._is_following:
             self._is_following = False
             self._home.growth.unfollow(self.type_name)

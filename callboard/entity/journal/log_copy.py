@@ -1,8 +1,8 @@
 """Copies journals to logs: each event becomes one record, even if the copy is interrupted.
 
-A producer of the log appends the records, so a record and the position of the copy are one
-write. The position of the last event is a header of the last record; its sender is the id of
-the state.
+A producer of the log appends the records. Each record has the position of its event as a
+header, so a record and the position of the copy are one write. The sender of the records is the
+id of the state.
 """
 
 import dataclasses
@@ -61,11 +61,12 @@ def producer_name(type_name: str) -> str:
 def copy_to_log(
     journal: StoredJournal, form: EventSerializer, log: CommitLog | str | Path
 ) -> int:
-    """Append the events of a journal to a log until the journal ends; returns how many.
+    """Append the events of a journal to a log until the journal ends; return their number.
 
     Raises:
         WrongState: the log has the journal of another state.
-        StateCorrupt: the last record of this journal is missing in the log, or another's.
+        StateCorrupt: the last record of this journal is missing in the log, or belongs to
+            another journal.
         LogError: the log cannot be written.
     """
     with ExitStack() as stack:
@@ -149,11 +150,12 @@ class _LogCopy:
                 try:
                     self._log.declare({field: column})
                 except (FieldConflict, ValueError):
-                    continue  # another event has a field of that name, so this one stays inside
+                    # Another event has a field of that name, so this field gets no column.
+                    continue
 
 
 def _headers(event: StoredEvent) -> dict[str, str]:
-    """Return the headers of a record; in a fixed order, as a retry must have the same bytes."""
+    """Return the headers of a record in a fixed order, so that a retry has the same bytes."""
     return {
         "epoch": str(event.epoch),
         "kind": event.kind,
@@ -167,6 +169,6 @@ def _columns_of(cls: type) -> dict[str, str]:
     """Return the simple fields of a dataclass, with the types of their columns."""
     try:
         hints: dict[str, Any] = typing.get_type_hints(cls)
-    except (NameError, TypeError):  # annotations that only the author's scope can resolve
+    except (NameError, TypeError):  # annotations that cannot be resolved outside of their scope
         return {}
     return {name: _COLUMNS[hint] for name, hint in hints.items() if hint in _COLUMNS}

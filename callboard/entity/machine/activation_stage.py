@@ -29,21 +29,21 @@
 
 The rules, each with the failure that it prevents:
 
-- **The state is read only after the commits in flight have ended** (UNREAD is not READING). A
-  handler raises while the event 7 of an earlier handler is being committed. If the state were
-  read at once, it might end with event 6; the next handler would number its event 7, too, and
-  the database would refuse it as a second event of that number.
-- **The state is read once after a failure** (BROKEN leaves the stage with the first read). A
-  commit fails while a handler blocks; a check some milliseconds later shall read the state. The
-  handler raises before that, the state is read for this reason, and the next handler persists
-  event 8. If the check read the state then, it would discard the entity while event 8 is being
-  committed: the first rule again.
-- **A page counts for the read that asked for it** (PAGE_READ only in READING). A handler fails
-  while the second page of a recovery is being read. If that page were applied to the entity of
-  the new read, the events of the first page would be missing.
+- **The state is read only after the commits in flight have ended** (UNREAD is not READING).
+  Suppose that a handler raises while event 7 of an earlier handler is being committed. If the
+  state were read at once, it might end with event 6. The next handler would then give its event
+  the number 7 as well, and the database would refuse it.
+- **The state is read once after a failure** (BROKEN leaves the stage with the first read).
+  Suppose that a commit fails while a handler blocks, so that a check some milliseconds later
+  has to read the state. Before the check, the handler raises, the state is read for this
+  reason, and the next handler persists event 8. If the check read the state again, it would
+  discard the entity while event 8 is being committed, against the first rule.
+- **A page counts for the read that asked for it** (PAGE_READ only in READING). Suppose that a
+  handler fails while the second page of a recovery is being read. If that page were applied to
+  the entity of the new read, the events of the first page would be missing.
 - **An activation that passivates does not read its state again.** Later messages wait for the
-  next activation, and this one waits for the end of this one. If a commit failed meanwhile, and
-  this one became active again, nothing would end it.
+  next activation, which waits for the end of the present one. If the present one became active
+  again after a failed commit, nothing would end it.
 - **The `activated` hook is not repeated.** If it raises, the activation ends. Reading the state
   again would run the hook again, and so on without end.
 
@@ -60,12 +60,12 @@ The rules, each with the failure that it prevents:
 - GATHERING: a batch is in flight, and later units of work wait in the next one.
 - FAILED: a batch was not committed, and the state in memory shows events that are not stored.
 
-One batch is in flight at a time. If a second one were sent before the first is durable, the
-database could store event 8 without event 7, if only the first one fails.
+One batch is in flight at a time. If a second batch were sent before the first one is durable,
+and only the first one failed, the database would store event 8 without event 7.
 
-FAILED discards each unit of work, and fails every answer, until the state is read: an answer
-would show events that are not stored. Both batches of GATHERING fail together, because events
-of the second one continue the first.
+In FAILED, each unit of work is discarded and every answer fails until the state was read,
+because an answer would show events that are not stored. If a batch fails in GATHERING, the next
+batch fails with it, because its events follow those of the failed batch.
 """
 
 from collections.abc import Mapping

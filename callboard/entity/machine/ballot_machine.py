@@ -1,13 +1,13 @@
-"""Votes of members on whether one of them is gone.
+"""Votes of members on whether another member is lost.
 
-A member that cannot reach another one asks the other voters whether they cannot reach it
-either. More than half of the voters must agree. **Voters** are the members whose leases rose
-within a TTL when the ballot began, including the subject of the vote: it is not asked, and
-counts as a no. With fewer than three voters no member is removed, so that of two nodes that
-lose their link neither takes the slots of the other.
+A member that cannot reach another member, the subject, asks the other voters whether they can
+reach it. The subject is removed if more than half of the voters cannot. **Voters** are the
+members whose leases were renewed within a TTL before the ballot began. The subject is a voter,
+too: it is not asked, and counts as a vote against the removal. With fewer than three voters no
+member is removed. So if two nodes lose their link, neither takes over the slots of the other.
 
-A vote counts only for the ballot that asked for it. A ballot ends when its subject is reachable
-again, or after `BALLOT_SECONDS`. So no vote is older than its ballot.
+A vote counts only for the ballot in which it was requested. A ballot ends when its subject is
+reachable again, or after `BALLOT_SECONDS`. So no vote is older than its ballot.
 """
 
 from collections.abc import Collection, Hashable, Mapping
@@ -78,7 +78,8 @@ class BallotMachine:
 
         Args:
             subject: the member.
-            voters: the members whose leases rose within a TTL, with this one and the subject.
+            voters: the members whose leases were renewed within a TTL, including this one and
+                the subject.
             now: seconds.
         """
         if len(voters) < LEAST_VOTERS or self.writer not in voters:
@@ -98,7 +99,7 @@ class BallotMachine:
     def voted(
         self, number: int, voter: str, now: float, *, is_out_of_reach: bool
     ) -> list[BallotEffect]:
-        """Count a vote; a vote for another ballot, or a late one, does not count."""
+        """Count a vote, unless it is late or belongs to another ballot."""
         ballots = self.ballots.items()
         match = next((item for item in ballots if item[1].number == number), None)
         if match is None:

@@ -7,35 +7,40 @@
     MOVED     DRAINING  -       MOVED     ABSENT
 
 - ABSENT: the slot is not served here. Messages for it are refused, and the sender's router
-  finds its owner. A slot that this node is joining is absent, too: `OwnershipMachine.claiming`
-  has it until its fence is raised.
+  finds its owner. A slot that this node is about to own is absent, too: it is in
+  `OwnershipMachine.claiming` until its fence is raised.
 - OWNED: its entities handle messages.
 - DRAINING: the slot is being given away. Its entities passivate, and messages are held.
-- MOVED: another node owns the slot, or will. Messages are held until the ones before them were
-  forwarded.
+- MOVED: another node owns the slot, or will own it. Messages are held until earlier held
+  messages were forwarded.
 
 The events come from the effects of the `OwnershipMachine`: `ServeSlots`, `KeepSlots` without
-the slot, `StopSlots` and `ReleaseSlots`. A fence that another node has raised is a loss, too.
+the slot, `StopSlots` and `ReleaseSlots`. If another node has raised the fence, the event is
+LOST, too.
 
 The rules, each with the failure that it prevents:
 
 - **A slot is served only after its fence was raised** (SERVED follows a claim, and not the
-  table). The table gives a slot to this node while the former owner is paused. If messages were
-  handled before the fence is raised, the former owner could commit an event after its pause
-  that this node has not read, and both would number their next event alike.
-- **While a slot drains, its messages are held and not refused.** A sender sends 1 and 2. The
-  host refuses 1, the move is given up, and the host handles 2: the order is broken.
+  table). Suppose that the table gives a slot to this node while the former owner is paused. If
+  this node handled messages before it has raised the fence, the former owner could commit an
+  event after its pause that this node has not read, and both nodes would give the same number
+  to their next event.
+- **While a slot drains, its messages are held and not refused.** Suppose that a sender sends
+  messages 1 and 2, the host refuses 1, and then the move is cancelled. The host would handle 2
+  before 1 is sent again.
 - **After the slot has moved, messages are held until the earlier ones were forwarded** (LOST
-  leads from DRAINING to MOVED, and not to ABSENT). 1 is held. If 2 were refused now, its router
-  could send it to the new owner before this node forwards 1.
-- **A slot that stayed is served again before its held messages are handled, under one lock**
-  (RELEASED leads to OWNED). A message that arrives in between would overtake them.
-- **A slot may be stopped that was lost** (STOPPED in ABSENT). A move waits for its turn while
-  another type moves, and another node claims the slot in this time. The machine releases all
-  slots of the move together, so they are held together: a message that were refused here could
-  overtake one that an earlier call has held.
-- **A slot may be released that was not stopped** (RELEASED in ABSENT and OWNED). The machine
-  gives a move up, because its lease has ended or the register failed, before the turn came.
+  leads from DRAINING to MOVED, and not to ABSENT). Suppose that message 1 is held. If message 2
+  were refused, the sender's router could send it to the new owner before this node forwards 1.
+- **When a move is cancelled, the slot is served again and its held messages are delivered under
+  one lock** (RELEASED leads to OWNED). Otherwise a message that arrives in between could
+  overtake the held ones.
+- **A lost slot may be stopped** (STOPPED in ABSENT). While a move waits for its turn because
+  another type moves, another node may claim one of its slots. The machine releases all slots of
+  a move together, so messages for all of them are held. If a message were refused instead, it
+  could overtake a message that was held before.
+- **A slot that was not stopped may be released** (RELEASED in ABSENT and OWNED). The machine
+  cancels a move that still waits for its turn if the lease has ended or the register has
+  failed.
 """
 
 from collections.abc import Mapping

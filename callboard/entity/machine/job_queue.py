@@ -3,25 +3,26 @@
 A job is **ready**, **delayed** until a time, **taken** by a taker until it is acknowledged, or
 **dead** after too many attempts. Takers that find no job wait, in order.
 
-Rows. All jobs are rows of the state. This machine holds a part of them in memory: the next
-ones, and those that are taken. Each change is added to `changes`, which the owner commits
-before it reports the change to anyone. Ready jobs with a number above `_ready_after`, and
-delayed ones after `_delayed_after`, may be in the state alone; `wants` returns when they must
+Rows. All jobs are rows of the state. This machine has some of them in memory: the next jobs,
+and the taken ones. Each change is added to `changes`, which the owner commits before it reports
+the change. Ready jobs with a number above `_ready_after`, and delayed jobs after
+`_delayed_after`, may be stored only in the state; `wants` returns a request when they have to
 be read.
 
-Times. Delays end by the database's clock, in milliseconds, as they outlive the owner. A taker's
-time is counted by the owner's own clock, in seconds, from the commit that assigned the job
-(`begin`). The next owner counts it from the start again, so it never ends early.
+Times. Delays are measured by the database's clock, in milliseconds, because they outlive the
+owner. A taker's time is measured by the owner's own clock, in seconds, from the commit that
+assigned the job (`begin`). A new owner starts to measure again, so a taker's time never ends
+early.
 
-Unreadable jobs. The program of a taker may lack the type of a job, as in a rolling upgrade. It
-refuses the job, which counts no attempt, and the machine remembers for a while what the node
-lacks. So its takers get other jobs, takers of other nodes get this one, and a job that no taker
-can read causes no traffic. Ready jobs that a node refuses are in heaps of their own
-(`_aside`), one for each set of refusing nodes. A heap is checked when its first job may
-be assigned, which applies later refusals.
+Unreadable jobs. The program of a taker may lack the type of a job, as in a rolling upgrade. The
+taker refuses such a job, which does not count as an attempt, and the machine remembers for a
+while which types the taker's node lacks. So takers on that node get other jobs, takers on other
+nodes get this job, and a job that no taker can read is not sent again and again. Ready jobs
+that a node refuses are in heaps of their own (`_aside`), one for each set of refusing nodes. A
+heap is checked when its first job may be assigned, which applies later refusals.
 
-Each assignment has a token, which names the taker's node. An acknowledgment carries the token,
-so one that arrives after the job was assigned again is recognized.
+Each assignment has a token, which names the taker's node. An acknowledgment contains the token,
+so that the machine recognizes an acknowledgment that arrives after the job was assigned again.
 """
 
 import heapq
@@ -88,7 +89,7 @@ class JobConsumer(NamedTuple):
 
 
 class LeasedJob(NamedTuple):
-    """A job assigned to a taker, to be sent once that is committed."""
+    """A job that was assigned to a taker, and is sent when the assignment is committed."""
 
     taker: JobConsumer
     number: int
@@ -168,7 +169,7 @@ class JobQueue:
     def load(
         self, counts: "Counter[JobStatus]", taken: Iterable[StoredJob], now: float
     ) -> None:
-        """Start with the stored jobs; the times of takers start again."""
+        """Start with the stored jobs. The time of each taker starts again."""
         self.counts = counts
         for job in taken:
             entry = self._add(job.number, job.state.attempt, job.body, JobStatus.TAKEN)
@@ -177,11 +178,12 @@ class JobQueue:
             self._start_time(entry, now)
         if counts[JobStatus.READY]:
             self._ready_after = 0
-        for taker in self.pop_takers():  # one of them may have a job without knowing
+        # A taker may have been assigned a job without having received it.
+        for taker in self.pop_takers():
             self.add_taker(taker)
 
     def wants(self, now_ms: float) -> ReadRequest | None:
-        """Return which jobs must be read; None if no job must be read."""
+        """Return a request for the jobs that have to be read; None if there are none."""
         ready = self._ready_after if len(self._ready) < HELD_LIMIT // 4 else None
         if self._aside and self.refused >= ASIDE_LIMIT:
             ready = None
@@ -192,7 +194,7 @@ class JobQueue:
         return None if ready is None and delayed is None else ReadRequest(ready, delayed)
 
     def read_ready(self, jobs: Sequence[StoredJob]) -> None:
-        """Add ready jobs that were read; no job may have changed during the read."""
+        """Add ready jobs that were read. No job may have changed during the read."""
         self._ready_after = jobs[-1].number if len(jobs) >= READ_LIMIT else None
         for job in jobs:
             if job.number not in self._jobs:
@@ -200,7 +202,7 @@ class JobQueue:
                 heapq.heappush(self._ready, job.number)
 
     def read_delayed(self, jobs: Sequence[StoredJob], now_ms: float) -> None:
-        """Add delayed jobs that were read; no job may have changed during the read."""
+        """Add delayed jobs that were read. No job may have changed during the read."""
         horizon = int(now_ms) + WINDOW_MS, _LAST
         for job in jobs:
             place = job.state.due_ms, job.number
@@ -239,7 +241,7 @@ class JobQueue:
         return max(0, self.limit - self.counts.total())
 
     def put(self, number: int, body: str, due_ms: int = 0) -> None:
-        """Add a job with a new number; it is delayed if it has a due time."""
+        """Add a job with a new number, which is delayed if it has a due time."""
         status = JobStatus.DELAYED if due_ms else JobStatus.READY
         state = JobState(status, due_ms)
         self.changes.change_job(self.key, number, StoredJob(self.key, number, state, 0, body))
@@ -263,7 +265,7 @@ class JobQueue:
         number = self._tokens.get(taker.token)
         entry = None if number is None else self._jobs.get(number)
         if entry is not None and entry.token == taker.token:
-            # The taker asks again, so it did not get the answer that assigned this job.
+            # The taker asks again, so it has not received the answer that assigned this job.
             self._make_ready(entry)
             entry.attempt -= 1
             self._takers.appendleft(taker)
@@ -274,7 +276,7 @@ class JobQueue:
         return True
 
     def withdraw(self, token: str) -> list[JobConsumer]:
-        """Forget a taker that has given up; a job that it has goes to the next taker.
+        """Remove a taker that has given up, and give its job, if any, to the next taker.
 
         Returns:
             The waiting takers with the token, to be answered.
@@ -323,10 +325,12 @@ class JobQueue:
     def refuse(
         self, number: int, token: str, names: Iterable[str], now: float, reason: str = ""
     ) -> bool:
-        """Put back a job that its taker cannot read; return False if the taker has none.
+        """Return a job that its taker cannot read to the queue.
 
-        It counts no attempt. For a while takers of that node get neither this job nor others
-        with these types.
+        Return False if it has no such job.
+
+        This does not count as an attempt. For a while, takers on that node get neither this job
+        nor other jobs of these types.
 
         Args:
             number: the number of the job.
@@ -385,7 +389,7 @@ class JobQueue:
         return leases
 
     def _first_for(self, node: str) -> _LoadedJob | None:
-        """Pop the first ready job that a node does not refuse from its heap."""
+        """Pop the first ready job that a node does not refuse."""
         while True:
             places = [
                 (heap[0], nodes)
@@ -411,9 +415,9 @@ class JobQueue:
     def _set_aside(self, entry: _LoadedJob, nodes: frozenset[str]) -> None:
         """Add a ready job to the jobs that some nodes refuse.
 
-        The first jobs keep their bodies even when memory is full. Otherwise a taker that can
-        read them would starve: each read would fill memory with jobs that another taker
-        refuses.
+        The bodies of the first of these jobs stay in memory even if it is full. Otherwise a
+        taker that can read them might never get one, because each read could fill the memory
+        with jobs that another taker refuses.
         """
         heap = self._aside.setdefault(nodes, [])
         heapq.heappush(heap, entry.number)
@@ -436,7 +440,7 @@ class JobQueue:
             self._ready_after = min(first, after)
 
     def _forget_refusals(self, now: float) -> None:
-        """Forget old refusals: the programs may have been upgraded since."""
+        """Remove old refusals, because the programs may have been upgraded since."""
         is_over = False
         for node, refusals in list(self._refusals.items()):
             if refusals.until <= now and (refusals.names or refusals.numbers):
@@ -473,13 +477,14 @@ class JobQueue:
         """Start a taker's time."""
         entry.until = now + entry.visible
         heapq.heappush(self._ends, (entry.until, entry.number, entry.token))
-        if len(self._ends) > 2 * len(self._tokens) + 1024:  # most belong to finished jobs
+        # Most entries belong to finished jobs.
+        if len(self._ends) > 2 * len(self._tokens) + 1024:
             lasting = (job for job in self._jobs.values() if job.until is not None)
             self._ends = [(job.until, job.number, job.token) for job in lasting if job.until]
             heapq.heapify(self._ends)
 
     def acknowledge(self, number: int, token: str) -> bool:
-        """Remove a finished job; return False if the taker does not have it."""
+        """Remove a finished job; return False if the taker does not have the job."""
         entry = self._taken(number, token)
         if entry is None:
             return False
@@ -490,7 +495,7 @@ class JobQueue:
         return True
 
     def extend(self, number: int, token: str, visible: float, now: float) -> bool:
-        """Start a taker's time again; return False if it does not have the job."""
+        """Start a taker's time again; return False if the taker does not have the job."""
         entry = self._taken(number, token)
         if entry is None:
             return False
@@ -502,7 +507,7 @@ class JobQueue:
     def give_back(
         self, number: int, token: str, *, due_ms: int = 0, reason: str = "", counts: bool = True
     ) -> bool:
-        """Return a job to the queue; return False if the taker does not have it.
+        """Return a job to the queue; return False if the taker does not have the job.
 
         Args:
             number: the number of the job.
@@ -594,7 +599,7 @@ class JobQueue:
                 self._make_ready(entry, reason=reason, is_tried=True)
 
     def due(self, now_ms: float) -> None:
-        """Make delayed jobs ready that are due; their rows do not change."""
+        """Make delayed jobs ready that are due. Their rows do not change."""
         while self._delayed and self._delayed[0][0] <= now_ms:
             _, number = heapq.heappop(self._delayed)
             entry = self._jobs[number]

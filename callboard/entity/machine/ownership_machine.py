@@ -3,13 +3,14 @@
 A pure machine: `step(event) -> effects`. It has no clock and no randomness; its driver reads
 and writes the register, raises fences, and watches the other members.
 
-The machine keeps what the node **wants** to be, and derives the table to write from it and from
-the current table (`_wanted`): with or without this node as a member, without members that are
-gone, with higher epochs where fences were ahead, and with drained slots given away. So one
-write may hold several changes. A write with an unknown outcome needs no memory: the table is
-read again, and changes that are missing in it are still wanted.
+The machine stores the **aim** of the node. From the aim and the current table it computes the
+table to write (`_wanted`): with or without this node as a member, without members that are
+lost, with higher epochs where fences were higher, and with drained slots given away. So one
+write may contain several changes. If the outcome of a write is unknown, the table is read
+again, and changes that are missing in it are written again.
 
-Rules, each of which a search breaks if it is left out:
+If one of these rules is left out, the search of all orders of events (`make search`) finds a
+failure:
 
 - A slot is served with an epoch only after its fence was raised to that epoch, and while the
   newest known table gives it to this node.
@@ -17,7 +18,7 @@ Rules, each of which a search breaks if it is left out:
   evidence about an earlier one.
 - A slot is given away only after everything in it has ended.
 
-At most one request to the register, one claim, one probe and one move are under way. Each is
+At most one request to the register, one claim, one probe and one move are in progress. Each is
 answered by exactly one event. All fields hold values that are replaced and never changed, so
 `copy` is cheap and `key` identifies the state.
 """
@@ -66,7 +67,7 @@ class DrainAsked:
 
 @dataclass(frozen=True, slots=True)
 class MoveAsked:
-    """Assign slots to members by hand; with "", end such an assignment."""
+    """Assign slots to members as a user requests; with "", end such assignments."""
 
     pins: Mapping[int, str]
 
@@ -116,7 +117,7 @@ class RegisterFailed:
 
 @dataclass(frozen=True, slots=True)
 class TableAnnounced:
-    """Another node knows a table of this version; only the register decides, so it is read."""
+    """Another node knows a table of this version. The register is read to get the table."""
 
     version: int
 
@@ -156,7 +157,7 @@ class SlotsEmptied:
 
 @dataclass(frozen=True, slots=True)
 class SlotsBusy:
-    """Answer to `StopSlots`: something runs too long; the slots stay for now."""
+    """Answer to `StopSlots`: a handler runs too long, so the slots stay for now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,18 +339,19 @@ class OwnershipMachine:
         self.aim: Literal["", "member", "drained", "none"] = ""
         #: Memberships that have ended, by writer and `joined`.
         self.gone: frozenset[tuple[str, int]] = frozenset()
-        #: Epochs that the table must have, as fences were ahead of it.
+        #: By slot: an epoch that the table must have, because the fence was higher than the
+        #: table's.
         self.beyond: Mapping[int, int] = {}
         self.kinds: frozenset[tuple[str, int]] = frozenset()
-        #: Assignments by hand that the table does not have yet.
+        #: Assignments requested by users that the table does not have yet.
         self.pins: Mapping[int, str] = {}
-        #: The request to the register that is under way.
+        #: The request to the register that is in progress.
         self.request: ReadTable | WriteTable | None = None
         #: Whether the register must be read before it is written.
         self.is_stale = True
         #: The newest version announced by other nodes since the last request to the register.
         self.announced = 0
-        #: Whether the register is older than the table that members know: it was restored.
+        #: Whether the register has an older table than members know, because it was restored.
         self.is_behind = False
         #: Memberships that are being probed; None if no probe is under way.
         self.probing: Mapping[str, int] | None = None
@@ -388,10 +390,10 @@ class OwnershipMachine:
         return self.writer in self.table.members
 
     def step(self, event: OwnershipEvent) -> Effects:
-        """Handle an event; returns the effects to carry out, in order."""
+        """Handle an event; return the effects to carry out, in order."""
         effects: Effects = []
         self._handlers[type(event)](self, event, effects)
-        # After a failure nothing new is started: the next poll tries again.
+        # After a failure, nothing is started until the next poll.
         if not isinstance(event, RegisterFailed | ClaimFailed):
             self._proceed(effects)
         return effects
@@ -434,7 +436,7 @@ class OwnershipMachine:
             self._probe(effects)
 
     def _probe(self, effects: Effects) -> None:
-        """Probe the other members, unless a probe is under way."""
+        """Probe the other members, unless a probe is in progress."""
         members = self.table.members.items()
         probed = {name: member.joined for name, member in members if name != self.writer}
         if self.probing is None and probed:
@@ -466,7 +468,7 @@ class OwnershipMachine:
             return
         if table.version <= known.version:
             # The register was restored from an older copy, while members know newer tables. Its
-            # content is written again, with a version above those, so that all adopt it.
+            # content is written again with a version above theirs, so that all members use it.
             self.is_behind = True
             table = replace(table, version=known.version)
         self._adopt(table, effects)
@@ -478,7 +480,8 @@ class OwnershipMachine:
             self.is_behind = False
             self._adopt(request.table, effects)
         else:
-            # Another member wrote first; or a read shows whether this write took place.
+            # Another member has written first, or the outcome is unknown and a read will show
+            # it.
             self.is_stale = True
 
     def _register_failed(self, _: RegisterFailed, effects: Effects) -> None:
@@ -505,7 +508,7 @@ class OwnershipMachine:
             self._release(effects)
 
     def _claimed(self, event: Claimed, effects: Effects) -> None:
-        """Serve slots whose fences were raised; want higher epochs for the others."""
+        """Serve slots whose fences were raised; the other slots need higher epochs."""
         fences = event.fences
         claimed, self.claiming = self.claiming or {}, None
         owned = self.table.owned(self.writer) if self.is_current else {}
@@ -562,7 +565,7 @@ class OwnershipMachine:
     # --- next steps ---
 
     def _proceed(self, effects: Effects) -> None:
-        """Start every step that is due and not under way."""
+        """Start every step that is due and not yet in progress."""
         if not self.aim or self.has_left:
             return
         self._claim(effects)
@@ -576,7 +579,7 @@ class OwnershipMachine:
         if self.claiming is not None or self.aim == "none" or not self.is_current:
             return
         owned = self.table.owned(self.writer)
-        if owned == self.served:  # usual; saves the comparison of 256 slots below
+        if owned == self.served:  # the usual case, which avoids comparing 256 slots below
             return
         fresh = {
             slot: epoch
@@ -632,7 +635,7 @@ class OwnershipMachine:
         if not self.is_member and not self.is_probed and self.aim == "member":
             self._probe(effects)
             if self.probing is not None:
-                return  # the members of another state may all be dead; the probe tells
+                return  # wait for the probe: the members with another state may all be dead
         if (wanted := self._wanted(effects)) is None:
             return
         register_version = self.table.register_version

@@ -8,33 +8,35 @@
     REFUSED_MARKED  -     -          -              REFUSED_IDLE   REFUSED_MARKED  MARKED
     REFUSED_IDLE    -     -          -              -              REFUSED_IDLE    IDLE
 
-- IDLE: no message is on its way. The next one goes to the host of this node if that serves the
-  slot, or else to the owner by the table.
-- SENT: the last message went to a node, and may not have arrived there.
-- MARKED: the owner has changed, and a marker is on its way to the former one. Messages of this
+- IDLE: no message is in flight. The next message goes to the host of this node if it serves the
+  slot, or else to the owner in the table.
+- SENT: the last message was sent to a node, and may not have arrived yet.
+- MARKED: the owner has changed, and a marker is in flight to the former owner. Messages of this
   node wait.
-- REFUSED, REFUSED_MARKED, REFUSED_IDLE: SENT, MARKED or IDLE, and a node has refused a message;
-  a marker is on its way to this node. All messages wait.
+- REFUSED, REFUSED_MARKED, REFUSED_IDLE: the slot was SENT, MARKED or IDLE, and a node has
+  refused a message. A marker is in flight to the refusing node. All messages wait.
 
 The rules, each with the failure that it prevents:
 
-- **In MARKED no message is sent** (no SENT). 1 is on its way to the former owner, which will
-  forward it. If 2 were sent to the new owner now, it would arrive there before 1.
-- **After a refusal no message is sent until all refusals have arrived** (COMPLETE). 1 and 2 are
-  on their way to a node that does not own the slot. It refuses 1, becomes the owner, and would
-  accept 2; therefore it refuses 2 as a message of the same attempt. If 1 were sent again before
-  the refusal of 2 has arrived, a message 3 could follow it and overtake 2.
-- **A marker leaves a refusal in force** (REFUSED leads to REFUSED_IDLE). The refusing node has
-  left the table, so that nothing waits for it; messages that another node has refused may still
-  be on their way back.
+- **In MARKED no message is sent** (no SENT). Suppose that message 1 is in flight to the former
+  owner, which will forward it. If message 2 were sent to the new owner now, it would arrive
+  there before 1.
+- **After a refusal no message is sent until all refusals have arrived** (COMPLETE). Suppose
+  that messages 1 and 2 are in flight to a node that does not own the slot. The node refuses 1
+  and then becomes the owner. It refuses 2, too, because 2 belongs to the same attempt. If 1
+  were sent again before the refusal of 2 has arrived, message 3 could be sent after it and
+  overtake 2.
+- **A marker does not end a refusal** (REFUSED leads to REFUSED_IDLE). The former owner may have
+  left the table, so that this node stops waiting for its marker. But messages that another node
+  has refused may still be in flight.
 - **Forwarded messages are sent in MARKED** (FORWARDED). A marker of another node waits for the
-  messages that this node forwards, and the marker of this node may wait at that other node. If
-  they waited for each other, neither would be answered.
-- **A forwarded message makes the slot SENT.** It may be one of this node's own actors. Without
-  that, their next message would go to the host of this node, as soon as that serves the slot
-  again, and overtake it.
-- **A refusal may arrive in IDLE.** A marker is sent again after a while, and the answer to the
-  second one passes messages of the first link, which was broken.
+  messages that this node forwards, and the marker of this node may wait on that other node. If
+  forwarded messages waited for the marker, both nodes would wait for each other for ever.
+- **A forwarded message makes the slot SENT.** The forwarded message may have been sent by an
+  actor of this node. If the slot stayed IDLE, the actor's next message would go to this node's
+  host as soon as it serves the slot again, and would overtake the forwarded one.
+- **A refusal may arrive in IDLE.** A marker that is not answered is sent again. The answer to
+  the second marker may arrive on a new link before messages that were sent on the broken one.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,9 @@
 """The table of a type: its members, and the owner and epoch of each slot.
 
 It is stored in one register and changes only by compare-and-set. The epoch of a slot rises with
-each owner; fences are raised to it. The **wished** owner of a slot depends on the members
-alone, never on which nodes a member reaches, so that all members agree on it.
+each owner, and the owner raises the slot's fence to this epoch. The **wished** owner of a slot
+depends only on the list of members, and not on the nodes that a member can reach, so that all
+members compute the same one.
 """
 
 import json
@@ -87,7 +88,10 @@ class TableMember(NamedTuple):
     address: str = ""
 
     def stored(self) -> Mapping[str, str | float | tuple[tuple[str, int], ...]]:
-        """Return the member as it is stored; earlier releases have no address."""
+        """Return the member as it is stored.
+
+        An empty address is left out, as in earlier releases.
+        """
         fields = self._asdict()
         if not self.address:
             del fields["address"]
@@ -221,7 +225,7 @@ class Table:
         return replace(self, members={**self.members, writer: changed})
 
     def with_pins(self, pins: Mapping[int, str]) -> "Table":
-        """Return the table with slots assigned by hand; "" ends an assignment."""
+        """Return the table with slots assigned as a user requests; "" ends an assignment."""
         if not pins:
             return self
         known = {**dict(self.pins), **pins}
@@ -258,7 +262,7 @@ class Table:
         return replace(self, slots=tuple(changed))
 
     def raised(self, writer: str, epochs: Mapping[int, int]) -> "Table":
-        """Return the table with higher epochs for slots of a member, as fences were ahead."""
+        """Return the table with higher epochs for a member's slots whose fences were higher."""
         slots = tuple(
             SlotOwner(writer, epochs[slot])
             if slot in epochs and owner.writer == writer and owner.epoch < epochs[slot]
@@ -279,8 +283,8 @@ class Table:
     def wished(self) -> tuple[str, ...]:
         """Return the member that should own each slot; empty names without members.
 
-        Members that drain, or cannot read the written events, get slots only if there are no
-        other members.
+        Members that are draining, or that cannot read the written events, get slots only if
+        there are no other members.
         """
         members = self.members
         for is_fit in (self._is_fit, lambda member: member.weight > 0, lambda _: True):
@@ -362,8 +366,9 @@ def _kinds(pairs: Iterable[Any]) -> tuple[tuple[str, int], ...]:
 def wishes(weights: tuple[tuple[str, float], ...], count: int) -> tuple[str, ...]:
     """Return the member that should own each slot, by rendezvous hashing with weights.
 
-    A member's score for a slot is its weight over an exponentially distributed hash. So each
-    member gets its share, and a member that joins or leaves moves only its own slots.
+    A member's score for a slot is its weight divided by an exponentially distributed hash, and
+    the highest score wins. So each member gets a share in proportion to its weight, and only
+    the slots of a member that joins or leaves are moved.
     """
 
     def score(slot: int, writer: str, weight: float) -> float:

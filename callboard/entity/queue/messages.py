@@ -55,14 +55,14 @@ class TakenJob:
 
 @frozen_message("callboard.WithdrawTake")
 class WithdrawTake:
-    """To the owner of a queue: the taker no longer waits for a job."""
+    """A report to the owner of a queue that a taker no longer waits for a job."""
 
     token: str
 
 
 @frozen_message("callboard.GiveBackJob")
 class GiveBackJob:
-    """To the owner of a queue: return a job for another taker.
+    """A request to the owner of a queue to return a job for another taker.
 
     Answered with one outcome, as in `JobsChanged.done`.
     """
@@ -75,7 +75,7 @@ class GiveBackJob:
 
 @frozen_message("callboard.RefuseJob")
 class RefuseJob:
-    """To the owner of a queue: the taker's program cannot read a job.
+    """A report to the owner of a queue that the taker's program cannot read a job.
 
     The job waits for a taker of another node. Answered with one outcome, as in
     `JobsChanged.done`.

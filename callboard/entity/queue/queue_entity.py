@@ -1,10 +1,11 @@
 """The owner of a work queue: an entity whose state is the rows of its jobs.
 
 It drives `machine/job_queue.py`. The machine's changes are committed in the unit of work of the
-handler, and answers leave after that, as with every entity. The entity is a singleton, active
-wherever its slot is owned, because delays and takers' times end without a message.
+handler, and answers leave after that, as with every entity. The entity is a singleton, which is
+always active on the owner of its slot, because delays and takers' times end without a message.
 
-Takers wait in the `QueueDesk` of their queue, which outlives an activation that is read again.
+Takers wait in the `QueueDesk` of their queue, which stays when the entity's state is read
+again.
 """
 
 import math
@@ -68,7 +69,7 @@ _EPOCH_BITS: Final = 40
 
 
 class QueueTick:
-    """To a queue's entity: something is due."""
+    """A message to a queue's entity: a delay or a taker's time has ended."""
 
 
 _TICK: Final = QueueTick()
@@ -160,7 +161,7 @@ class QueueEntity(Entity):
         is_token = type(msg.token) is str and _NUL not in msg.token
         if not is_token or not 0.0 < msg.visible <= MAX_SECONDS or not asker.expects:
             return
-        cell.promised = asker  # answered when there is a job
+        cell.promised = asker  # the ask is answered when there is a job
         if not self._jobs.add_taker(JobConsumer(msg.token, msg.visible, asker)):
             text = f"{WAITING_LIMIT:,} takers wait for jobs of {self.key!r}, the limit"
             asker.set_exception(QueueFull(text))
@@ -169,10 +170,11 @@ class QueueEntity(Entity):
 
     @handler
     def on_withdraw(self, msg: WithdrawTake) -> None:
-        """Forget a taker that no longer waits.
+        """Remove a taker that no longer waits.
 
-        Its ask is answered, although the taker has cancelled it: otherwise both nodes would
-        remember the ask for ever, and the drain of the taker's node would wait for the answer.
+        The taker has cancelled its ask, but the ask is answered all the same. Otherwise both
+        nodes would store it for ever, and a drain of the taker's node would wait for the
+        answer.
         """
         for taker in self._jobs.withdraw(msg.token):
             taker.asker.fail_at_once(EntityUnavailable("the taker has given up"))
@@ -191,7 +193,7 @@ class QueueEntity(Entity):
 
     @handler
     def on_refuse(self, msg: RefuseJob) -> int:
-        """Keep a job for takers of other nodes, as the taker's program cannot read it."""
+        """Keep a job that the taker's program cannot read for takers on other nodes."""
         names = msg.missing if type(msg.missing) is tuple else ()
         was_taken = self._jobs.refuse(
             msg.number,
@@ -233,7 +235,7 @@ class QueueEntity(Entity):
 
     @handler
     async def on_revive(self, msg: ReviveJobs) -> int:
-        """Make dead jobs ready again, or delete them; returns how many."""
+        """Make dead jobs ready again, or delete them; return their number."""
         await self._written()
         numbers = None if msg.numbers is None else set(msg.numbers)
         count, after = 0, 0
@@ -337,7 +339,7 @@ class QueueEntity(Entity):
             cell.runtime.call_later(seconds, _tick, cell)
 
     def _send_job(self, lease: LeasedJob) -> None:
-        """Send a job to its taker after the commit; then its time starts."""
+        """Send a job to its taker after the commit, and start the taker's time."""
         cell, jobs = self.context, self._jobs
         reply = lease.taker.asker
         if reply.is_done:
@@ -354,7 +356,7 @@ class QueueEntity(Entity):
         cell.emit_answer(send, reply.inner.set_exception)
 
     async def _read_more(self) -> None:
-        """Read the next jobs while memory has room; no other handler runs until then."""
+        """Read the next jobs while memory has room. No other handler runs in the meantime."""
         jobs, host = self._jobs, self.context.host
         while (wants := jobs.wants(host.reminders.now_ms())) is not None:
             await self._written()

@@ -1,10 +1,11 @@
 """A work queue as programs use it, on every node.
 
-Changes made while a request is under way go together in the next request. So many producers and
-takers of a node share a message and a commit, and a single one waits for no others.
+Changes that are made while a request is in progress are sent together in the next request. So
+if a node has many producers and takers, they share messages and commits; a single producer or
+taker does not wait for others.
 
-A request that found no owner, or whose commit failed, is repeated for a while, as nothing had
-happened. A take is repeated without a limit, with the same token, until its future is done,
+A request that found no owner, or whose commit failed, had no effect, and is repeated for a
+while. A take is repeated without a limit, with the same token, until its future is done,
 cancelled or dropped. A job that arrives for a dropped future goes to the next taker.
 """
 
@@ -121,16 +122,18 @@ class QueueJob:
         self.value = value
 
     def ack(self) -> Future[None]:
-        """Remove the job: it is done.
+        """Remove the job, because it is done.
 
-        The future fails with `JobLost` if the time of the taker was over. It fails with
-        `OutcomeUnknown` if an owner was lost and the job is gone: the job may have been
-        acknowledged.
+        The future fails with `JobLost` if the taker's time had ended. It fails with
+        `OutcomeUnknown` if an owner was lost, and the next owner does not have the job: the
+        acknowledgment may have been stored.
         """
         return self._queue.acknowledge(self.number, self._token)
 
     def nack(self, delay: float = 0.0, *, reason: str = "") -> Future[None]:
-        """Return the job: another taker gets it, or it is dead after too many attempts.
+        """Return the job to the queue, for another taker.
+
+        After too many attempts the job is dead.
 
         Args:
             delay: seconds until it is ready again.
@@ -232,9 +235,10 @@ class WorkQueue:
         return future
 
     def _change(self, change: _Put | _Done) -> None:
-        """Send a change; while a request is under way, it waits for the next one."""
+        """Send a change. While a request is in progress, the change waits for the next one."""
         if isinstance(current_cell.get(), EntityCell):
-            # It leaves with the commit of the entity's unit of work, so it cannot be batched.
+            # The change is sent with the commit of the entity's unit of work, so it cannot be
+            # gathered with others.
             _ChangeRequest(self, [change]).send()
             return
         with self._lock:
@@ -249,7 +253,7 @@ class WorkQueue:
             self._send_waiting()
 
     def _end(self) -> None:
-        """Fail the waiting changes: the node has ended."""
+        """Fail the waiting changes, because the node has ended."""
         with self._lock:
             waiting, self._waiting = self._waiting, deque()
         for change in waiting:
@@ -305,7 +309,7 @@ class WorkQueue:
         return _Taking(self, token, visible, self._owner).begin(limit)
 
     def ask_taken(self, message: object, number: int) -> Future[None]:
-        """Change a taken job; the future fails with `JobLost` if the taker does not have it."""
+        """Change a taken job. The future fails with `JobLost` if the taker does not have it."""
         future: Future[None] = Future(self._owner)
 
         def answered(outcome: Any) -> None:
@@ -393,7 +397,7 @@ class WorkQueue:
 
 
 class _Request:
-    """A request to the owner, repeated while nothing has happened."""
+    """A request to the owner, which is repeated while it has had no effect."""
 
     def __init__(
         self,
@@ -404,7 +408,10 @@ class _Request:
         *,
         is_repeated: bool = False,
     ) -> None:
-        """Create a request; `is_repeated`: an idempotent one, sent again if in doubt."""
+        """Create a request.
+
+        With `is_repeated`, it is idempotent, and is sent again in doubt.
+        """
         self._queue, self._message = queue, message
         self._is_repeated = is_repeated
         #: The error of an earlier attempt that may have taken place; None without one.
@@ -428,7 +435,7 @@ class _Request:
         return self._queue.lost(number)
 
     def _done(self, reply: Future[Any]) -> None:
-        """Handle the answer, or repeat the request if nothing has happened."""
+        """Handle the answer, or repeat the request if it has had no effect."""
         error = reply.exception()
         runtime = self._queue.home.runtime
         if error is None:
@@ -477,7 +484,10 @@ class _ChangeRequest(_Request):
                 done.future.set_exception(self.error_of(outcome, done.number))
 
     def _refused(self, error: BaseException) -> None:
-        """Fail the future of each change; acknowledgments are idempotent, so they go again."""
+        """Fail the future of each put.
+
+        Acknowledgments are idempotent, so they are sent again.
+        """
         self._following()
         for put in self._put:
             put.future.set_exception(error)
@@ -501,7 +511,7 @@ class _Taking:
         self._is_over = False
 
     def begin(self, limit: float | None) -> Future[QueueJob]:
-        """Ask for a job, within some seconds; returns the future of the job."""
+        """Request a job, within some seconds; return the future of the job."""
         future = OwnedFuture[QueueJob](self._owner, self._give_back)
         self._future = weak(future)
         #: Runs when the future is dropped.
@@ -586,7 +596,7 @@ class _Taking:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Stop waiting; a job that arrives afterwards goes to the next taker."""
+        """Stop waiting. A job that arrives later goes to the next taker."""
         if self._is_over or self._runtime.is_closed:
             return
         self._is_over = True
@@ -603,7 +613,7 @@ class _Taking:
         _Request(self._queue, message, _ignore, _ignore, is_repeated=True).send()
 
     def _expire(self, limit: float) -> None:
-        """Stop waiting: the taker's timeout is over."""
+        """Stop waiting, because the taker's timeout has passed."""
         future = self._future()
         if future is not None:
             text = f"no job of {self._queue.name!r} arrived within {limit:g} s"

@@ -23,7 +23,7 @@ _ETCD = ("etcd://", "etcds://")
 
 
 def open_state(url: str, writer: str) -> EntityState:
-    """Open a state for a writer, the name of a process's life; may block for seconds.
+    """Open a state for a writer, which is the name of a process's life. May block for seconds.
 
     Raises:
         WrongValue: the URL is of an unknown kind.

@@ -1,9 +1,9 @@
 """Runs the calls of a state on threads, and delivers the results as callbacks.
 
-Commits submitted while one is running go together into the next transaction. So the duration of
-a transaction decides how many share one, and no timer. The protocol `StateClient` is
-implemented here for real databases (each call on a thread), and by the model database of
-simulations.
+Commits that are submitted while a transaction is running are put together into the next one. So
+there is no timer: the longer transactions take, the more commits share one. The protocol
+`StateClient` is implemented here for real databases (each call on a thread), and by the model
+database of simulations.
 """
 
 import threading
@@ -180,7 +180,8 @@ class ThreadedStateClient:
     def commit(self, batch: SlotBatch, done: Done[Committed]) -> None:
         """Commit the batch of a slot in the next transaction."""
         self._commits.add((batch, done))
-        if not self._is_committing:  # otherwise its thread checks again before it waits
+        # Otherwise the thread of commits will check for batches before it waits.
+        if not self._is_committing:
             self._is_committing = True
             self._wake_commits.put(None)
 
@@ -210,7 +211,7 @@ class ThreadedStateClient:
                 return
             waiters: list[Done[Committed]] = []
             outcome = _outcome(partial(self._commit, partial(self._take_group, waiters)))
-            if not waiters:  # the transaction failed before it took its batches
+            if not waiters:  # the transaction failed before it had taken its batches
                 self._take_group(waiters)
             self._post(_notify_all, waiters, outcome)
             self._is_settled = self._settle()
@@ -226,8 +227,8 @@ class ThreadedStateClient:
 
         The node's thread appends a batch without a lock, and then checks whether this thread is
         idle. This thread sets its flag to idle before it checks for batches. So at least one of
-        the two notices the other. If both do, this thread wakes once for nothing. The order of
-        flag and batch, and an atomic append, come from the interpreter's global lock.
+        the two threads notices the other. If both do, this thread wakes once without need. The
+        order of flag and batch, and an atomic append, come from the interpreter's global lock.
         """
         while self._is_idle():
             self._is_committing = False

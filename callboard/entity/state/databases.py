@@ -1,6 +1,7 @@
 """The databases of a node's entities: states, registers, and this node's leases in them.
 
-Each is opened once for a URL, on a thread, as opening may block for seconds.
+Each database is opened once per URL, on a separate thread, because opening may block for
+seconds.
 """
 
 import threading
@@ -27,7 +28,7 @@ Opener = Callable[[str, str], Any]
 
 
 class Databases:
-    """Clients of databases by URL; all but `release` runs on the node's thread."""
+    """Clients of databases by URL. All methods but `release` run on the node's thread."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Databases:
         on_news: Callable[[str, LeaseNews], object],
         links: MemberLinks,
     ) -> None:
-        """Open nothing yet.
+        """Start without open databases.
 
         Args:
             runtime: the runtime of the node.
@@ -83,7 +84,8 @@ class Databases:
             if opened is self._registers:
                 self._hold_lease(url, LeaseLoop(opened[url], self._runtime))
         if url not in opened:
-            # Two connections of one life at a register would take over each other's lock.
+            # The register must not be opened twice: two connections of one writer would take
+            # over each other's lock.
             place = id(opened), url
             future = self._opening.get(place)
             if future is None:
@@ -121,7 +123,7 @@ class Databases:
         return leases
 
     def _listen(self, url: str) -> None:
-        """Listen for the other nodes that use a register, if it is a file; may block."""
+        """Listen for other nodes that use the same register, if it is a file. May block."""
         try:
             if (sockets := open_sockets(url)) is not None:
                 self._links.listen(url, sockets)
@@ -154,7 +156,7 @@ class Databases:
         return "" if frame is None else frame.f_code.co_qualname
 
     def release(self) -> None:
-        """Close all databases; on a thread that may block."""
+        """Close all databases. Runs on a thread that may block."""
         self._links.release()
         for lease in self._leases.values():
             lease.close()

@@ -2,8 +2,9 @@
 
 A slot of a type belongs to one owner at a time. The state holds a **fence** for each slot: the
 epoch and the writer of its last claim. A commit checks the fences of its slots inside its
-transaction; a claim raises the fence before it reads anything. So the later of two owners sees
-everything that the earlier one committed, and the earlier one can commit nothing afterwards.
+transaction; a claim raises the fence before it reads anything. So the later of two owners reads
+everything that the earlier one has committed, and after that the earlier one can commit
+nothing.
 
 Callers choose slots, keys and numbers of events. The state assigns positions in the journal:
 for each type they rise in the order of commits, without gaps.
@@ -280,11 +281,13 @@ class EntityState(Protocol):
         """Return the replayed part of a key's events after a number."""
 
     def commit(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Write the batches of several slots in one transaction; each slot at most once.
+        """Write the batches of several slots in one transaction.
 
-        Batches of slots that others claimed are left out and reported. If the database refuses
-        a group, each slot is tried once in a separate transaction. If the answer is lost, the
-        state finds out the outcome before this returns.
+        Each slot has at most one batch.
+
+        Batches of slots that another writer has claimed are left out and reported. If the
+        database refuses the transaction, each slot is tried once in a separate one. If the
+        answer of the database is lost, this method queries the outcome before it returns.
 
         Raises:
             OutcomeUnknown: the state could not find out whether the transaction was committed.
@@ -349,7 +352,7 @@ class EntityState(Protocol):
         after: tuple[int, int] = (-1, 0),
         limit: int = PAGE,
     ) -> Sequence[StoredJob]:
-        """Return jobs of a status after a pair (due_ms, number), in that order."""
+        """Return jobs of a status in the order of (due_ms, number), after such a pair."""
 
     def close(self) -> None:
         """Release its connections; calls in progress may fail."""

@@ -1,8 +1,8 @@
 """Links between the hosts that share a SQLite file on one machine: see `MemberSockets`.
 
-A host that cannot reach another member dials the socket of that member. Of two members, the
-one with the higher id does, so that they do not dial each other. A member that is reachable
-already, over any path, is not dialed.
+A host that cannot reach another member dials that member's socket. Of two members, only the one
+with the higher node id dials, so that they do not dial each other. A member that is reachable
+on any path is not dialed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ LONGEST_PAUSE: Final = 0.5
 
 
 class MemberLinks:
-    """The links of one node to other members; all but `listen` runs on its thread."""
+    """The links of one node to other members. All methods but `listen` run on its thread."""
 
     def __init__(self, runtime: NodeContext, overlay: Topology) -> None:
         """Start without links."""
@@ -58,7 +58,7 @@ class MemberLinks:
             self._overlay.dial(endpoint, retry=LONGEST_PAUSE, on_failure=_ignore)
 
     def _folders(self) -> Mapping[bytes, MemberSockets]:
-        """Return the members that this node would dial, with the sockets they listen at."""
+        """Return the members that this node has to dial, with their sockets."""
         return {
             node: self._sockets[url]
             for url, nodes in self._members.items()

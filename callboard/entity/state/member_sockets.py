@@ -3,8 +3,8 @@
     shop.db-nodes/3f9c2a71d05b      the socket of one node; the name is a hash of its id
 
 Each host listens at a socket of its own in a folder beside the file. The table of a type names
-its members, and so their sockets. A process that can write the folder can be a member, as it
-can change the state: a socket has the mode of the file.
+its members, and so their sockets. A socket has the same mode as the file, so exactly the
+processes that can change the state can be members.
 
 The address of a socket has at most 107 bytes. In a folder with a longer path, the socket is
 reached through a descriptor of the folder, `/proc/self/fd/NUMBER/NAME`, on systems that have
@@ -34,7 +34,7 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 class MemberSockets:
-    """The sockets of the nodes that share one file; the constructor and `close` may block."""
+    """The sockets of the nodes that share one file. The constructor and `close` may block."""
 
     def __init__(self, folder: Path, mode: int | None = None) -> None:
         """Open the folder, and remove sockets that killed processes left there.
@@ -106,7 +106,7 @@ class MemberSockets:
 
 
 def _is_refused(path: str) -> bool:
-    """Return whether a socket refuses connections, as its process has ended."""
+    """Return whether a socket refuses connections, because its process has ended."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
         trial.setblocking(False)  # noqa: FBT003  # its signature
         try:

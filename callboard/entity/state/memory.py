@@ -43,7 +43,7 @@ class MemoryTables:
     """The content of a database, shared by the states of several writers."""
 
     def __init__(self, lock: locks.Lock | None = None) -> None:
-        """Create empty tables with a new identity; a given lock must be reentrant."""
+        """Create empty tables with a new identity. If a lock is given, it must be reentrant."""
         self.id = uuid4().hex
         self.lock = lock or locks.lock("state in memory", 582, reentrant=True)
         self.fences: dict[Slot, Fence] = {}
@@ -184,7 +184,10 @@ class MemoryState:
         return Identity(self.tables.id, "the memory of this process")
 
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:
-        """Raise the fences of slots; returns the fences that other claims hold."""
+        """Raise the fences of slots.
+
+        Return the fences that are higher because of other claims.
+        """
         with self.tables.lock:
             foreign, fences = {}, self.tables.fences
             for slot, epoch in sorted(slots.items()):

@@ -6,13 +6,13 @@ later statements join with these rows, so the server leaves out fenced slots. Th
 before COMMIT locks the row of the type, which assigns positions: so positions rise in the order
 of commits.
 
-**Lost answers.** Each commit counts the row of its writer from n - 1 to n, or fails. So a new
-connection that locks this row waits for the commit in flight, and then knows the outcome. With
-n it is committed. With n - 1 it is not, and the row is counted to n + 1, so that the commit
-fails if it arrives late. If that answer is lost as well, the row shows n + 1, which no commit
-in flight could have written. Only the thread of commits asks while a commit is in flight. An
-outcome that it could not find out is found out by one thread before anything else is read or
-written.
+**Lost answers.** Each commit raises the number in its writer's row from n - 1 to n, or fails.
+If the answer to a commit is lost, a new connection locks this row, which waits until the commit
+has ended. If the number is n, the commit is stored. If it is n - 1, the commit is not stored,
+and the number is raised to n + 1, so that the commit fails if it arrives late. If the answer to
+this query is lost as well, the number n + 1 shows that the commit was not stored. Only the
+thread of commits queries the outcome of a commit in progress. If it does not succeed, another
+thread does so before anything else is read or written.
 """
 
 import json
@@ -182,9 +182,9 @@ class PostgresqlState(SqlState):
         self.url, self.writer = url, writer
         self._id = self._timeline = ""
         self._number = 0
-        #: False while the outcome of a commit could not be found out.
+        #: False while the outcome of a commit is unknown.
         self._is_settled = True
-        #: Held while an outcome is found out, and while a new server is prepared.
+        #: Held while an outcome is queried, and while a new server is prepared.
         self._settling = locks.lock("settling with PostgreSQL", 556)
         self._greeting = locks.lock("greeting of PostgreSQL", 581)
         self._kinds: set[tuple[str, str, int]] = set()
@@ -283,7 +283,8 @@ class PostgresqlState(SqlState):
 
         try:
             rows = self._reading.transaction(work_at_once)
-        except StateBusy:  # by now a client that was stopped inside a commit has been ended
+        # The server has ended the client that was stopped inside a commit, so try again.
+        except StateBusy:
             rows = self._reading.transaction(work)
         fences = {slot: Fence(epoch, by) for slot, epoch, by in rows}
         return {
@@ -321,12 +322,13 @@ class PostgresqlState(SqlState):
         return Committed(fenced, failed, positions)
 
     def _commit(self, batches: Sequence[SlotBatch]) -> Committed:
-        """Write batches; find out the outcome of a failure, and retry if nothing happened."""
+        """Write batches. After an error, query the outcome, and retry if nothing was stored."""
         for is_last in (False, True):
             try:
                 done = self._writing.run(partial(self._write, batches))
             except BaseException as error:
-                # A division by zero: another server. After any other error it may be committed.
+                # A division by zero means another server. After any other error, the commit may
+                # be stored.
                 if self._settle():
                     return self._committed_before(batches)
                 if is_last or not isinstance(error, StateUnavailable):
@@ -412,7 +414,7 @@ class PostgresqlState(SqlState):
     # --- lost answers ---
 
     def _settle_open(self) -> None:
-        """Find out the outcome of a commit if that failed before."""
+        """Query the outcome of a commit if an earlier query has failed."""
         if not self._is_settled:
             with self._settling:
                 if not self._is_settled:  # unless another thread has done it
