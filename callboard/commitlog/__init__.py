@@ -15,6 +15,10 @@ from callboard.commitlog.errors import (
     LogInUse,
     LogLocked,
     LogReplaced,
+    OtherEpoch,
+    OtherLog,
+    PositionAhead,
+    PositionRefused,
     ProducerError,
     ProducerFenced,
     ProducerForgotten,
@@ -24,6 +28,7 @@ from callboard.commitlog.errors import (
 from callboard.commitlog.fields.declared import DeclaredField
 from callboard.commitlog.following.follower import Follower
 from callboard.commitlog.following.named import NamedReader
+from callboard.commitlog.identity.position import LogIdentity, Position, parse_position
 from callboard.commitlog.log import CommitLog
 from callboard.commitlog.objects.archive import Archive
 from callboard.commitlog.producing.producer import Producer
@@ -45,11 +50,17 @@ __all__ = [
     "LogCorrupt",
     "LogError",
     "LogFailed",
+    "LogIdentity",
     "LogInUse",
     "LogReplaced",
     "LogLocked",
     "LogReader",
     "NamedReader",
+    "OtherEpoch",
+    "OtherLog",
+    "Position",
+    "PositionAhead",
+    "PositionRefused",
     "Producer",
     "ProducerError",
     "ProducerFenced",
@@ -61,6 +72,7 @@ __all__ = [
     "SealedSegment",
     "WrongNumber",
     "arrow_schema",
+    "parse_position",
     "sealed_segments",
     "write_columns",
 ]

@@ -9,6 +9,10 @@
     │   ├── LogsNotServed the node at an address does not serve logs
     │   └── NotPlain    a link, a pipe or a device is in the place of a file
     │       └── FolderInPlace (IsADirectoryError) a folder is
+    ├── PositionRefused a stored position does not belong to the log
+    │   ├── OtherLog        it is a position in another log
+    │   ├── OtherEpoch      the records before it were lost and replaced
+    │   └── PositionAhead   the log ends before it
     ├── InvalidRecord   (ValueError) the record cannot be stored
     ├── InvalidOption   (ValueError) an option or argument has an invalid value
     │   ├── WrongKind   (TypeError) an option or argument has the wrong type
@@ -83,6 +87,25 @@ class NotPlain(LogFailed):
 
 class FolderInPlace(NotPlain, IsADirectoryError):
     """A folder is in the place of a file."""
+
+
+class PositionRefused(LogError):
+    """A stored position does not belong to the log; nothing was read.
+
+    The text names both, and says how to continue on purpose.
+    """
+
+
+class OtherLog(PositionRefused):
+    """The position belongs to another log."""
+
+
+class OtherEpoch(PositionRefused):
+    """The records before the position were lost, and the log continued with others."""
+
+
+class PositionAhead(PositionRefused):
+    """The log ends before the position."""
 
 
 class InvalidRecord(LogError, ValueError):

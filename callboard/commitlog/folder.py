@@ -31,13 +31,16 @@ MARKS: Final = "synced"
 FIELDS: Final = "fields"
 #: A note beside a segment that was published as a unit; see `pipeline.spark.journal`.
 PUBLISHED: Final = ".published"
+#: The id of the log, and its epochs; see `identity.identity`.
+IDENTITY: Final = "identity"
+EPOCHS: Final = "epochs"
 LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
 #: The largest offset that indexes and batches can store.
 LAST_OFFSET: Final = 2**63 - 1
 _DIGITS: Final = 20
 #: Names of log files that remote readers may read, and valid names of served logs.
-SERVED: Final = re.compile(r"[0-9]{20}\.(?:log|index|published)|synced|fields")
+SERVED: Final = re.compile(r"[0-9]{20}\.(?:log|index|published)|synced|fields|identity|epochs")
 SERVED_NAME: Final = re.compile(r"[\w.+@=-]+", re.ASCII)
 _COPY: Final = 1 << 20
 #: Limit in bytes of a file that is read as a whole; only segments are larger.

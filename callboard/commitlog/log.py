@@ -32,6 +32,7 @@ from callboard.commitlog.errors import (
 from callboard.commitlog.fields.declared import DeclaredField, merge_fields, write_fields
 from callboard.commitlog.folder import FileLock, Folder, lock_writing
 from callboard.commitlog.following.follower import Growth, growth_of
+from callboard.commitlog.identity.position import LogIdentity
 from callboard.commitlog.objects.archive import Archive, Archiving
 from callboard.commitlog.objects.store import FileSystemObjects
 from callboard.commitlog.producing.producer import Producer
@@ -377,6 +378,21 @@ class CommitLog(LogReader):
     def durable(self) -> int:
         """The offset after the last durable record."""
         return self._writer.durable
+
+    @property
+    def identity(self) -> LogIdentity:
+        """The id of the log and its epochs."""
+        return self._writer.identity
+
+    @property
+    def identity_mark(self) -> object:
+        """A value that changes with the identity."""
+        return self._writer.identity
+
+    def make_durable(self, offset: int) -> None:
+        """Make the records before an offset durable."""
+        if self._writer.durable < offset:
+            self._writer.sync()
 
     @property
     def recovery(self) -> LogRecovery:

@@ -5,7 +5,10 @@ immediately. A reader of another process's log polls it: first every millisecond
 less often.
 """
 
+import os
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -13,9 +16,17 @@ from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk, RealDisk
 from callboard.commitlog.errors import InvalidOption, LogFailed, require_kind
 from callboard.commitlog.fields.declared import DeclaredField, arrow_fields, read_fields
-from callboard.commitlog.folder import Folder, read_mark
+from callboard.commitlog.folder import EPOCHS, Folder, read_mark
 from callboard.commitlog.following.follower import Follower, Growth, growth_of
 from callboard.commitlog.following.named import NamedReader, ReaderPlace, places_of
+from callboard.commitlog.identity.identity import read_identity
+from callboard.commitlog.identity.position import (
+    LogIdentity,
+    Position,
+    PositionOwner,
+    parse_position,
+    resume,
+)
 from callboard.commitlog.objects.archive import ArchivePlace, archives_of
 from callboard.commitlog.objects.disk import ObjectDisk
 from callboard.commitlog.objects.manifest import Manifests, find_logs
@@ -119,6 +130,81 @@ class LogReader:
         return self._table.folder.path
 
     @property
+    def identity(self) -> LogIdentity:
+        """The id of the log and its epochs; the id is empty if it is unknown.
+
+        Raises:
+            LogFailed: the disk or the server reports an error.
+        """
+        with self.place.reading():
+            return read_identity(self.place)
+
+    @property
+    def identity_mark(self) -> object:
+        """A value that changes with the identity, and is read faster: a file's status.
+
+        Without such a file, it changes each second.
+        """
+        if isinstance(self.place.disk, RealDisk):
+            with suppress(OSError):
+                status = os.stat(self.place.file(EPOCHS))  # noqa: PTH116  (called for each run)
+                return status.st_ino, status.st_mtime_ns, status.st_size
+            return None
+        return int(time.monotonic())
+
+    def position(self, offset: int | None = None) -> Position:
+        """Return the position at an offset, to be stored; by default at the end.
+
+        `resume` compares it with the log later, so that it is not used with another one.
+        """
+        if offset is None:
+            offset = self.end
+        return self.identity.position(self.cursor(offset).offset)
+
+    def resume(
+        self,
+        position: Position | str,
+        *,
+        accept: str = "",
+        name: str = "the position",
+        way: str = "resume(position, accept={!r})",
+    ) -> Position:
+        """Check a stored position, and return it with the id and the epoch of this log.
+
+        Args:
+            position: The position, or its text. One without a log, as 0.1 stored it, adopts
+                this log; a line is logged, and `callboard_log_positions_adopted_total` counts.
+            accept: A state of this log, `str(log.identity)`, with which to continue although
+                the position does not belong to it.
+            name: Owner of the position, for errors.
+            way: How the owner accepts a state, for errors; `{}` stands for the state.
+
+        Raises:
+            OtherLog: the position belongs to another log.
+            OtherEpoch: the records before the position were lost and replaced.
+            PositionAhead: the log ends before the position.
+            InvalidOption: the text is not a position.
+        """
+        if isinstance(position, str):
+            position = parse_position(position)
+        owner = PositionOwner(name, self.folder or "the log in memory", way)
+        return resume(position, self.identity, self.end, owner, accept)
+
+    def make_durable(self, offset: int) -> None:
+        """Make the records before an offset durable, though another process writes the log.
+
+        Raises:
+            LogFailed: the disk reports an error.
+        """
+        folder = self.place
+        with folder.reading():
+            if read_mark(folder).end < offset:
+                self._table.refresh()
+                path = folder.segment(self._table.holding(max(0, offset - 1)).base)
+                with closing(folder.disk.open(path)) as file:
+                    file.fsync()
+
+    @property
     def start(self) -> int:
         """Offset of the oldest record."""
         self._table.refresh()
@@ -151,7 +237,7 @@ class LogReader:
             return self._table.folder.disk.size(segment.path)
 
     def read(
-        self, offset: int | Cursor = 0, *, on_damage: OnDamage | None = None
+        self, offset: int | Cursor | Position = 0, *, on_damage: OnDamage | None = None
     ) -> LogReading:
         """Iterate over the records from an offset up to the newest one.
 
@@ -159,7 +245,8 @@ class LogReader:
         left, and `lost` of the returned iterator counts the removed ones.
 
         Args:
-            offset: Offset of the first record.
+            offset: Offset or position of the first record; a position is checked as by
+                `resume`.
             on_damage: Called with each `LogCorrupt` instead of raising it; all readable records
                 are returned.
 
@@ -170,7 +257,10 @@ class LogReader:
         return LogReading(self._table, self.cursor(offset), on_damage)
 
     def readv(
-        self, cursor: int | Cursor, max_records: int = 100, max_bytes: int | None = None
+        self,
+        cursor: int | Cursor | Position,
+        max_records: int = 100,
+        max_bytes: int | None = None,
     ) -> Run:
         """Return records from a cursor on, across segment boundaries.
 
@@ -191,12 +281,15 @@ class LogReader:
             raise InvalidOption(msg)
         return self._runs.read(self.cursor(cursor), max_records, max_bytes)
 
-    def cursor(self, offset: int | Cursor = 0) -> Cursor:
+    def cursor(self, offset: int | Cursor | Position = 0) -> Cursor:
         """Return the cursor of a record, which need not exist yet.
 
         Raises:
+            PositionRefused: a position does not belong to this log; see `resume`.
             ValueError: the offset is negative.
         """
+        if isinstance(offset, Position):
+            return Cursor(self.resume(offset).offset)
         place = offset if isinstance(offset, Cursor) else Cursor(offset)
         require_kind(
             isinstance(place.offset, int), "an offset must be a whole number", place.offset
@@ -231,7 +324,7 @@ class LogReader:
 
     def follow(
         self,
-        offset: int | Cursor | None = None,
+        offset: int | Cursor | Position | None = None,
         *,
         timeout: float | None = None,
         on_damage: OnDamage | None = None,
@@ -239,7 +332,8 @@ class LogReader:
         """Iterate over records as they arrive; works with `for` and `async for`.
 
         Args:
-            offset: Offset of the first record; None starts at the current end.
+            offset: Offset or position of the first record; None starts at the current end. A
+                position is checked as by `resume`.
             timeout: Seconds without a record after which the iteration ends; None is never.
             on_damage: As for `read`; called on the reading thread.
         """
@@ -251,6 +345,7 @@ class LogReader:
         name: str,
         begin: int | None = None,
         *,
+        accept: str = "",
         timeout: float | None = None,
         on_damage: OnDamage | None = None,
     ) -> NamedReader:
@@ -262,6 +357,8 @@ class LogReader:
             name: 1 to 64 letters, digits, dots, hyphens and underscores.
             begin: First offset of a name that has not committed yet; by default the oldest
                 record.
+            accept: State of the log, `str(log.identity)`, with which the name continues even
+                if its place belongs to another log or to other records; see `resume`.
             timeout: Seconds without a record after which an iteration ends; None is never.
             on_damage: As for `read`; called on the reading thread. Without it, a damaged record
                 raises at each attempt, until a `commit` of an offset after it.
@@ -269,11 +366,12 @@ class LogReader:
         Raises:
             LogLocked: the name is open already.
             LogCorrupt: the stored place is damaged.
+            PositionRefused: the stored place does not belong to this log.
             LogFailed: the disk failed, or the log is in memory, without named readers.
             ValueError: the name or the offset is invalid.
         """
         first = self.start if begin is None else self.cursor(begin).offset
-        return NamedReader(self, self._table.folder, name, first, timeout, on_damage)
+        return NamedReader(self, self._table.folder, name, first, timeout, on_damage, accept)
 
     @property
     def readers(self) -> list[ReaderPlace]:

@@ -35,6 +35,8 @@ from callboard.commitlog.folder import (
     read_mark,
     write_all,
 )
+from callboard.commitlog.identity.identity import begin_epoch, give_identity, read_identity
+from callboard.commitlog.identity.position import LogIdentity
 from callboard.commitlog.producing.restore import restored
 from callboard.commitlog.producing.table import Claim, ProducerEntry, ProducerOpening
 from callboard.commitlog.recovery import LogRecovery, recover
@@ -55,6 +57,7 @@ class Writer:
     Attributes:
         table: The segments; the last one is active.
         durable: The offset after the last durable record.
+        identity: The id and the epochs of the log.
         recovery: The state in which the log was found.
         producers: The progress of each producer.
     """
@@ -98,10 +101,11 @@ class Writer:
         self._copied = copied
         self._file_lock = lock
         #: When an append last checked the places of the files, by the clock.
-        self._checked_at = 0
+        self._checked_at = _NO_LIMIT  # so that the first append checks them
         #: Called after a segment was sealed, on the thread that appended.
         self.on_sealed: list[Callable[[], object]] = []
         bases = folder.bases()
+        self.identity, self._has_epoch = _identity_of(folder)
         marked = read_mark(folder).end
         self.recovery = LogRecovery(damaged=marked > 0, end=marked)
         segments = [LogSegment(base) for base in bases]
@@ -163,7 +167,7 @@ class Writer:
         try:
             self._check()
             if not 0 <= now - self._checked_at < _CHECK_NS:
-                self._check_places(now)
+                self._prepare(now)
             first, note = self._index.end, b""
             if not self._index.size:
                 note = self.producers.note(None, now, is_head=True)
@@ -198,7 +202,7 @@ class Writer:
                 try:
                     self._check()
                     if not 0 <= now - self._checked_at < _CHECK_NS:
-                        self._check_places(now)
+                        self._prepare(now)
                     results += self._take(claimed[len(results) :], now)
                 finally:
                     self._lock.release()
@@ -455,6 +459,24 @@ class Writer:
             message = f"the log {self._folder.path} has failed ({self._trouble}); open it again"
             raise LogFailed(message) from self._trouble
 
+    def _prepare(self, now: int) -> None:
+        """Check the files of the log, and start its epoch before the first append.
+
+        Appends call this a few times a second; the caller holds the lock.
+
+        Raises:
+            LogFailed: the disk reports an error; nothing may be appended.
+            LogReplaced: a file was removed or replaced.
+        """
+        self._check_places(now)
+        if not self._has_epoch:
+            try:
+                self.identity = begin_epoch(self._folder, self._index.end)
+            except OSError as error:
+                self._checked_at = _NO_LIMIT
+                self._refuse(error)
+            self._has_epoch = True
+
     def _check_places(self, now: int) -> None:
         """Fail this writer if a file of the log is no longer at its path.
 
@@ -504,6 +526,18 @@ class Writer:
             reason = error.strerror or error
             message = f"the disk of {self._folder.path} failed: {reason}; open the log again"
             raise LogFailed(message) from error
+
+
+def _identity_of(folder: Folder) -> tuple[LogIdentity, bool]:
+    """Return the identity of a log, and whether the log is new and thus has a new epoch.
+
+    If the disk cannot store the identity of a log without one, the first append tries again.
+    """
+    identity = read_identity(folder)
+    is_new = not identity.log and not folder.bases()
+    with suppress(OSError):
+        return give_identity(folder), is_new
+    return identity, False
 
 
 class Background(ABC):

@@ -12,6 +12,8 @@ from weakref import WeakValueDictionary
 from callboard import locks
 from callboard.backoff import Backoff
 from callboard.commitlog.errors import LogCorrupt
+from callboard.commitlog.identity.position import LogIdentity, Position
+from callboard.commitlog.identity.watch import IdentityWatch
 from callboard.commitlog.reading import OnDamage
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.support.items import Items
@@ -85,6 +87,17 @@ class Followed(Protocol):
         """The path of the log; empty in memory."""
 
     @property
+    def identity(self) -> LogIdentity:
+        """The id of the log and its epochs."""
+
+    @property
+    def identity_mark(self) -> object:
+        """A value that changes with the identity."""
+
+    def make_durable(self, offset: int) -> None:
+        """Make the records before an offset durable."""
+
+    @property
     def start(self) -> int:
         """Offset of the oldest record."""
 
@@ -111,7 +124,7 @@ class Follower:
     """Iterates over records as they arrive; blocks with `for`, or works with `async for`.
 
     Attributes:
-        cursor: Cursor of the next record; store it to resume later.
+        cursor: Cursor of the next record.
         lost: Number of records that retention removed before they were read.
     """
 
@@ -125,15 +138,29 @@ class Follower:
         """Start at a cursor; `timeout` is in seconds, `on_damage` as for `LogReader.read`."""
         self.cursor = cursor
         self.lost = 0
+        self._watch = IdentityWatch(log, cursor.offset, self._label)
         self._log = log
         self._timeout = timeout
         self._on_damage = on_damage
+
+    #: Name of the reader in errors.
+    _label = "the follower"
+
+    @property
+    def position(self) -> Position:
+        """The position of the next record; store it to resume later with `log.follow`.
+
+        Raises:
+            PositionRefused: the log was replaced, or records that were read were.
+        """
+        return self._watch.position(self._place().offset)
 
     def poll(self, max_records: int = 1000) -> list[Record]:
         """Return the available records, perhaps none, without waiting.
 
         Raises:
             LogCorrupt: the next record is damaged, and there is no `on_damage`.
+            PositionRefused: the log was replaced, or records that were read were.
         """
         return self._take(self._next_run(max_records))
 
@@ -144,9 +171,14 @@ class Follower:
         starts at the same record.
         """
         cursor = self._place()
+        self._watch.check(cursor.offset)
         while True:
             try:
-                return self._log.readv(cursor, max_records)
+                run = self._log.readv(cursor, max_records)
+                if not self._watch.is_changed:
+                    self._watch.check(run.cursor.offset)
+                    return run
+                self._watch.check(cursor.offset)  # then it is not known which records it read
             except LogCorrupt as error:
                 if self._on_damage is None or error.next_offset <= cursor.offset:
                     raise

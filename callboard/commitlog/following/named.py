@@ -4,17 +4,19 @@ After a crash, records that were read but not committed are read again, so each 
 processed at least once. A name can be open in one process at a time, as a log for writing.
 
 Files, in the folder `readers` of the log: `NAME.place`, JSON with `offset` (of the next
-record), `time` (of the commit, nanoseconds since 1970) and `sum` (CRC-32 of the text of these
-two with a space between); `NAME.lock`, locked while the name is open.
+record), `time` (of the commit, nanoseconds since 1970), `sum` (CRC-32 of the text of these
+two with a space between), and since 0.2 `log`, `epoch` and `check` (CRC-32 of the position and
+the time); `NAME.lock`, locked while the name is open.
 """
 
 import json
 import re
 import time
-from contextlib import suppress
-from typing import Final, NamedTuple, Self
+from contextlib import closing, suppress
+from typing import Any, Final, NamedTuple, Self
 from zlib import crc32
 
+from callboard.commitlog.disk import SMALL_LIMIT
 from callboard.commitlog.errors import (
     InvalidOption,
     LogClosed,
@@ -24,8 +26,9 @@ from callboard.commitlog.errors import (
     LogReplaced,
     require_kind,
 )
-from callboard.commitlog.folder import LAST_OFFSET, FileLock, Folder
+from callboard.commitlog.folder import FileLock, Folder
 from callboard.commitlog.following.follower import Followed, Follower
+from callboard.commitlog.identity.position import Position, PositionOwner, position_of, resume
 from callboard.commitlog.reading import OnDamage
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.figures import Figure, Labels, ProcessFigures, figures_of
@@ -38,11 +41,18 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class ReaderPlace(NamedTuple):
-    """Committed place of a named reader: its next offset, and the time of the commit (ns)."""
+    """Committed place of a named reader: its position, and the time of the commit (ns)."""
 
     name: str
     offset: int
     time: int
+    log: str = ""
+    epoch: int = 0
+
+    @property
+    def position(self) -> Position:
+        """The position of the next record."""
+        return Position(self.log, self.epoch, self.offset)
 
 
 def places_of(folder: Folder) -> list[ReaderPlace]:
@@ -75,6 +85,7 @@ class NamedReader(Follower):
         begin: int,
         timeout: float | None,
         on_damage: OnDamage | None = None,
+        accept: str = "",
     ) -> None:
         """Open a name; see `LogReader.reader`."""
         require_kind(isinstance(name, str), "a reader's name must be a text of letters", name)
@@ -94,19 +105,34 @@ class NamedReader(Follower):
         except OSError as error:
             msg = f"the place of the reader {name} cannot be stored: {error.strerror or error}"
             raise LogFailed(msg) from error
+        self.name, self._label = name, f"the reader {name}"
         try:
             place = _read(folder, name)
+            self.committed = begin
+            if place is not None:
+                self.committed = self._resume(log, place.position, accept)
+            self._is_stored = place is not None
+            self._is_closed = False
+            self._next = self.committed  # offset after the last record that was returned
+            super().__init__(log, Cursor(self.committed), timeout, on_damage)
         except BaseException:
             self._lock.release()
             raise
-        self._is_stored = place is not None
-        self.name = name
-        self.committed = place.offset if place else begin
-        self._is_closed = False
-        self._next = self.committed  # offset after the last record that was returned
-        super().__init__(log, Cursor(self.committed), timeout, on_damage)
         _OPEN.add(self)
         after_fork.register(self, NamedReader._leave_process)
+
+    def _resume(self, log: Followed, stored: Position, accept: str) -> int:
+        """Return the offset of the stored place, if it belongs to the log.
+
+        Raises:
+            PositionRefused: it does not, and the state of the log is not accepted.
+        """
+        way = f'log.reader("{self.name}", accept="{{}}")'
+        owner = PositionOwner(self._label, log.folder, way)
+        position = resume(stored, log.identity, log.end, owner, accept)
+        if position != stored:
+            self._store(position)
+        return position.offset
 
     @property
     def log(self) -> str:
@@ -150,7 +176,7 @@ class NamedReader(Follower):
     def commit(self, offset: int | None = None) -> int:
         """Commit the offset after the last record that was returned; return that offset.
 
-        The place is durable when this returns.
+        The records before the place are durable when this returns, and then the place is.
 
         Args:
             offset: Commit this offset instead; reading continues there.
@@ -158,11 +184,13 @@ class NamedReader(Follower):
         Raises:
             LogFailed: the disk failed; the previous place remains valid.
             LogReplaced: the folder of the readers was removed or replaced.
+            PositionRefused: the log was replaced, or records that were read were.
             LogClosed: the reader was closed.
             ValueError: the offset is negative or beyond the end of the log.
         """
         self._check()
         place = self._next if offset is None else offset
+        self._watch.check(self._next)
         if not 0 <= place <= max(self._log.end, self._next):
             msg = f"offset {place} is out of range: the log ends at {self._log.end}"
             raise InvalidOption(msg)
@@ -171,18 +199,30 @@ class NamedReader(Follower):
             raise LogReplaced(replaced(self._lock.path, remedy))
         if self._is_stored and place == self.committed:
             return place
-        now = time.time_ns()
-        entry = {"offset": place, "time": now, "sum": crc32(f"{place} {now}".encode())}
+        self._log.make_durable(place)
+        self._store(self._watch.identity.position(place))
+        self.committed, self._is_stored = place, True
+        if offset is not None:
+            self._next = place
+        return place
+
+    def _store(self, position: Position) -> None:
+        """Store the place durably."""
+        place, now = position.offset, time.time_ns()
+        entry: dict[str, Any] = {
+            "offset": place,
+            "time": now,
+            "sum": crc32(f"{place} {now}".encode()),
+        }
+        if position.log:
+            check = crc32(f"{position} {now}".encode())
+            entry |= {"log": position.log, "epoch": position.epoch, "check": check}
         try:
             path = self._places.file(self.name + _PLACE)
             self._places.replace(path, json.dumps(entry).encode() + b"\n")
         except OSError as error:
             msg = f"the place of the reader {self.name} was not committed: {error.strerror}"
             raise LogFailed(msg) from error
-        self.committed, self._is_stored = place, True
-        if offset is not None:
-            self._next = place
-        return place
 
     def close(self) -> None:
         """Release the name; uncommitted records will be read again. Idempotent."""
@@ -232,17 +272,23 @@ def _read(folder: Folder, name: str) -> ReaderPlace | None:
     """Return the committed place of a reader; None if it has not committed yet."""
     path = folder.file(f"{_FOLDER}/{name}{_PLACE}")
     with folder.reading():
-        data = folder.read(path)
-    if not data:
-        return None
+        try:
+            with closing(folder.disk.open(path)) as file:
+                data = file.pread(SMALL_LIMIT, 0)
+        except FileNotFoundError:
+            return None
     try:
         entry = json.loads(data)
-        offset, when = entry["offset"], entry["time"]
-        if entry["sum"] == crc32(f"{offset} {when}".encode()) and 0 <= offset <= LAST_OFFSET:
-            return ReaderPlace(name, offset, when)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        position, when = position_of(entry), entry["time"]
+        check = crc32(f"{position} {when}".encode()) if position.log else None
+        if entry["sum"] == crc32(f"{position.offset} {when}".encode()) and (
+            entry.get("check") == check
+        ):
+            return ReaderPlace(name, position.offset, when, position.log, position.epoch)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
+    state = "damaged" if data else "empty"
     msg = (
-        f"{path} is damaged: the place of the reader {name} is unknown; remove it to start anew"
+        f"{path} is {state}: the place of the reader {name} is unknown; remove it to start anew"
     )
     raise LogCorrupt(msg)

@@ -22,6 +22,8 @@ from callboard.backoff import Backoff, retrying
 from callboard.commitlog.disk import DiskFile, RealDisk
 from callboard.commitlog.errors import InvalidOption, LogError, LogFailed, LogLocked
 from callboard.commitlog.folder import FileLock, Folder
+from callboard.commitlog.identity.identity import give_identity
+from callboard.commitlog.identity.position import LogIdentity
 from callboard.commitlog.integrity import Scan
 from callboard.commitlog.objects.manifest import (
     ORPHAN_SECONDS,
@@ -37,7 +39,6 @@ from callboard.figures import Figure, ProcessFigures, figures_of
 from callboard.support.dataclass import dataclass
 from callboard.support.redaction import redacted
 
-IDENTITY: Final = "identity"
 STATE: Final = "archive.json"
 _LOCK_FILE: Final = "archive.lock"
 _PIECE: Final = 8 << 20
@@ -126,7 +127,7 @@ class Copier:
         self._url = objects.url
         self._retain = retain or Retention()
         self._swept = -_SWEEP_SECONDS
-        self._identity = ""
+        self._identity = LogIdentity()
         self._is_compared = False
         self.end = 0
 
@@ -138,7 +139,7 @@ class Copier:
             LogLocked: the address has another log.
         """
         with self._folder.reading():
-            self._identity = self._identity or _identity(self._folder)
+            self._identity = give_identity(self._folder)
             manifest = self._manifests.newest(surely=True)
             if manifest is not None:
                 self._check(manifest)
@@ -161,7 +162,7 @@ class Copier:
 
         def change(newest: Manifest | None) -> Manifest | None:
             if newest is None:
-                newest = Manifest(0, self._identity, _origin(self._folder))
+                newest = Manifest(0, self._identity.log, _origin(self._folder))
             self._check(newest)
             if newest.end >= end:  # published by another copier, or by a request that failed
                 self.end = newest.end
@@ -172,7 +173,8 @@ class Copier:
                     " they are copied again"
                 )
                 raise LogFailed(message)
-            grown = newest._replace(segments=(*newest.segments, row))
+            segments, epochs = (*newest.segments, row), give_identity(self._folder).epochs
+            grown = newest._replace(segments=segments, epochs=epochs)
             return grown.kept(self._retain, time.time_ns())
 
         published = self._manifests.change(change)
@@ -212,7 +214,7 @@ class Copier:
         Raises:
             LogLocked: the store has another log.
         """
-        if manifest.log != self._identity:
+        if manifest.log != self._identity.log:
             message = (
                 f"{redacted(self._url)} has the log of {manifest.origin}, not that of"
                 f" {_origin(self._folder)}; give each log its own address"
@@ -229,14 +231,15 @@ class Copier:
         if self._is_compared or manifest is None or not manifest.segments:
             self._is_compared = True
             return
-        last = manifest.segments[-1]
-        is_same = table.cover(table.segments[-1]).end >= last.end
+        last, epoch = manifest.segments[-1], manifest.identity.epoch_of(manifest.end - 1)
+        is_same = epoch in (0, self._identity.epoch_of(last.end - 1))
+        is_same &= table.cover(table.segments[-1]).end >= last.end
         if (last.base, last.end) in pairwise(segment.base for segment in table.segments):
             with closing(self._folder.disk.open(self._folder.segment(last.base))) as file:
                 checksum = 0
                 for data in _pieces(file, 0, file.size()):
                     checksum = crc32(data, checksum)
-            is_same = checksum == last.crc
+            is_same &= checksum == last.crc
         if not is_same:
             message = (
                 f"{redacted(self._url)}"
@@ -291,16 +294,6 @@ def lock_copying(folder: Folder) -> FileLock | None:
         return None
     label = f"the log {folder.path} is archived"
     return FileLock(folder.path, _LOCK_FILE, label, "end one of the two")
-
-
-def _identity(folder: Folder) -> str:
-    """Return the identity of a log; draw one if it has none."""
-    path = folder.file(IDENTITY)
-    identity = folder.read(path).decode(errors="replace").strip()
-    if not identity:
-        identity = os.urandom(16).hex()
-        folder.replace(path, f"{identity}\n".encode())
-    return identity
 
 
 def _origin(folder: Folder) -> str:

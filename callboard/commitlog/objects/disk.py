@@ -27,9 +27,13 @@ from callboard.commitlog.folder import (
     file_name,
     is_base,
 )
+from callboard.commitlog.identity.identity import read_identity
+from callboard.commitlog.identity.position import LogIdentity, PositionOwner, resume
 from callboard.commitlog.objects.manifest import ListedSegment, Manifest, Manifests
 from callboard.support.redaction import redacted
 
+#: How a reader continues if the tail is of another log.
+_OWN_TAIL: Final = "read the archive without this tail, or the tail alone"
 #: Seconds for which a manifest is used before it is read again: each request costs money.
 FRESH_SECONDS: Final = 1.0
 #: Bytes of the first range, and of the largest.
@@ -64,6 +68,7 @@ class ObjectDisk:
         self._manifest: Manifest | None = None
         self._rows: dict[int, ListedSegment] = {}
         self._read_at = 0.0
+        self._compared_at = -FRESH_SECONDS
         #: The offset from which on files of the tail are used.
         self._border = 0
         self._prefetched: dict[str, ObjectFile] = {}
@@ -74,11 +79,44 @@ class ObjectDisk:
             _read_only, self._url
         )
 
+    def identity(self) -> LogIdentity:
+        """Return the identity of the log, by its manifest and its tail.
+
+        Raises:
+            OtherLog: the tail is another log.
+            OtherEpoch: the records of the tail replaced records of the archive.
+        """
+        manifest = self._newest()
+        if self._tail is None:
+            return manifest.identity
+        return self._compared(manifest, read_identity(self._tail))
+
+    def _compared(self, manifest: Manifest, tail: LogIdentity) -> LogIdentity:
+        """Return the identity of the log, if the archive and the tail are parts of one log."""
+        self._compared_at = time.monotonic()
+        if not tail.log or not manifest.segments:  # then the tail is of callboard 0.1
+            return manifest.identity
+        path = self._tail.path if self._tail else ""
+        position = manifest.identity.position(manifest.end)
+        owner = PositionOwner(
+            f"the archive {redacted(self._url)}", f"the tail {path}", _OWN_TAIL
+        )
+        if position.log != tail.log or position.epoch:
+            resume(position, tail, manifest.end, owner)
+        return tail if tail.epochs else manifest.identity
+
     def listdir(self, path: str) -> list[str]:
-        """Return the names of the log's files, sorted."""
+        """Return the names of the log's files, sorted.
+
+        Raises:
+            OtherLog: the tail is another log.
+            OtherEpoch: the records of the tail replaced records of the archive.
+        """
         if path.strip("/") != self._url.strip("/"):
             raise FileNotFoundError(errno.ENOENT, "it is not on the store", path)
         manifest, tail = self._newest(), self._names_of_tail()
+        if self._tail is not None and time.monotonic() - self._compared_at >= FRESH_SECONDS:
+            self._compared(manifest, read_identity(self._tail))
         first = min(map(_base_of, tail), default=0)
         if tail and first > manifest.end:  # segments were archived and removed since
             manifest = self._newest(at_once=True)

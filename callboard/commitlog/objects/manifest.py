@@ -17,7 +17,8 @@ manifest that it built on still exists, and starts again if it does not.
 
 File: CRC-32 of the rest as 8 hexadecimal digits, a space, and JSON:
 
-    {"format": 1, "log": identity, "origin": HOST:FOLDER, "published": {query: last batch, …},
+    {"format": 1, "log": id, "epochs": [[number, first offset], …],
+     "origin": HOST:FOLDER, "published": {query: last batch, …},
      "segments": [[base, end, bytes, latest time, CRC-32, object, bytes of its index], …]}
 """
 
@@ -31,6 +32,8 @@ from zlib import crc32
 
 from callboard.commitlog.errors import LogCorrupt, LogError, LogFailed
 from callboard.commitlog.folder import INDEX, LAST_OFFSET, SEGMENT
+from callboard.commitlog.identity.identity import checked_epochs
+from callboard.commitlog.identity.position import Epoch, LogIdentity
 from callboard.commitlog.objects.store import FileSystemObjects, Objects
 from callboard.commitlog.retention import Retention
 from callboard.commitlog.segment import SegmentInfo
@@ -79,10 +82,11 @@ class Manifest(NamedTuple):
 
     Attributes:
         number: Number of the manifest.
-        log: Identity of the log.
+        log: Id of the log.
         origin: Host and folder of its writer, for people.
         segments: All segments, oldest first.
         published: The last batch of each query that wrote results into the log.
+        epochs: The epochs of the log; empty if they are unknown.
     """
 
     number: int
@@ -90,6 +94,12 @@ class Manifest(NamedTuple):
     origin: str
     segments: tuple[ListedSegment, ...] = ()
     published: Mapping[str, int] = {}
+    epochs: tuple[Epoch, ...] = ()
+
+    @property
+    def identity(self) -> LogIdentity:
+        """The identity of the log."""
+        return LogIdentity(self.log, self.epochs)
 
     @property
     def name(self) -> str:
@@ -120,6 +130,8 @@ class Manifest(NamedTuple):
             "published": dict(self.published),
             "segments": self.segments,
         }
+        if self.epochs:
+            content["epochs"] = self.epochs
         data = json.dumps(content, separators=(",", ":")).encode()
         return b"%08x " % crc32(data) + data
 
@@ -142,9 +154,10 @@ def decode_manifest(data: bytes, number: int, url: str) -> Manifest:
                 raise LogFailed(message)
             segments = tuple(ListedSegment(*row) for row in content["segments"])
             published = {str(query): int(n) for query, n in content["published"].items()}
-            if _are_plausible(segments):
+            epochs = checked_epochs(content.get("epochs", ()))
+            if _are_plausible(segments) and epochs is not None:
                 log, origin = str(content["log"]), str(content["origin"])
-                return Manifest(number, log, origin, segments, published)
+                return Manifest(number, log, origin, segments, published, epochs)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         pass
     message = (

@@ -6,12 +6,17 @@ A served log is a disk with one folder whose files can be read. Flight (`remote.
 
 import errno
 from abc import ABC, abstractmethod
+from contextlib import closing
 from functools import partial
 from typing import Generic, NoReturn, TypeVar
 
+from callboard.commitlog.disk import SMALL_LIMIT, DiskFile
 from callboard.commitlog.errors import LogFailed
+from callboard.commitlog.folder import EPOCHS, IDENTITY
+from callboard.commitlog.identity.identity import identity_in
+from callboard.commitlog.identity.position import LogIdentity
 
-F = TypeVar("F")
+F = TypeVar("F", bound=DiskFile)
 
 
 def read_only(name: str, *_: object, **__: object) -> NoReturn:
@@ -48,6 +53,21 @@ class ReadOnlyDisk(ABC, Generic[F]):
     def size(self, path: str) -> int:
         """Return the size of a file in bytes."""
         return self._size(path.rpartition("/")[2])
+
+    def identity(self) -> LogIdentity:
+        """Ask for the identity of the log; an older server does not know it."""
+        files = self._names()
+        if IDENTITY not in files or EPOCHS not in files:
+            return LogIdentity()
+        return identity_in(self._read)
+
+    def _read(self, name: str) -> bytes:
+        """Return the contents of a small file; empty if it is missing."""
+        try:
+            with closing(self._open(name)) as file:
+                return file.pread(SMALL_LIMIT, 0)
+        except FileNotFoundError:
+            return b""
 
     @abstractmethod
     def _open(self, name: str) -> F:

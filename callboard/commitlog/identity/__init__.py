@@ -1,0 +1,1 @@
+"""The identity of a log, and positions that know their log."""
