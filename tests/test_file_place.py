@@ -150,6 +150,8 @@ def close(owner: Any) -> None:
 
 
 def files_of(folder: Path, *others: str) -> tuple[Path, ...]:
+    """Return the files that a log has open; readers notice a replaced identity themselves."""
+    others += ("identity", "epochs")
     return tuple(p for p in folder.iterdir() if p.is_file() and p.name not in others)
 
 
