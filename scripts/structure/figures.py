@@ -364,9 +364,4 @@ def _missing_names(source: Sequence[SourceFile], tests: Sequence[SourceFile]) ->
 
 def _has(file: SourceFile, name: str) -> bool:
     """Return whether a module binds a name, or has `__getattr__` or a star import."""
-    return any(
-        (isinstance(node, ast.ClassDef | Function) and node.name in (name, "__getattr__"))
-        or (isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store))
-        or (isinstance(node, ast.alias) and (node.asname or node.name) in (name, "*"))
-        for node in file.nodes
-    )
+    return not file.bound_names.isdisjoint((name, "__getattr__", "*"))

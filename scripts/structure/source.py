@@ -65,8 +65,15 @@ class SourceFile:
         """All classes, nested ones too."""
         return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
 
-    def imported_names(self) -> Iterator[str]:
-        """Yield the imported dotted names, also under TYPE_CHECKING or by a string."""
+    def imported_names(self) -> list[str]:
+        """Return the imported dotted names, also under TYPE_CHECKING or by a string."""
+        return self._imported_names
+
+    @cached_property
+    def _imported_names(self) -> list[str]:
+        return list(self._find_imported_names())
+
+    def _find_imported_names(self) -> Iterator[str]:
         yield from self.strings_imported()
         for node in self.nodes:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -74,24 +81,44 @@ class SourceFile:
             elif isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
 
-    def strings_imported(self) -> Iterator[str]:
-        """Yield the names of our modules that are imported by a string.
+    def strings_imported(self) -> list[str]:
+        """Return the names of our modules that are imported by a string.
 
         In `composition.py` every string with such a name counts, because it fills slots. In
         other files the arguments of `import_module` count. Of a formatted name, the constant
         start counts, which ends with a dot: it may be any module of that package.
         """
+        return self._strings_imported
+
+    @cached_property
+    def _strings_imported(self) -> list[str]:
+        return list(self._find_strings_imported())
+
+    def _find_strings_imported(self) -> Iterator[str]:
         fills = self.path.name == "composition.py"
         for node in self.nodes:
             if fills and isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found = node.value
-            elif isinstance(node, ast.Call) and _IMPORTS(ast.unparse(node.func)):
+            elif isinstance(node, ast.Call) and _IMPORTS(_name_of(node.func)):
                 found = _start_of(node.args[0]) if node.args else ""
                 found = found.replace("__name__", self.module)
             else:
                 continue
             if _OURS(found):
                 yield found.replace(":", ".")
+
+    @cached_property
+    def bound_names(self) -> frozenset[str]:
+        """All names that the file binds by a definition, an assignment or an import."""
+        names: set[str] = set()
+        for node in self.nodes:
+            if isinstance(node, ast.ClassDef | Function):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.alias):
+                names.add(node.asname or node.name)
+        return frozenset(names)
 
     def imports_from(self) -> Iterator[tuple[str, str]]:
         """Yield module and name of each import; the name is `*` for a whole module."""
@@ -100,6 +127,15 @@ class SourceFile:
                 yield from ((node.module, alias.name) for alias in node.names)
             elif isinstance(node, ast.Import):
                 yield from ((alias.name, "*") for alias in node.names)
+
+
+def _name_of(function: ast.expr) -> str:
+    """Return the name of a called function; empty for a call of another expression."""
+    if isinstance(function, ast.Name):
+        return function.id
+    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+        return f"{function.value.id}.{function.attr}"
+    return ""
 
 
 _IMPORTS: Final = re.compile(r"(importlib\.)?(import_module|__import__)").fullmatch
