@@ -42,8 +42,7 @@ class Recovery:
         state = self.state
         sessions, logs, groups = machine.sessions, machine.logs, machine.delivery.groups
         logs.number = state.number
-        topics = {topic for topic, run in state.retained.items() if logs.retained.keep(run)}
-        logs.retained.heads.adopt(state.heads, topics)
+        logs.retained.heads.adopt(state.heads, logs.retained.restore(state.retained))
         for client_id, saved in state.sessions.items():
             sessions.revive(client_id, saved)
         for group in groups.values():

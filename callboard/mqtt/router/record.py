@@ -114,9 +114,10 @@ class SavedState:
     adopted: dict[str, str] = field(default_factory=dict)
     handed: "dict[str, HandedOver]" = field(default_factory=dict)
 
-    def count(self, *following: int) -> None:
-        """Reserve message numbers below these: later messages get greater ones."""
-        self.number = max(self.number, *following)
+    def count(self, following: int) -> None:
+        """Reserve message numbers below this one: later messages get greater ones."""
+        if following > self.number:
+            self.number = following
 
     def copy(self, run: MessageRun) -> None:
         """Insert a message in flight, ordered by number, unless it is there already."""
@@ -308,17 +309,19 @@ class Retained(JournalRecord, kind="retain"):
         """Return the record with these fields."""
         if len(fields) in (1, 3):
             return cls(fields[0], None, *fields[1:])
-        topic, number, qos, _, publisher, properties, expires, payload = fields[:8]
+        topic, number, qos, _, publisher, properties, expires, payload, *order = fields
         run = MessageRun.of_retained(topic, payload, qos, publisher, properties)
-        run.number, run.expires_at = number, _later(expires, -epoch)
-        return cls(topic, run, *fields[8:])
+        run.number = number
+        if expires is not None:
+            run.expires_at = _later(expires, -epoch)
+        return cls(topic, run, *order)
 
     def apply(self, state: SavedState) -> None:
         """Replace the message of the topic."""
         if self.run is not None:
             state.retained[self.topic] = self.run
             state.heads[key_of(self.topic)] = (self.stamp, self.origin, self.topic)
-            state.count(self.run.number + self.run.count)
+            state.count(self.run.number + 1)
         elif self.stamp:
             if (head := state.heads.get(self.topic)) is not None:
                 state.retained.pop(head[2], None)
@@ -424,7 +427,8 @@ class Subscribed(SessionRecord, kind="subscribe"):
 
     def apply(self, state: SavedState) -> None:
         """Apply this fact; reserve its message numbers even if the session is over."""
-        state.count(self.number, self.subscription.since, self.subscription.until or 0)
+        since, until = self.subscription.since, self.subscription.until or 0
+        state.count(max(self.number, since, until))
         super().apply(state)
 
     def change(self, session: SavedSession, state: SavedState) -> None:

@@ -51,15 +51,17 @@ class Heads:
     """The last writes of topics, by key.
 
     Attributes:
-        digests: the digests by bucket; equal on two routers that know the same writes.
         changed: keys of writes made on this router, to be sent to the others.
-        latest: the greatest stamp.
     """
 
     def __init__(self, make_stamp: Callable[[], int], origin: bytes) -> None:
-        self.digests = [0] * BUCKETS
         self.changed: dict[bytes, None] = {}
-        self.latest = 0
+        self._digests = [0] * BUCKETS
+        self._latest = 0
+        #: Heads of the journal, until something reads them: a router without a cluster starts
+        #: faster, because it reads them only for its next snapshot.
+        self._saved: dict[bytes, tuple[int, bytes, bytes]] | None = None
+        self._saved_topics: set[bytes] = set()
         self._make_stamp = make_stamp
         self._origin = origin
         self._heads: dict[bytes, Head] = {}
@@ -70,16 +72,31 @@ class Heads:
         self._graves: dict[bytes, None] = {}
         self._refused: dict[bytes, None] = {}
 
+    @property
+    def digests(self) -> list[int]:
+        """The digests by bucket; equal on two routers that know the same writes."""
+        self._load()
+        return self._digests
+
+    @property
+    def latest(self) -> int:
+        """The greatest stamp."""
+        self._load()
+        return self._latest
+
     def get(self, key: bytes) -> Head | None:
         """Return the last write of a topic."""
+        self._load()
         return self._heads.get(key)
 
     def of_bucket(self, bucket: int) -> Iterator[tuple[bytes, Head]]:
         """Return the keys and heads of a bucket."""
+        self._load()
         return ((key, self._heads[key]) for key in self._buckets[bucket])
 
     def graves(self) -> Iterator[tuple[bytes, Head]]:
         """Return the writes that removed a message."""
+        self._load()
         return ((key, self._heads[key]) for key in self._graves)
 
     def write(self, topic: bytes, *, is_kept: bool) -> Head | None:
@@ -95,21 +112,30 @@ class Heads:
 
     def adopt(self, saved: dict[bytes, tuple[int, bytes, bytes]], kept: set[bytes]) -> None:
         """Restore the heads of a journal; a write without a stamp is older than all others."""
+        self._saved, self._saved_topics = saved, kept
+
+    def _load(self) -> None:
+        """Add the heads of the journal, at the first use."""
+        if self._saved is None:
+            return
+        saved, self._saved = self._saved, None
+        topics, self._saved_topics = self._saved_topics, set()
         for key, (stamp, origin, topic) in saved.items():
-            stored = topic if topic in kept or not topic else None
+            stored = topic if topic in topics or not topic else None
             self.set(key, Head(stamp or 1, origin or self._origin, stored))
 
     def set(self, key: bytes, head: Head) -> None:
         """Replace the last write of a topic."""
+        self._load()
         previous = self._heads.get(key)
         bucket = key[0]
         if previous is not None:
-            self.digests[bucket] ^= _digest(key, previous)
+            self._digests[bucket] ^= _digest(key, previous)
         else:
             self._buckets[bucket][key] = None
         self._heads[key] = head
-        self.digests[bucket] ^= _digest(key, head)
-        self.latest = max(self.latest, head.stamp)
+        self._digests[bucket] ^= _digest(key, head)
+        self._latest = max(self._latest, head.stamp)
         self._graves.pop(key, None)
         self._refused.pop(key, None)
         if not head.topic:
@@ -118,7 +144,7 @@ class Heads:
     def bury(self, topic: bytes) -> None:
         """Record that the message of a topic has expired and is no longer stored here."""
         key = key_of(topic)
-        head = self._heads.get(key)
+        head = self.get(key)
         if head is not None and head.topic:
             self.set(key, head._replace(topic=b""))
 
@@ -127,6 +153,7 @@ class Heads:
 
         `retries` also forgets messages that did not fit: they are requested again.
         """
+        self._load()
         graves = list(self._graves)
         keys = {key for key in graves if self._heads[key].stamp < horizon}
         keys.update(graves[: max(len(graves) - GRAVES, 0)], self._refused if retries else ())
@@ -134,7 +161,7 @@ class Heads:
             self._graves.pop(key, None)
             self._refused.pop(key, None)
             del self._buckets[key[0]][key]
-            self.digests[key[0]] ^= _digest(key, self._heads.pop(key))
+            self._digests[key[0]] ^= _digest(key, self._heads.pop(key))
 
 
 def _order_of(head: Head | None) -> tuple[int, bytes]:
@@ -233,6 +260,21 @@ class RetainedMessages:
         self._messages_weight += message.weight
         self._tree.set(topic, message)
         return True
+
+    def restore(self, runs: dict[bytes, MessageRun]) -> set[bytes]:
+        """Store the messages of a journal by topic; return the topics of those that fit.
+
+        Nothing is stored yet. Usually all of them fit, so the limits are checked once, at the
+        end; only if they do not, for each message.
+        """
+        limits, tree = self._effects.limits, self._tree
+        for topic, run in runs.items():
+            self._messages_weight += run.weight
+            tree.set(topic.decode(), run)
+        if len(tree) <= limits.retained and self.weight <= limits.retained_bytes:
+            return set(runs)
+        self._tree, self._messages_weight = TopicTree(), 0
+        return {topic for topic, run in runs.items() if self.keep(run)}
 
     def has_room(self, run: MessageRun) -> bool:
         """Return whether the last message of a run can be retained now."""

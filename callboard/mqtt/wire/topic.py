@@ -6,7 +6,6 @@ end the parent and all levels below. A filter that begins with a wildcard does n
 that begin with `$`.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from sys import getsizeof
 from typing import Final, Generic, TypeVar
@@ -129,7 +128,7 @@ class _Branch(Generic[T]):
     __slots__ = ("below", "value")
 
     def __init__(self) -> None:
-        self.below: defaultdict[str, _Branch[T]] = defaultdict(_Branch)
+        self.below: dict[str, _Branch[T]] = {}
         self.value: T | None = None
 
 
@@ -158,9 +157,12 @@ class _Tree(Generic[T]):
         self.values[way] = value
         branch = self._root
         for level in way.split("/"):
-            if level not in branch.below:
+            below = branch.below
+            following = below.get(level)
+            if following is None:
+                following = below[level] = _Branch()
                 self.weight += LEVEL_BYTES + getsizeof(level)
-            branch = branch.below[level]
+            branch = following
         branch.value = value
 
     def remove(self, way: str) -> bool:

@@ -1,12 +1,16 @@
 """Sessions, retained messages and unacknowledged messages survive the router."""
 
+import gc
 import itertools
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from callboard.commitlog import CommitLog, LogCorrupt, LogError
 from callboard.mqtt.journal.journal import RouterJournal
+from callboard.mqtt.router.limits import Limits
 from callboard.mqtt.router.record import Published, read_record
 from callboard.mqtt.wire.packet import V4, V5, PubAck, PubComp, Publish, PubRec, PubRel
 from tests.callboard.mqtt.durable_stage import LASTING, DurableStage
@@ -105,6 +109,55 @@ def test_an_acknowledged_qos_2_message_is_not_delivered_twice(durable) -> None:
     assert [type(each) for each in again.send(PubRel(7))] == [PubComp]
     durable.crash()
     assert not durable.machine.sessions.graveyard["p"].received
+
+
+def test_after_a_restart_with_a_lower_limit_as_many_retained_messages_as_fit_are_kept() -> None:
+    durable = DurableStage()
+    publisher = durable.client("p")
+    for number in range(5):
+        publisher.publish(f"t/{number}", b"x", 1, retain=True)
+    durable._limits = Limits(retained=3)
+
+    durable.crash()
+
+    reader = durable.client("s")
+    reader.subscribe("t/#")
+    assert {message.topic for message in reader.messages()} == {"t/0", "t/1", "t/2"}
+    assert durable.machine.effects.meters.not_retained == 2
+
+
+def _processor_time(work: Callable[[], object]) -> float:
+    """Return the least processor time of three calls."""
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        work()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+@pytest.mark.slow
+def test_a_start_with_retained_messages_costs_a_few_times_as_much_as_reading_them() -> None:
+    durable = DurableStage(Limits(retained=50_000))
+    publisher = durable.client("p")
+    topics = [f"site/{number % 50}/device/{number}/state" for number in range(20_000)]
+    publisher.send(*(publisher.message(topic, bytes(40), 0, retain=True) for topic in topics))
+
+    def load() -> None:
+        Stage.__init__(durable, durable._limits, is_durable=True)
+        durable._open()
+
+    def read() -> None:
+        for record in durable.journal._log.read(0):
+            assert record.payload
+
+    gc.disable()  # as at the start of a router
+    try:
+        load()
+        assert len(durable.machine.logs.retained) == 20_000
+        assert _processor_time(load) < 10 * _processor_time(read)
+    finally:
+        gc.enable()
 
 
 def test_retained_messages_survive_a_restart_and_removed_ones_stay_removed(durable) -> None:
