@@ -17,7 +17,7 @@ from callboard.kernel.errors import CallboardError, TlsError, WrongValue
 from callboard.mqtt import ListenerSettings, Router, RouterConfig
 from callboard.mqtt.service.router import tune_collector
 from callboard.mqtt.service.topic_bridge import MqttDoor
-from callboard.mqtt.wire.errors import ListenError, MqttError
+from callboard.mqtt.wire.errors import ListenError
 from callboard.node import Node
 from callboard.operation.logs import set_up_logging
 from callboard.support.files.private_file import open_private
@@ -207,25 +207,25 @@ def _node(table: "config_file.ConfigTable", folder: Path) -> Node:
 def _follow(
     table: "config_file.ConfigTable", file: Path, router: Router, node: Node
 ) -> Iterator[None]:
-    """Open the bridges to topics, and reload users, topic rules and limits on SIGHUP."""
+    """Open the bridges to topics, and reload users, rules and limits on SIGHUP."""
     from callboard.mqtt.service import config_file
 
     def reload() -> list[str]:
         problems: list[str] = []
         try:
-            table = config_file.read_config_file(file)
-            limits, network = config_file.make_limits(table)
-            router.reload(config_file.make_security(table), limits=limits, network=network)
+            table, config = load_config(file)
+            limits, network, rules = config.limits, config.network, config.rules
+            router.reload(config.security, limits=limits, network=network, rules=rules)
             if table.node.secret_file is not None:
                 node.change_secrets(read_secrets(file.parent / table.node.secret_file))
-        except config_file.MqttConfigError as error:
+        except CliErrors as error:
             problems = error.lines
-        except (MqttError, CliError, ValueError) as error:
+        except (CallboardError, OSError, ValueError) as error:
             problems = [f"{file}: {error}"]
         for line in problems:
             _log.error("%s; nothing was changed", line)
         if not problems:
-            _log.warning("%s: reloaded users, topic rules, bans, limits and secrets", file)
+            _log.warning("%s: reloaded users, bans, rules, limits and secrets", file)
         return problems
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:

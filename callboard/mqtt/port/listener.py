@@ -54,6 +54,7 @@ class ListenerSettings:
         certificate_user: the part of a client's certificate that is its user name; `subject`
             is all of it, as text (RFC 4514).
         mount_point: the prefix of all topics of its clients, which do not see it.
+        maximum_qos: the highest QoS of its clients; `Limits.maximum_qos` applies, too.
     """
 
     address: str = "127.0.0.1:1883"
@@ -63,6 +64,7 @@ class ListenerSettings:
     hosts: tuple[str, ...] = ()
     certificate_user: Literal["common name", "subject"] = "common name"
     mount_point: str = ""
+    maximum_qos: int = 2
 
     def parse(self) -> tuple[str, str, int]:
         """Return scheme, host or path, and port.

@@ -66,6 +66,11 @@ class RouterNetwork:
         settings_of_all = list(listeners)
         mounts = {settings.address: settings.mount_point for settings in settings_of_all}
         self.connections.mounts = {place: prefix for place, prefix in mounts.items() if prefix}
+        self.connections.maximum_qos = {
+            settings.address: settings.maximum_qos
+            for settings in settings_of_all
+            if settings.maximum_qos < 2
+        }
         if self.connections.mounts:
             self.connections.make_screen = self._make_filter
         try:

@@ -182,6 +182,7 @@ class ClientConnections:
         is_unguarded: whether every client of a listener may do everything, without a setting
             that allows it.
         mounts: the prefix of all topics of a listener's clients, by address.
+        maximum_qos: the highest QoS of a listener's clients, by address, if it is below 2.
     """
 
     mailbox: RouterMailbox
@@ -197,6 +198,7 @@ class ClientConnections:
     report: Callable[[object], object] = bool
     is_unguarded: Callable[[str], bool] = lambda _listener: False
     mounts: Mapping[str, str] = field(default_factory=dict)
+    maximum_qos: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._count = 0
@@ -562,6 +564,7 @@ class RemoteLink:
             peer=self.peer.address,
             user=admission.user,
             listed=admission.listed,
+            maximum_qos=self._connections.maximum_qos.get(self.peer.listener, 2),
         )
         link.catch_up = self.catch_up
         self.state = _OPEN

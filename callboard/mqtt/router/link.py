@@ -187,6 +187,7 @@ class RouterLink:
         user: the user that the client has authenticated as. Empty for a client without a name
             among clients with names; None if no client has to authenticate.
         listed: the name in the router's table of users; empty if it is not there.
+        maximum_qos: the highest QoS that its listener allows.
         ending: how the connection ends, after `disconnect`.
         authenticate: handles AUTH packets from a client whose CONNECT named a method.
         catch_up: pushes data from the client that has arrived and was not read yet.
@@ -204,6 +205,7 @@ class RouterLink:
     client_id: str = ""
     user: str | None = None
     listed: str = ""
+    maximum_qos: int = 2
     ending: LinkEnding | None = None
     authenticate: Callable[[Auth], None] | None = None
     catch_up: Callable[[], None] | None = None

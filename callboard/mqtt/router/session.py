@@ -400,7 +400,8 @@ class Connection:
         self.access = topic_rules(self.link)
         self.keep_alive = connect.keep_alive
         self.alias_maximum = properties.topic_alias_maximum or 0
-        self.most_qos = 2 if self.link.is_local else self.limits.maximum_qos
+        most_qos = min(self.limits.maximum_qos, self.link.maximum_qos)
+        self.most_qos = 2 if self.link.is_local else most_qos
         self.largest = properties.maximum_packet_size
 
     @property

@@ -185,7 +185,7 @@ class Sessions:
         if not packet.client_id and not self._effects.limits.zero_length_client_ids:
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
         if packet.will is not None:
-            refusal = self._judge_will(packet.will)
+            refusal = self._judge_will(packet.will, link.maximum_qos)
             if refusal is not None:
                 return refusal
         connection = self.connections.get(packet.client_id)
@@ -195,12 +195,12 @@ class Sessions:
             return ReasonCode.NOT_AUTHORIZED
         return None
 
-    def _judge_will(self, will: Will) -> ReasonCode | None:
+    def _judge_will(self, will: Will, maximum_qos: int) -> ReasonCode | None:
         """Return the reason to refuse a client because of its will; None for a valid will."""
         limits = self._effects.limits
         if not is_valid_topic(will.topic):
             return ReasonCode.TOPIC_NAME_INVALID
-        if will.qos > limits.maximum_qos:
+        if will.qos > min(limits.maximum_qos, maximum_qos):
             return ReasonCode.QOS_NOT_SUPPORTED
         if will.retain and not limits.retain_available:
             return ReasonCode.RETAIN_NOT_SUPPORTED
@@ -275,11 +275,11 @@ class Sessions:
         keep_alive = None
         if limits.keep_alive and not 0 < packet.keep_alive <= limits.keep_alive:
             keep_alive = connection.keep_alive = limits.keep_alive
-        most = limits.receive_maximum
+        most, most_qos = limits.receive_maximum, connection.most_qos
         properties = Properties(
             session_expiry_interval=int(session.expiry) if is_lowered else None,
             receive_maximum=most if most < 65_535 else None,
-            maximum_qos=limits.maximum_qos if limits.maximum_qos < 2 else None,
+            maximum_qos=most_qos if most_qos < 2 else None,
             retain_available=None if limits.retain_available else 0,
             maximum_packet_size=limits.packet_size,
             assigned_client_identifier=None if packet.client_id else session.client_id,

@@ -158,6 +158,7 @@ class ListenerTable(TlsTable):
     tenants: StrictBool = False
     certificate_user: Literal["common name", "subject"] = "common name"
     mount_point: Prefix = ""
+    maximum_qos: Qos = 2
     anonymous: StrictBool | None = None
     users: "list[UserTable] | None" = None
     acl: "list[AclTable] | None" = None
@@ -168,8 +169,8 @@ class ListenerTable(TlsTable):
         """Return the settings of the listener."""
         tls = self.tls(folder, mutual=self.client_certificates)
         origins, hosts = tuple(self.origins), tuple(self.hosts)
-        rest = self.tenants, origins, hosts, self.certificate_user, self.mount_point
-        return ListenerSettings(self.address, tls, *rest)
+        rest = self.certificate_user, self.mount_point, self.maximum_qos
+        return ListenerSettings(self.address, tls, self.tenants, origins, hosts, *rest)
 
 
 def _limit_fields() -> dict[str, Any]:

@@ -104,6 +104,13 @@ _SWITCHES: Final[dict[str, tuple[str, object]]] = {
     "require_certificate": ("client_certificates", True),
     "use_subject_as_username": ("certificate_user", "subject"),
 }
+#: Other settings of listeners, by the keys of ours.
+_CONVERTED: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "mount_point": ("mount_point", str),
+    "websockets_origin": ("origins", lambda origin: [origin]),
+    "max_qos": ("maximum_qos", int),
+    "maximum_qos": ("maximum_qos", int),
+}
 
 
 class Setting(NamedTuple):
@@ -399,8 +406,9 @@ class _Import:
         elif key == "use_identity_as_username":
             if not is_on and has_certificates:
                 self._miss(setting, "a certificate's common name is always the user")
-        elif key in {"mount_point", "websockets_origin"}:
-            table |= {"mount_point": value} if key == "mount_point" else {"origins": [value]}
+        elif key in _CONVERTED and (key not in _LIMITS or value in {"0", "1", "2"}):
+            name, convert = _CONVERTED[key]
+            table[name] = convert(value)
         elif key in _LIMITS:
             self._limit(setting)
             if len(self._listeners) > 1:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 from weakref import WeakMethod
 
+from callboard import locks
 from callboard.arguments import require
 from callboard.closing import Closing, on_a_thread
 from callboard.configuration.host_port import parse_host_port
@@ -117,8 +118,9 @@ class Router(Closing):
         #: The bridges to other brokers; the runner of rules, None without any.
         self.bridges: list[BridgeConnection] = []
         self.rules: RuleRunner | None = None
-        #: Rules whose messages leave the router.
-        self.forwarders: list[Forwarder] = []
+        #: Rules whose messages leave the router, and their forwarders.
+        self._forwarders: list[tuple[Rule, Forwarder]] = []
+        self._reload_turn = locks.Turn()
         self._console: PageServer | None = None
         self._tracer: Tracer | None = None
         #: Reads the configuration again, for the console; None for a router without a file.
@@ -183,7 +185,8 @@ class Router(Closing):
             interval, loop = config.sys_interval, self.edge.loop
             topics = self.call(SysTopics, self._mailbox, state, interval, loop)
             stack.callback(self.call, topics.close)
-        self._start_rules(config.rules)
+        stack.callback(self._stop_rules)
+        self._apply_rules(config.rules)
         for settings in self._named(config.bridges):
             bridge = BridgeConnection(
                 self._mailbox,
@@ -202,24 +205,39 @@ class Router(Closing):
             self._console = self._open_console(config.console, state)
             stack.callback(self._console.close)
 
-    def _start_rules(self, rules: Iterable[Rule]) -> None:
-        """Start the rules, and end the sessions of rules that were removed."""
-        assert self._node is not None
-        stack, names = self._beside, set[str]()
-        if any(not rule.is_forwarded for rule in rules):
+    def _apply_rules(self, rules: tuple[Rule, ...]) -> None:
+        """Start rules, stop the ones that are not among them, and end their sessions."""
+        if self.rules is not None:
+            self.rules.replace(rules)
+        elif any(not rule.is_forwarded for rule in rules):
             self.rules = RuleRunner(self._mailbox, rules)
-            stack.callback(self.rules.close)
+        for rule, forwarder in self._forwarders[:]:
+            if rule not in rules:
+                self._forwarders.remove((rule, forwarder))
+                forwarder.close()
+        started = [rule for rule, _ in self._forwarders]
         for rule in rules:
-            if rule.is_forwarded and rule.to is not None:
-                name = session_id(RULE_PREFIX, rule.topic_filter, rule.to.label)
-                filters = [(rule.topic_filter, rule.qos)]
-                forwarder = Forwarder(
-                    self.link, self._node, name, filters, rule.to, rule.forward
-                )
-                self.forwarders.append(forwarder)
-                stack.callback(forwarder.close)
-                names.add(name)
-        self.call(self._end_sessions, RULE_PREFIX, names)
+            if rule.is_forwarded and rule not in started:
+                self._forwarders.append((rule, self._forward(rule)))
+        self.call(
+            self._end_sessions,
+            RULE_PREFIX,
+            {_session_of(rule) for rule in rules if rule.to is not None},
+        )
+
+    def _stop_rules(self) -> None:
+        """Stop all rules; their sessions stay."""
+        if self.rules is not None:
+            self.rules.close()
+        for _, forwarder in self._forwarders:
+            forwarder.close()
+
+    def _forward(self, rule: Rule) -> Forwarder:
+        """Start a rule whose messages leave the router."""
+        assert self._node is not None
+        assert rule.to is not None
+        name, filters = _session_of(rule), [(rule.topic_filter, rule.qos)]
+        return Forwarder(self.link, self._node, name, filters, rule.to, rule.forward)
 
     def _end_sessions(self, prefix: str, names: set[str]) -> None:
         """End the sessions with a prefix that have none of these names."""
@@ -314,6 +332,11 @@ class Router(Closing):
         return [listener.address for listener in self.edge.listeners]
 
     @property
+    def forwarders(self) -> list[Forwarder]:
+        """The forwarders of rules whose messages leave the router."""
+        return [forwarder for _, forwarder in self._forwarders]
+
+    @property
     def console_url(self) -> str | None:
         """The URL of the console; None without one."""
         return None if self._console is None else self._console.url
@@ -341,6 +364,7 @@ class Router(Closing):
         *,
         limits: Limits | None = None,
         network: NetworkLimits | None = None,
+        rules: tuple[Rule, ...] | None = None,
     ) -> None:
         """Replace parts of the configuration.
 
@@ -348,8 +372,12 @@ class Router(Closing):
             security: users, rules and bans; they apply to connected clients, too.
             limits: the limits of new connections and new logs.
             network: limits of new connections.
+            rules: all rules. Those that exist stay as they are; those that are missing end,
+                with the messages that wait for them.
 
         Raises:
+            CallboardError: the destination of a rule cannot be opened, or another reload is
+                running. Nothing was changed.
             JournalFailed: packets may be larger than fits into the journal.
             RouterClosed: the router is not running.
         """
@@ -358,10 +386,29 @@ class Router(Closing):
             security=security or self.config.security,
             limits=limits or self.config.limits,
             network=network or self.config.network,
+            rules=self.config.rules if rules is None else rules,
         )
         check_journal(config)
-        self.call(self._reload, config)
-        self.config = config
+        self._running()
+        if not self._reload_turn.take():
+            message = "another reload of this router is running; repeat it later"
+            raise RouterClosed(message)
+        try:
+            self._reload_rules(config.rules)
+            self.call(self._reload, config)
+            self.config = config
+        finally:
+            self._reload_turn.end()
+
+    def _reload_rules(self, rules: tuple[Rule, ...]) -> None:
+        """Replace the rules; restore the former ones if a new one cannot start."""
+        if rules == self.config.rules:
+            return
+        try:
+            self._apply_rules(rules)
+        except Exception:
+            self._apply_rules(self.config.rules)
+            raise
 
     def _reload(self, config: RouterConfig) -> None:
         """Apply a configuration; on the router's thread."""
@@ -524,6 +571,12 @@ def _passed(packets: bytes, size: int, is_v5: bool) -> Message:  # noqa: FBT001
 def _message(run: MessageRun) -> Message:
     """Return the last message of a run."""
     return Message(run.topic.decode(), run.payloads[-1], run.qos, run.retain)
+
+
+def _session_of(rule: Rule) -> str:
+    """Return the client id of a rule with a destination."""
+    assert rule.to is not None
+    return session_id(RULE_PREFIX, rule.topic_filter, rule.to.label)
 
 
 def tune_collector() -> None:

@@ -19,7 +19,7 @@ from callboard.model.conditions import MISSING, check_conditions, field_of, meet
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.router.link import RouterMailbox
 from callboard.mqtt.service.destination import Destination, decoded, filled
-from callboard.mqtt.service.forwarding import Forwarded
+from callboard.mqtt.service.forwarding import START_TIMEOUT, Forwarded
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import InvalidPacket, LinkClosed
 from callboard.mqtt.wire.topic import check_filter, matches
@@ -131,11 +131,26 @@ class RuleRunner:
         #: Messages that were processed by a rule.
         self.taken = 0
         self._link = LocalLink(mailbox, CLIENT_ID)
-        for topic_filter in {rule.topic_filter for rule in self._rules}:
-            qos = max(rule.qos for rule in self._rules if rule.topic_filter == topic_filter)
+        self._filters = _filters(self._rules)
+        for topic_filter, qos in self._filters.items():
             self._link.subscribe(topic_filter, qos=qos, no_local=True)
         self._thread = threading.Thread(target=self._run, name="mqtt-rules", daemon=True)
         self._thread.start()
+
+    def replace(self, rules: Iterable[Rule]) -> None:
+        """Replace the rules; filters that stay miss no message.
+
+        Raises:
+            Refused: the router does not grant a subscription.
+        """
+        self._rules = tuple(rule for rule in rules if not rule.is_forwarded)
+        former, self._filters = self._filters, _filters(self._rules)
+        for topic_filter, qos in self._filters.items():
+            if former.get(topic_filter) != qos:
+                granted = self._link.subscribe(topic_filter, qos=qos, no_local=True)
+                granted.result(START_TIMEOUT)
+        for topic_filter in former.keys() - self._filters.keys():
+            self._link.unsubscribe(topic_filter)
 
     def close(self) -> None:
         """Stop after the current message."""
@@ -165,6 +180,14 @@ class RuleRunner:
         except BaseException as error:  # noqa: BLE001  (a function of the application)
             self.failures += 1
             logged(_log, "the rule for %s failed", rule.topic_filter, error=error)
+
+
+def _filters(rules: Iterable[Rule]) -> dict[str, int]:
+    """Return the filters of rules with the highest QoS of each."""
+    filters: dict[str, int] = {}
+    for rule in rules:
+        filters[rule.topic_filter] = max(rule.qos, filters.get(rule.topic_filter, 0))
+    return filters
 
 
 def _messages(rule: Rule, message: Message, result: Any) -> Iterable[Message]:

@@ -84,6 +84,15 @@ def test_a_router_runs_with_its_file_and_can_be_inspected(router, file, capsys):
     with Caller(port_of(router), "c2", V5) as caller:
         assert caller.greeting.properties.receive_maximum == 7
 
+        rule = '[[rules]]\nfrom = "new"\nto = { topic = "copy" }\n'
+        file.write_text(FILE.partition("[[rules]]")[0] + rule)
+        router["process"].send_signal(signal.SIGHUP)
+        caller.subscribe("copy")
+        heard = []
+        while not any(isinstance(packet, Publish) for packet in heard):
+            caller.say(Publish("new", b"x", 1, packet_id=1))
+            heard = caller.hear_packets(1)
+
 
 @pytest.mark.slow
 def test_a_router_joins_a_cluster_and_opens_its_door(tmp_path):

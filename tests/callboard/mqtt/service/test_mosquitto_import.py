@@ -121,11 +121,11 @@ def test_limits_have_our_names_and_meanings(tmp_path) -> None:
         "max_session_expiry": 14 * 86_400,
         "retain_available": False,
         "allow_zero_length_clientid": False,
-        "maximum_qos": 1,
         "max_connections": 10_010,
         "topic_alias_maximum": 0,
     }
     assert (table["sys_interval"], table["log_level"]) == (5, "info")
+    assert table["listeners"][0]["maximum_qos"] == 1
 
 
 def test_users_and_rules_keep_their_hashes_and_meaning(tmp_path) -> None:
