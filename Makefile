@@ -5,7 +5,7 @@
 #                             ARGS="-p tests.disturbance"` tests on a machine that is slow now and then
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all test-rest mutants pythons extras release audit thespian faults fuzz simulate search planted check bench growth drawings films docs look lock clean
+.PHONY: help setup run analysis test test-all test-rest mutants pythons extras release audit thespian faults fuzz simulate search planted check bench growth drawings films docs look lock clean
 .DELETE_ON_ERROR:
 
 SEEDS ?= 0:100
@@ -22,10 +22,16 @@ help: ## print this list
 
 setup: .venv/.dev .venv/.spark ## everything a developer needs: .venv with the locked development tools
 
-# The first picture waits for nothing but pip: where there is no Spark yet, it is fetched beside the demo.
+# The first picture waits for nothing but pip: where there is no Spark yet, it is downloaded beside the demo. If it is
+# there a minute after that began, or earlier, the demo is followed by the analysis with Spark.
 run: .venv/.run ## start the demo: four nodes, one is killed, the system heals
-	@$(MAKE) --question .venv/.spark 2>/dev/null || { scripts/setup.sh beside && export CALLBOARD_SPARK=awaited; }; \
-	  $(python) -m callboard demo $(ARGS)
+	@rm -rf build/flights; export CALLBOARD_FLIGHTS=build/flights; \
+	  if $(MAKE) --question .venv/.spark 2>/dev/null; then exec $(python) -m callboard demo $(ARGS); fi; \
+	  scripts/setup.sh beside; CALLBOARD_SPARK=awaited $(python) -m callboard demo $(ARGS) || exit; \
+	  if [ -d build/flights ] && scripts/setup.sh arrived; then $(MAKE) --no-print-directory analysis; fi
+
+analysis: .venv/.spark ## compute what the demo found in its flights on Spark, too, and compare
+	@$(python) -m callboard.demo.analysis build/flights
 
 # Times are those of two quiet cores.
 test: .venv/.dev .venv/.spark ## test the rules of every package and one way through each adapter (about 3 minutes)

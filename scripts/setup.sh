@@ -6,6 +6,7 @@
 #   scripts/setup.sh dev     besides, what its developers need; docs: what builds the documentation
 #   scripts/setup.sh spark   Spark, and Java where it is missing; where they cannot be had, one line says so and all is well
 #   scripts/setup.sh beside  the same in the background, by `make .venv/.spark`; ends at once
+#   scripts/setup.sh arrived waits until a minute after that began, at most; fails where Spark is not there yet
 #
 # PYTHON=… names the interpreter; else the newest of those below that works is taken. VENV=… names another environment
 # than .venv. Nothing outside this folder is changed. Everything installed is in a lock with hashes, the tools that build
@@ -96,10 +97,19 @@ fetch_beside() { # it goes on when the demo ends, and gives way to whatever else
     BESIDE=1 nohup nice -n 19 make .venv/.spark >build/spark-beside.log 2>&1 </dev/null &
     echo $! >build/spark.pid
   fi
-  echo "callboard: Spark is fetched in the background, see build/spark-beside.log; the next make run has it" >&2
+  echo "callboard: Spark is downloaded in the background, see build/spark-beside.log" >&2
 }
 
-case ${1:?venv, run, dev, docs, spark or beside} in
+arrived() { # whether Spark is there, at the latest a minute after its download began
+  local began
+  began=$(date -r build/spark.pid +%s)
+  while fetching && [ $(($(date +%s) - began)) -lt 60 ]; do sleep 1; done
+  if [ -e .venv/.spark ]; then return; fi
+  echo "callboard: Spark is not there yet; later, make analysis computes the same with it" >&2
+  return 1
+}
+
+case ${1:?venv, run, dev, docs, spark, beside or arrived} in
   venv)
     echo "callboard: making $venv (once)" >&2
     make_venv
@@ -112,6 +122,9 @@ case ${1:?venv, run, dev, docs, spark or beside} in
     ;;
   beside)
     fetch_beside
+    ;;
+  arrived)
+    arrived
     ;;
   spark)
     mkdir -p build

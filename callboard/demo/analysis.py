@@ -1,67 +1,51 @@
-"""The parent's side of the analysis: starts the Spark process, and displays its results."""
+"""The parent's side of the analysis: starts the Spark process, and compares its results.
 
-import html
+The same log of flights is evaluated by plain Python, which answers at once, and by Spark.
+`make analysis` evaluates a kept log on Spark: `python -m callboard.demo.analysis FOLDER`.
+"""
+
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
 
-from callboard.commitlog import LogError, LogReader, Record
+from callboard.backoff import is_reached
+from callboard.commitlog import CommitLog, LogError, LogReader, Record
 from callboard.commitlog.disk import open_plain
+from callboard.demo import flights
+from callboard.demo.flights import Findings
+from callboard.demo.flights_page import page_of
 from callboard.demo.line import start_child
+from callboard.demo.result_forwarder import SECONDS_FILE
 from callboard.demo.story import ANALYSIS, DemoOptions
 from callboard.support.text import printable
 
 #: Environment variable that `make run` sets to "awaited" while it downloads Spark.
 AWAITED: Final = "CALLBOARD_SPARK"
 
+#: Environment variable with the folder into which `make run` has the log of flights copied.
+KEPT: Final = "CALLBOARD_FLIGHTS"
+
 BARS: Final = "▁▂▃▄▅▆▇█"
-#: Columns of the chart in a terminal.
-WIDTH: Final = 64
 
-SIZE: Final = (960, 360)
-_MARGIN: Final = 24
-
-
-def _filled(cells: list[str]) -> list[str]:
-    """Return a row in which each value is repeated until the next one."""
-    last, filled = " ", []
-    for cell in cells:
-        last = last if cell == " " else cell
-        filled.append(last)
-    return filled
-
-
-class _Scale:
-    """Maps times and values to coordinates."""
-
-    def __init__(self, levels: Sequence[tuple[float, float]], width: int, height: int) -> None:
-        times, values = [time for time, _ in levels], [value for _, value in levels]
-        self.first, self.seconds = min(times), max(max(times) - min(times), 1e-9)
-        self.low, self.high = min(values), max(values)
-        self._width, self._height = width, height
-
-    def place(self, time: float, value: float) -> tuple[int, int]:
-        """Return column and height of a point, both within the surface."""
-        across = min(max((time - self.first) / self.seconds, 0.0), 1.0)
-        span = max(self.high - self.low, 1e-9)
-        up = min(max((value - self.low) / span, 0.0), 1.0)
-        return round(across * self._width), round(up * self._height)
-
-
-#: Minimum seconds of a story with Spark, whose first results take about fifteen seconds.
+#: Minimum seconds of a story with flights; Spark's first results take about fifteen seconds.
 SHORTEST: Final = 20.0
 
-METRIC: Final = "/metrics/A/cpu"
+#: The part of the story in which the day is replayed; the rest is for the last results.
+REPLAY_PART: Final = 0.75
 
-_SECOND: Final = 10**9
+#: Seconds that `make analysis` waits for Spark.
+_WAIT_LIMIT: Final = 240.0
 _END_LIMIT: Final = 10.0
 
 
@@ -70,142 +54,188 @@ class AnalysisResult:
     """The result of the analysis.
 
     Attributes:
-        missing: why there is no result; empty if there is one.
-        levels: times in seconds, and levels of one metric.
-        quantiles: the start, the median and the 99th percentile of each window.
-        strange: times of the anomalies of that metric.
-        picture: the path of a page with the chart.
-        title: title of the chart.
+        missing: why there are no flights; empty if there are some.
+        plain: what plain Python found.
+        spark: what Spark found; None without Spark.
+        doubled: windows that Spark published twice.
+        without_spark: why Spark found nothing; empty if it did.
+        seconds: what plain Python needed.
+        driver: what happened to the driver of Spark.
+        picture: the path of the page.
     """
 
     missing: str = ""
-    levels: list[tuple[float, float]] = field(default_factory=list)
-    quantiles: list[tuple[float, float, float]] = field(default_factory=list)
-    strange: list[float] = field(default_factory=list)
+    plain: Findings = field(default_factory=Findings)
+    spark: Findings | None = None
+    doubled: int = 0
+    without_spark: str = ""
+    seconds: float = 0.0
+    driver: str = ""
     picture: str = ""
-    title: str = METRIC
 
     def lines(self) -> list[str]:
-        """Return the chart as lines of text."""
-        if not self.levels:
-            return [f"{self.title}: no records"]
-        scale = _Scale(self.levels, WIDTH - 1, len(BARS) - 1)
-        rows = {
-            "level": self.levels,
-            "p50": [(start, median) for start, median, _ in self.quantiles],
-            "p99": [(start, high) for start, _, high in self.quantiles],
-        }
-        lines = [f"{self.title}: {scale.low:.0f} to {scale.high:.0f}, {scale.seconds:.0f} s"]
-        for name, points in rows.items():
-            cells = [" "] * WIDTH
-            for time, value in points:
-                x, y = scale.place(time, value)
-                cells[x] = BARS[y]
-            if name != "level":
-                cells = _filled(cells)
-            lines.append(f"{name:>9} {''.join(cells)}")
-        marks = [" "] * WIDTH
-        for time in self.strange:
-            marks[scale.place(time, scale.low)[0]] = "!"
-        lines.append(f"{'anomalies':>9} {''.join(marks)} {len(self.strange)}")
-        return lines
+        """Return what was found as lines of text."""
+        plain, late = self.plain, self.plain.lateness
+        if not plain.windows:
+            return ["flights: too few were replayed for an hour to be complete"]
+        return [
+            *(_row(topic, plain) for topic in sorted(plain.landings)),
+            f"flights: {plain.records:,} departures and landings, in {len(plain.windows)}"
+            f" windows of an hour; {late.late:,} came more than an hour late, at most"
+            f" {late.worst / 3600:.1f} hours",
+            self._found(),
+            f"plain Python needed {self.seconds:.2f} s for that",
+            self._compared(),
+        ]
 
-    def page(self) -> str:
-        """Return the chart as an HTML page.
-
-        The level is gray, the median blue, the 99th percentile orange; anomalies are red dots.
-        """
-        width, height = SIZE
-        drawing = "\n".join(self._shapes(width, height) if self.levels else [])
-        name = html.escape(self.title)
+    def _found(self) -> str:
+        """Return how many of the planted anomalies were found."""
+        reported, planted = Counter(self.plain.anomalies), Counter(flights.planted())
+        right = (reported & planted).total()
         return (
-            f'<!doctype html><meta charset="utf-8"><title>{name}</title><h1>{name}</h1>\n'
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">\n'
-            f"{drawing}\n</svg>\n"
+            f"anomalies: {right} of {planted.total()} planted ones found (recall"
+            f" {right / planted.total():.0%}), {reported.total()} reported (precision"
+            f" {right / max(reported.total(), 1):.0%})"
         )
 
-    def _shapes(self, width: int, height: int) -> Iterator[str]:
-        """Yield the curves and dots of the page."""
-        scale = _Scale(self.levels, width - 2 * _MARGIN, height - 2 * _MARGIN)
-
-        def point(time: float, value: float) -> tuple[int, int]:
-            x, y = scale.place(time, value)
-            return _MARGIN + x, height - _MARGIN - y
-
-        def curve(points: Iterable[tuple[float, float]], color: str) -> str:
-            coordinates = " ".join("{},{}".format(*point(*pair)) for pair in points)
-            return f'<polyline points="{coordinates}" stroke="{color}" fill="none"/>'
-
-        yield curve(self.levels, "#8ca0b4")
-        ends = [start for start, _, _ in self.quantiles[1:]] + [self.levels[-1][0]]
-        for (start, median, high), end in zip(self.quantiles, ends, strict=False):
-            for value, color in ((median, "#145ac8"), (high, "#e68c14")):
-                yield curve([(start, value), (end, value)], color)
-        level_at = dict(self.levels)
-        for time in self.strange:
-            x, y = point(time, level_at.get(time, scale.low))
-            yield f'<circle cx="{x}" cy="{y}" r="4" fill="#d21e28"/>'
+    def _compared(self) -> str:
+        """Return how Spark's results compare with those of plain Python."""
+        plain, spark = self.plain, self.spark
+        if spark is None:
+            return f"no analysis with Spark: {self.without_spark}"
+        equal = sum(plain.windows.get(window) == row for window, row in spark.windows.items())
+        same = (Counter(plain.anomalies) & Counter(spark.anomalies)).total()
+        is_equal = plain.records == spark.records
+        text = (
+            f"Spark: equal: {equal} of {len(plain.windows)} windows, {same} of"
+            f" {len(plain.anomalies)} anomalies; {plain.records:,} in"
+            f" {'=' if is_equal else '≠'} {spark.records:,} out"
+        )
+        wrong = len(spark.windows) - equal + len(spark.anomalies) - same + self.doubled
+        if wrong:
+            text += f"; {wrong} results DIFFER"
+        elif len(spark.windows) < len(plain.windows):
+            text += "; the other windows were not there in time"
+        else:
+            text += ", equal to plain Python"
+        return f"{text}; {self.driver}" if self.driver else text
 
     def summary(self) -> dict[str, Any]:
         """Return the figures as plain values."""
+        spark = self.spark or Findings()
         return {
             "missing": self.missing,
-            "windows": len(self.quantiles),
-            "anomalies": len(self.strange),
+            "flights": self.plain.records,
+            "windows": len(self.plain.windows),
+            "anomalies": len(self.plain.anomalies),
+            "spark": {
+                "missing": self.without_spark,
+                "flights": spark.records,
+                "windows": len(spark.windows),
+                "doubled": self.doubled,
+            },
             "picture": self.picture,
         }
 
     def print(self) -> None:
-        """Print the chart for the terminal, and the path of its page."""
+        """Print the lines for the terminal, and the path of the page."""
         if self.missing:
-            print(printable(f"no analysis with Spark: {self.missing}"), flush=True)  # noqa: T201
+            print(printable(f"no analysis: {self.missing}"), flush=True)  # noqa: T201
             return
-        text = "\n".join(
-            [*self.lines(), f"chart: {self.picture or 'its file is not ours to write'}"]
-        )
-        print(printable(text, allowed="\n"), flush=True)  # noqa: T201
+        page = f"page: {self.picture or 'its file is not ours to write'}"
+        print(printable("\n".join([*self.lines(), page]), allowed="\n"), flush=True)  # noqa: T201
+
+
+def _row(topic: str, findings: Findings) -> str:
+    """Return the median delays of an airport as bars, one for each hour."""
+    medians = [window.p50 for (name, _), window in findings.windows.items() if name == topic]
+    low, high = min(medians, default=0.0), max(medians, default=0.0)
+    span = max(high - low, 1.0)
+    bars = "".join(BARS[round((median - low) / span * (len(BARS) - 1))] for median in medians)
+    airport = topic.removeprefix(flights.FLIGHTS)
+    return f"{airport} {bars} median delay of each hour, {low:.0f} to {high:.0f} minutes"
 
 
 class Analysis:
     """Spark's process; as a context manager, it ends the process."""
 
-    def __init__(self, options: DemoOptions) -> None:
-        self._missing = _why_missing(options)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+    def __init__(self, options: DemoOptions, folder: Path | None = None) -> None:
+        """Create the analysis; `folder` has a log of flights already."""
+        self._missing = "" if folder else _why_missing(options)
+        self._without_spark = _why_without_spark()
+        self._options = options
+        self._folder = folder
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        #: When the driver is to be killed, was killed, and was back, in monotonic seconds.
+        self._kill_from = self._killed_at = self._back_at = 0.0
+        self._expected = 0
+        #: What happened to the driver since the last look, for the display.
+        self.news: list[str] = []
 
     def __enter__(self) -> Self:
         """Start the process, if Spark is available."""
         os.environ.pop(ANALYSIS, None)
         if self._missing:
             return self
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="callboard-demo-spark-", ignore_cleanup_errors=True
-        )
-        folder = os.environ[ANALYSIS] = self._folder.name  # read by the nodes, too
-        with (Path(folder) / "spark.txt").open("wb") as output:
-            folders = {"TMPDIR": folder, "SPARK_LOCAL_DIRS": folder}
-            self._process = start_child(
-                "analysis_process", folder, errors=output, output=output, **folders
+        if self._folder is None:
+            self._temporary = tempfile.TemporaryDirectory(
+                prefix="callboard-demo-spark-", ignore_cleanup_errors=True
             )
+            self._folder = Path(self._temporary.name)
+            os.environ[ANALYSIS] = str(self._folder)  # read by the nodes
+            CommitLog(self._folder / "flights", sync="none").close()  # Spark may read it first
+            (self._folder / SECONDS_FILE).write_text(str(self._options.seconds * REPLAY_PART))
+        self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
         os.environ.pop(ANALYSIS, None)
-        if self._folder is not None:
-            self._folder.cleanup()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _start(self) -> None:
+        """Start the driver of Spark, if there is one."""
+        if self._without_spark:
+            return
+        assert self._folder is not None
+        (self._folder / "state.json").unlink(missing_ok=True)
+        with (self._folder / "spark.txt").open("ab") as output:
+            folders = {"TMPDIR": str(self._folder), "SPARK_LOCAL_DIRS": str(self._folder)}
+            self._process = start_child(
+                "analysis_process", str(self._folder), errors=output, output=output, **folders
+            )
+
+    def kill(self) -> None:
+        """Kill the driver of Spark as soon as its queries have read flights."""
+        self._kill_from = time.monotonic()
 
     def state(self) -> dict[str, Any]:
-        """Return the last state of the process; empty without one."""
-        if self._folder is None:
+        """Return the last state of the process; empty without one. Restart a killed driver."""
+        state = self._read_state()
+        if self._process is None or not state:
+            return {}
+        if self._kill_from and not self._killed_at and state.get("rows"):
+            self._killed_at = time.monotonic()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._end()
+            self._start()
+            self.news.append("the driver of Spark is killed (SIGKILL), and started again")
+        elif self._killed_at and not self._back_at and state["state"] == "runs":
+            self._back_at = time.monotonic()
+            self.news.append("the driver of Spark continues from its checkpoints")
+        return state
+
+    def _read_state(self) -> dict[str, Any]:
+        """Return the state that the process has written; empty without Spark."""
+        if self._folder is None or self._without_spark:
             return {}
         try:
-            state: dict[str, Any] = json.loads(
-                Path(self._folder.name, "state.json").read_text()
-            )
+            state: dict[str, Any] = json.loads((self._folder / "state.json").read_text())
         except (FileNotFoundError, ValueError):
-            return {"state": "starts"}
+            return {"state": "starts again" if self._killed_at else "starts"}
         return state
 
     @property
@@ -213,23 +243,47 @@ class Analysis:
         """Whether further results are possible."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether Spark has published all results of the whole day."""
+        assert self._folder is not None
+        try:
+            if not self._expected:
+                log = LogReader(self._folder / "flights")
+                if log.end < len(flights.load_flights()):
+                    return False
+                plain = flights.evaluate(log)
+                self._expected = 2 * len(plain.windows) + len(plain.anomalies)
+            return LogReader(self._folder / "results").end >= self._expected
+        except LogError:
+            return False
+
     def finish(self) -> AnalysisResult:
-        """End the process, and return its result."""
+        """End the process, and return what it and plain Python found."""
+        reason = self._read_state().get("why", "")
         self._end()
         if self._folder is None:
             return AnalysisResult(missing=self._missing)
-        if reason := self.state().get("why"):
-            return AnalysisResult(missing=reason)
-        folder = Path(self._folder.name)
-        results = _records(folder / "results")
-        if not results:
-            return AnalysisResult(missing="it had no result in time; the machine may be busy")
-        result = _evaluate(results, _records(folder / "metrics"))
+        folder, started = self._folder, time.perf_counter()
+        result = AnalysisResult(plain=flights.evaluate(_records(folder / "flights")))
+        result.seconds = time.perf_counter() - started
+        if results := _records(folder / "results"):
+            result.spark, result.doubled = flights.results_of_spark(results)
+        late = "it had no result in time, because the machine is busy"
+        if KEPT in os.environ:
+            late += "; make analysis computes it"
+        result.without_spark = "" if results else self._without_spark or reason or late
+        if self._back_at:
+            lost = self._back_at - self._killed_at
+            result.driver = f"its driver was killed, and continued after {lost:.0f} s"
         picture = Path(tempfile.gettempdir()) / "callboard-demo.html"
         with suppress(OSError):  # the path may be a link, or a file of another user
             with open(picture, "w", encoding="utf-8", opener=open_plain) as file:
-                file.write(result.page())
+                file.write(page_of(result.plain, result.lines()))
             result.picture = str(picture)
+        if (kept := os.environ.get(KEPT)) and not self._options.as_json:
+            with suppress(OSError):  # it was kept before
+                shutil.copytree(folder / "flights", Path(kept) / "flights")
         return result
 
     def _end(self) -> None:
@@ -249,34 +303,19 @@ class Analysis:
 
 
 def _why_missing(options: DemoOptions) -> str:
-    """Return why there is no analysis; empty if there is one."""
-    if options.forever or options.seconds < SHORTEST:
-        return f"the story is shorter than {SHORTEST:g} s" if not options.forever else "no end"
+    """Return why no flights are replayed; empty if they are."""
+    if options.forever:
+        return "a day of flights needs a story with an end"
+    return f"the story is shorter than {SHORTEST:g} s" if options.seconds < SHORTEST else ""
+
+
+def _why_without_spark() -> str:
+    """Return why there is no Spark; empty if there is."""
     if os.environ.get(AWAITED) == "awaited":  # it may be partly installed
-        return "it is being fetched; the next run has it"
+        return "it is being downloaded; make analysis computes the same with it"
     if find_spec("pyspark") is None:
         return "it is not installed: pip install 'callboard[spark]'"
     return ""
-
-
-def _evaluate(results: Sequence[Record], metrics: Sequence[Record]) -> AnalysisResult:
-    """Compute the chart's data from the logs."""
-    windows = {
-        record.payload["start"].timestamp(): record.payload
-        for record in results
-        if record.topic == f"/quantiles{METRIC}"
-    }
-    return AnalysisResult(
-        levels=[
-            (record.time / _SECOND, float(record.payload[1]))
-            for record in metrics
-            if record.topic == METRIC
-        ],
-        quantiles=[(start, row["p50"], row["p99"]) for start, row in sorted(windows.items())],
-        strange=[
-            record.time / _SECOND for record in results if record.topic == f"/anomalies{METRIC}"
-        ],
-    )
 
 
 def _records(folder: Path) -> list[Record]:
@@ -285,3 +324,24 @@ def _records(folder: Path) -> list[Record]:
         return list(LogReader(folder))
     except LogError:
         return []
+
+
+def main(folder: Path) -> int:
+    """Evaluate a kept log of flights on Spark; return the exit code."""
+    if not (folder / "flights").is_dir():
+        print("there are no flights yet; replay them with: make run")  # noqa: T201
+        return 1
+    with tempfile.TemporaryDirectory(prefix="callboard-demo-spark-") as temporary:
+        copy = Path(temporary)
+        shutil.copytree(folder / "flights", copy / "flights")
+        with Analysis(DemoOptions(), copy) as analysis:
+            is_reached(
+                lambda: analysis.is_complete or not analysis.is_running, 0.2, _WAIT_LIMIT
+            )
+            result = analysis.finish()
+    result.print()
+    return 1 if result.without_spark else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

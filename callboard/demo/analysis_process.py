@@ -2,12 +2,13 @@
 
 | in the folder | |
 |---|---|
-| `metrics` | the log of the sensors' messages, recorded by node A |
+| `flights` | the log of the flights, recorded by node A |
 | `results` | the log of rates, quantiles and anomalies, published by node A |
 | `state.json` | the state of the process, for the parent |
 
-The process ends when its input ends. After the first batch of all queries it lowers its
-priority (`nice`), so that the nodes get the CPU.
+The process ends when its input ends. If it is killed, the next one continues from the
+checkpoints of its queries. After the first batch of all queries it lowers its priority
+(`nice`), so that the nodes get the CPU.
 """
 
 import json
@@ -17,18 +18,17 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from callboard.commitlog import CommitLog
+from callboard.demo.flights import DELAY, WINDOW
 from callboard.pipeline.errors import PipelineError
 from callboard.pipeline.job import Job
 from callboard.pipeline.queries import Settings
 
-#: The queries over the metrics; `windows` computes rates and quantiles.
-_QUERIES: Final = ("anomalies", "windows")
-
-_WINDOW: Final = 4.0
-#: Seconds of a window, and seconds after its end until it is published. One second suffices,
-#: because all processes share one clock.
-_DELAY: Final = 1.0
+#: The queries over the flights, with their settings; `windows` computes rates and quantiles.
+#: Anomalies are found in the order in which the flights landed.
+_QUERIES: Final = {
+    "anomalies": Settings(field="excess", time="at"),
+    "windows": Settings(field="delay", time="scheduled", window=WINDOW, delay=DELAY),
+}
 
 _REPORT_SECONDS: Final = 0.25
 _NICE: Final = 5
@@ -51,7 +51,6 @@ def main(folder: Path) -> int:
 
     ends = threading.Event()
     threading.Thread(target=_wait_for_end, args=(ends,), daemon=True).start()
-    CommitLog(folder / "metrics", sync="none").close()  # queries may start before A records
     _write_state(folder, state="starts")
     try:
         spark = session("local[2]", name="callboard demo", conf=_QUICK_TO_START, shortcuts=True)
@@ -60,7 +59,7 @@ def main(folder: Path) -> int:
         return 1
     # In parallel, the queries reach their first results sooner, because each of them mostly
     # waits for workers.
-    running = [_metrics_job(name, folder).start_stream(spark) for name in _QUERIES]
+    running = [_job(name, folder).start_stream(spark) for name in _QUERIES]
     is_nice = False
     while not ends.wait(_REPORT_SECONDS):
         rows = sum(
@@ -79,11 +78,10 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _metrics_job(name: str, folder: Path) -> Job:
-    """Return a query over the metrics."""
-    settings = Settings(field="_2", window=_WINDOW, delay=_DELAY)
-    log, to = str(folder / "metrics"), str(folder / "results")
-    return Job(name, log, to, settings, interval=1.0)
+def _job(name: str, folder: Path) -> Job:
+    """Return a query over the flights."""
+    log, to = str(folder / "flights"), str(folder / "results")
+    return Job(name, log, to, _QUERIES[name], interval=1.0)
 
 
 def _write_state(folder: Path, **state: Any) -> None:

@@ -154,12 +154,16 @@ class DemoNodeProcess:
             clone = CloneKeeping(self._hub)
             self._keeping = clone
             if analysis := os.environ.get(ANALYSIS):
-                from callboard.demo.result_forwarder import Counting, ResultForwarder
+                from callboard.demo import result_forwarder as results
 
                 if self._name == OVERSEER_ON:
-                    self._handing = ResultForwarder(self._hub, Path(analysis), clone.store)
+                    self._handing = results.ResultForwarder(
+                        self._hub, Path(analysis), clone.store
+                    )
+                    replay = self._node.spawn(results.FlightReplay, *self._handing.replay)
+                    self._resting.append(replay)
                 else:
-                    self._counting = Counting(self._hub)
+                    self._counting = results.Counting(self._hub)
         if self._name != MQTT_ON:
             return
         from callboard.demo.mqtt_side import MqttSide, is_possible

@@ -213,11 +213,6 @@ class Findings:
         if is_witness and report["store"] is not None:
             self.entries = report["store"].get("results", self.entries)
 
-    def missing(self) -> list[str]:
-        """Return the kinds of results that are missing as a message or as an entry."""
-        entries = self.summary()["entries"]
-        return [kind for kind in KINDS if not (self.messages.get(kind) and entries[kind])]
-
     def summary(self) -> dict[str, Any]:
         """Return the numbers of messages, and of entries in the store, by kind."""
         entries = {
@@ -234,14 +229,14 @@ class Findings:
             parts.append(f"{self._counts()} as messages on D")
         if self.entries:
             parts.append(f"{len(self.entries)} entries in the store")
-        median = self.entries.get("/quantiles/metrics/A/cpu")
+        median = self.entries.get("/quantiles/flights/JFK")
         if median is not None:
-            parts.append(f"cpu median {median:.0f} %")
+            parts.append(f"median delay at JFK {median:.0f} min")
         return " · ".join(parts)
 
     def line(self) -> str:
         """Return a line about the results for the end; empty without results."""
-        if not self.messages:
+        if not any(self.messages.values()):
             return ""
         entries = f"{len(self.entries)} are in the store"
         return f"results of Spark: {self._counts()} reached D as messages, {entries}"

@@ -1,24 +1,74 @@
-"""The nodes' side of Spark: A records metrics and publishes results, D counts them."""
+"""The nodes' side of the analysis: A replays flights, and publishes results; D counts those."""
 
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from callboard.broker.recording import Recording
-from callboard.commitlog import CommitLog
-from callboard.demo.aggregator import METRICS
+from callboard.commitlog import CommitLog, LogError, LogReader
+from callboard.demo.flights import FLIGHTS, load_flights
 from callboard.demo.outcome import KINDS
+from callboard.demo.sensor import INTERVAL, Rest
+from callboard.kernel.actors import Actor, handler
 from callboard.pipeline.bridge import Bridge, Entries
+from callboard.pipeline.pace import EventPace
 from callboard.topics.hub import Hub
 from callboard.topics.machine.effect import Item
 from callboard.topics.message_queue import MessageQueue
 
+#: File with the seconds in which the day is replayed.
+SECONDS_FILE: Final = "seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class FlightsDue:
+    """Timer of the next flights."""
+
+
+class FlightReplay(Actor):
+    """Publishes the flights in their order, and at their pace, many times faster."""
+
+    def __init__(self, hub: Hub, first: int, length: float) -> None:
+        """Begin with the flight `first`; the whole day takes `length` seconds."""
+        self._hub = hub
+        self._waiting = list(load_flights()[first:])
+        day = load_flights()[-2].at - load_flights()[0].at  # without the flight of the next day
+        self._pace = EventPace(day / length, longest_pause=INTERVAL)
+        self._start = time.monotonic()
+        self.on_tick(FlightsDue())
+
+    @handler
+    def on_tick(self, _: FlightsDue) -> None:
+        """Publish the flights that are due."""
+        passed = time.monotonic() - self._start
+        while self._waiting and self._pace.due(round(self._waiting[0].at * 1e9)) <= passed:
+            flight = self._waiting.pop(0)
+            self._hub.publish(flight.topic, flight.payload)
+        if self._waiting:
+            self.after(INTERVAL, FlightsDue())
+
+    @handler
+    def on_rest(self, _: Rest) -> None:
+        """Stop publishing."""
+        self._waiting.clear()
+
 
 class ResultForwarder:
-    """Records the metrics, and publishes results as messages and store entries."""
+    """Records the flights, and publishes results as messages and store entries."""
 
     def __init__(self, hub: Hub, folder: Path, store: Entries) -> None:
-        log = folder / "metrics"
-        self._recording = Recording(hub, (METRICS,), lambda: CommitLog(log, sync="none"))
+        log = folder / "flights"
+        self._recording = Recording(hub, (FLIGHTS,), lambda: CommitLog(log, sync="none"))
         self._bridge = Bridge(folder / "results", endpoint=hub, store=store)
+        try:
+            first = LogReader(
+                log
+            ).end  # after those that an earlier process of this node recorded
+        except LogError:
+            first = 0
+        #: Arguments of the `FlightReplay`.
+        self.replay = hub, first, float((folder / SECONDS_FILE).read_text())
 
     def close(self) -> None:
         """Publish the remaining results, and close."""

@@ -214,6 +214,8 @@ class Show:
         """Kill a node; a node that the user killed restarts a little later."""
         at_ns = self.line.kill(name)
         self._strike("kill", name, at_ns, is_scripted=is_scripted)
+        if is_scripted:
+            self.analysis.kill()
         if not is_scripted:
             self._timeline.restart(name, self._played())
 
@@ -269,21 +271,21 @@ class Show:
     # --- the end ---
 
     def _await_results(self) -> None:
-        """Wait until the cluster has recovered and all kinds of results arrived, with limits.
+        """Wait until the cluster has recovered and all results arrived, with limits.
 
         On a busy machine, recovery takes longer than the story.
         """
-        chronicle, missing = self.scene.chronicle, self.scene.findings.missing
+        chronicle, analysis = self.scene.chronicle, self.analysis
         self._pump(
             lambda: self._is_ending or chronicle.has_healed, time.monotonic() + HEALING_LIMIT
         )
 
         def is_over() -> bool:
-            return self._is_ending or not missing() or not self.analysis.is_running
+            return self._is_ending or not analysis.is_running or analysis.is_complete
 
         if not is_over():
-            kinds = ", ".join(kind.strip("/") for kind in missing())
-            self._show(self.scene.awaits(kinds, RESULTS_LIMIT, time.monotonic_ns()))
+            text = f"Spark is not finished: up to {RESULTS_LIMIT:g} s more for its results"
+            self._show(self.scene.say(text, time.monotonic_ns()))
             self._pump(is_over, time.monotonic() + RESULTS_LIMIT)
 
     def _settle(self, problem: str) -> RunOutcome:
@@ -367,6 +369,8 @@ class Show:
     def _draw(self) -> None:
         """Draw the scene, and schedule the next drawing."""
         self.scene.findings.state = self.analysis.state()
+        while self.analysis.news:
+            self._show(self.scene.say(self.analysis.news.pop(0), time.monotonic_ns()))
         prompt = self._keys.prompt if self.keyboard.is_there else ""
         if self._is_ending:
             prompt = "settling the accounts"

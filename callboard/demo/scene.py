@@ -222,9 +222,8 @@ class Scene:
         self.holdings.ended(name)
         return self._log(at_ns, f"{name} ended by itself (status {status})", "bad")
 
-    def awaits(self, kinds: str, limit: float, at_ns: int) -> SceneEvent:
-        """Record that the story is over except for results from Spark."""
-        text = f"spark is late on this machine: up to {limit:g} s more for its {kinds}"
+    def say(self, text: str, at_ns: int) -> SceneEvent:
+        """Record what happened outside the nodes."""
         return self._log(at_ns, text, "plain")
 
     # --- reports of the nodes ---
