@@ -368,6 +368,8 @@ def replay(query: QueryName, options: AgainOptions) -> int:
       callboard pipeline replay quantiles --log metrics --to again --from 1000 --until 9000
     """  # noqa: D301
     job = options.job(query, start=options.start, end=options.until)
+    with explained():
+        job.check_again()
     return _run_batch(job, options)
 
 

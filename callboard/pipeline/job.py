@@ -92,6 +92,19 @@ class Job:
             msg = f"there is no log in {self.log}; record one with: callboard topic record"
             raise InvalidSetting(msg)
 
+    def check_again(self) -> None:
+        """Check that the results of a replay are not added to those of the query itself.
+
+        Raises:
+            InvalidSetting: the query writes to the same log.
+        """
+        if (self.folder / "checkpoint").exists():
+            msg = (
+                f"{self.to} has the results of {self.title}, which would be there twice after a"
+                " replay; name another log with --to"
+            )
+            raise InvalidSetting(msg)
+
     def _check_places(self) -> None:
         """Raise `InvalidSetting` for invalid places, before Java is started."""
         from callboard.pipeline.spark.cluster import DRIVER, SHARED
@@ -99,6 +112,13 @@ class Job:
 
         if self.staging not in {"", SHARED, DRIVER}:
             msg = f"staging={self.staging!r}; use {SHARED} or {DRIVER}"
+            raise InvalidSetting(msg)
+        if _is_same(self.to, self.log):
+            msg = f"--log and --to are both {self.to}, so results would be read as records; "
+            msg += "name another log with --to"
+            raise InvalidSetting(msg)
+        if self.dead_letters and _is_same(self.to, self.dead_letters):
+            msg = f"--dead-letters and --to are both {self.to}; name a log of its own for each"
             raise InvalidSetting(msg)
         options = {"path": self.log, "startingOffsets": self.start, "endingOffsets": self.end}
         if "://" in self.dead_letters:
@@ -173,6 +193,13 @@ class Job:
         elif self.interval:
             writer = writer.trigger(processingTime=f"{self.interval} seconds")
         return writer.start(self.to)
+
+
+def _is_same(place: str, other: str) -> bool:
+    """Return whether two addresses name the same log."""
+    if "://" in place or "://" in other:
+        return place.rstrip("/") == other.rstrip("/")
+    return Path(place).resolve() == Path(other).resolve()
 
 
 def find_query(name: str) -> QueryKind:

@@ -61,6 +61,9 @@ _PYTHON: Final = "spark.pyspark.python"
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _MASTERS: Final = ("local", "spark://", "yarn", "k8s://")
 
+#: The first version of Spark whose Python sources can limit a micro-batch.
+_OLDEST: Final = (4, 2)
+
 #: Setting and environment variable that select Spark Connect.
 _REMOTE: Final = ("spark.remote", "SPARK_REMOTE")
 
@@ -88,11 +91,13 @@ def session(
         PipelineError: Java ended during the start, or executors lack callboard.
     """
     try:
+        import pyspark
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError:
         msg = "the pipeline needs Spark; install it with: pip install 'callboard[spark]'"
         raise SparkMissing(msg) from None
+    _check_version(pyspark.__version__)
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has a Java
     _refuse_connect(master, conf or {})
     master = master or ("" if is_submitted else "local[*]")
@@ -124,6 +129,18 @@ def session(
     if shortcuts and is_here and _CHECKPOINT_FILES not in settings:
         _write_checkpoints_quickly(spark)
     return spark
+
+
+def _check_version(version: str) -> None:
+    """Raise `SparkMissing` if this version of Spark lacks what sources need."""
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if numbers < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        msg = (
+            f"Spark {version} is too old for logs as streams, which need {oldest} or newer;"
+            " install it with: pip install 'callboard[spark]'"
+        )
+        raise SparkMissing(msg)
 
 
 def register(spark: "SparkSession") -> None:

@@ -1,4 +1,4 @@
-"""Durable checkpoints of queries, for the option `sync=checkpoint`.
+"""Checkpoints of queries: durable ones, for `sync=checkpoint`, and mix-ups of them.
 
 Spark does not sync a checkpoint in a folder. Suppose a machine loses power after the results of
 a batch were published, but before the batch's plan reached the disk: Spark would plan the batch
@@ -7,12 +7,21 @@ the states of the batch are synced before its results are published. Only this m
 layout of Spark's checkpoints, so without the option they may be in any file system.
 """
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from callboard.commitlog.disk import sync_path
+from callboard.commitlog.disk import read_plain, replace_plain, sync_path
+from callboard.pipeline.errors import InvalidSetting
+from callboard.support.files.private_file import make_folder
+
+#: File in a checkpoint with the sink of its query, and file in a sink with the checkpoint of
+#: each `queryId`.
+_SINK: Final = "callboard-sink.json"
+_IDS: Final = "query-ids.json"
 
 
 def local_path(location: str) -> Path | None:
@@ -54,3 +63,69 @@ def _states(folder: Path, since: int) -> list[Path]:
                 if path.stat().st_mtime_ns >= since:
                     paths.append(path)
     return paths
+
+
+def check_checkpoint(location: str, sink: str, query: str, published: dict[str, int]) -> None:
+    """Refuse a checkpoint that belongs to another query, and note to whom this one belongs.
+
+    Args:
+        location: The checkpoint; one that is not a folder is not checked.
+        sink: The log of results.
+        query: The option `queryId`, or "".
+        published: The last batch of each query in the sink.
+
+    Raises:
+        InvalidSetting: the checkpoint is that of a query with another sink, or the id is that
+            of a query with another checkpoint.
+    """
+    folder = local_path(location) if location else None
+    if folder is None:
+        return
+    own, place = str(folder.absolute()), sink if "://" in sink else str(Path(sink).absolute())
+    is_fresh = not any((folder / "offsets").glob("[0-9]*"))
+    known = _read(folder / _SINK).get("sink", place)
+    if known != place and not is_fresh:
+        msg = (
+            f"the checkpoint {location} is that of a query that writes to {known}, not to"
+            f" {sink}; set another checkpointLocation, or remove {folder / _SINK} if the log of"
+            " results was moved"
+        )
+        raise InvalidSetting(msg)
+    if query:
+        _check_id(query, own, place, is_fresh=is_fresh, was_used=query in published)
+    if folder.is_dir():  # Spark has created it
+        _write(folder / _SINK, {"sink": place})
+
+
+def _check_id(
+    query: str, checkpoint: str, sink: str, *, is_fresh: bool, was_used: bool
+) -> None:
+    """Refuse the id of a query that has another checkpoint: its batches would be left out."""
+    ids: dict[str, str] = {}
+    if "://" not in sink:
+        ids = _read(Path(sink) / _IDS)
+    other = ids.get(query, checkpoint)
+    if other != checkpoint or (is_fresh and was_used):
+        user = f"the query with the checkpoint {other}" if other != checkpoint else "a query"
+        msg = (
+            f"queryId={query!r} was used in {sink} by {user}, and batches with the same numbers"
+            " would be left out; use its checkpoint, or another id"
+        )
+        raise InvalidSetting(msg)
+    if "://" not in sink:
+        make_folder(Path(sink))
+        _write(Path(sink) / _IDS, ids | {query: checkpoint})
+
+
+def _read(path: Path) -> dict[str, str]:
+    """Return the content of one of our files; empty if it is missing or damaged."""
+    with suppress(OSError, ValueError):
+        fields = json.loads(read_plain(path))
+        return fields if isinstance(fields, dict) else {}
+    return {}
+
+
+def _write(path: Path, fields: dict[str, str]) -> None:
+    """Write one of our files, if it changed."""
+    if _read(path) != fields:
+        replace_plain(path, json.dumps(fields).encode())

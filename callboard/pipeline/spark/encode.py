@@ -70,6 +70,14 @@ class RowEncoder:
         if kind is not None and not pa.types.is_timestamp(kind):
             msg = f'the column "time" is {kind}; it must be a timestamp'
             raise InvalidSetting(msg)
+        for name in self._fields:
+            if found := _unstorable(name, schema.field(name).type):
+                path, unstorable = found
+                msg = (
+                    f"the column {path!r} is {unstorable}, which a log cannot store; cast it to"
+                    " a number, a text or a timestamp"
+                )
+                raise InvalidSetting(msg)
 
     def encode(self, rows: pa.RecordBatch, base: int, now: int) -> Iterator[bytes]:
         """Yield record batches with the rows.
@@ -162,6 +170,25 @@ class RowEncoder:
             return None
         nanoseconds = rows["time"].cast(pa.timestamp("ns", tz="UTC"), safe=False)
         return nanoseconds.cast(pa.int64()).fill_null(now)
+
+
+def _unstorable(path: str, kind: pa.DataType) -> tuple[str, pa.DataType] | None:
+    """Return the first part of a column that payloads cannot hold, as its path and type."""
+    if any(is_kind(kind) for is_kind in _UNSTORABLE):
+        return path, kind
+    if pa.types.is_map(kind):
+        if pa.types.is_nested(kind.key_type):
+            return f"{path}.key", kind.key_type
+        return _unstorable(f"{path}.key", kind.key_type) or _unstorable(path, kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _unstorable(f"{path}[]", kind.value_type)
+    if pa.types.is_struct(kind):
+        parts = (_unstorable(f"{path}.{each.name}", each.type) for each in kind)
+        return next(filter(None, parts), None)
+    return None
+
+
+_UNSTORABLE: Final = (pa.types.is_duration, pa.types.is_interval, pa.types.is_time)
 
 
 def _encoded(values: list[Any]) -> _Payloads:

@@ -45,6 +45,9 @@ class CallboardFormat(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: FBT001, N802
         """Return a writer for the results of a query."""
         if overwrite:
-            msg = 'a log cannot be overwritten; use outputMode("append")'
+            msg = (
+                'a log cannot be overwritten, as outputMode("complete") would; use'
+                ' outputMode("append") with a watermark, or append each batch in foreachBatch'
+            )
             raise InvalidSetting(msg)
         return LogStreamWriter(SinkOptions.parse(self.options), schema)

@@ -5,21 +5,22 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from callboard.commitlog import LogReader, Retention
 from callboard.commitlog.fields.decoding import Rules
+from callboard.commitlog.folder import PUBLISHED
 from callboard.commitlog.reader import is_archive
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.cluster import SHARED, check_folder
 from callboard.pipeline.spark.conditions import Conditions
+from callboard.pipeline.spark.option_table import STORAGE, Side, read_options, refuse
 from callboard.pipeline.spark.store_journal import journal_at
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _NUMBER: Final = re.compile(r"-?\d+")
-
-_STORAGE: Final = "storage."
 
 #: Records from which a schema is inferred.
 SAMPLE_RECORDS: Final = 1000
@@ -102,7 +103,7 @@ class SourceOptions:
         Raises:
             InvalidSetting: an option is invalid, or the path is missing.
         """
-        values = lowered(options)
+        values = read_options(options, "source")
         zone = values.get("timezone", "UTC")
         _zone(zone)  # raises for an unknown zone
         if letters := values.get("deadletters", ""):
@@ -112,14 +113,14 @@ class SourceOptions:
             start=_place(values.get("startingoffsets", "earliest"), "startingOffsets"),
             end=_place(values.get("endingoffsets", "latest"), "endingOffsets"),
             topics=_names(values, "topics"),
-            max_rows=_at_least(values, "maxOffsetsPerTrigger", 1),
+            max_rows=_count(values, "maxOffsetsPerTrigger"),
             fails_on_loss=_flag(values, "failOnDataLoss", default=True),
             dead_letters=letters or None,
             dead_letters_retain=retention_of(values, "deadLettersRetain"),
             query=values.get("queryid", "").strip(),
             infers=_flag(values, "inferSchema", default=False),
-            sample=_at_least(values, "sampleRecords", 1) or SAMPLE_RECORDS,
-            partitions=_at_least(values, "numPartitions", 1) or 0,
+            sample=_count(values, "sampleRecords") or SAMPLE_RECORDS,
+            partitions=_count(values, "numPartitions") or 0,
             token=values.get("token"),
             texts=frozenset(_names(values, "textFields")),
             required=frozenset(_names(values, "requiredFields")),
@@ -133,6 +134,12 @@ class SourceOptions:
 
 def _check_letters(letters: str, values: Mapping[str, str]) -> None:
     """Raise `InvalidSetting` if tasks cannot write dead letters there."""
+    if Path(letters).absolute() == Path(values["path"]).absolute():
+        msg = f"deadLetters={letters!r} is the log that is read; name a log of its own"
+        raise InvalidSetting(msg)
+    if "://" not in letters and next(Path(letters).glob(f"*{PUBLISHED}"), None):
+        msg = f"deadLetters={letters!r} has results of queries; name a log of its own"
+        raise InvalidSetting(msg)
     if "://" in letters:
         storage = storage_of(values)
         journal_at(letters, json.loads(storage) if storage else None)
@@ -161,32 +168,18 @@ def _zone(name: str) -> datetime.tzinfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
-        msg = f"timeZone={name!r}: use a zone like Europe/Berlin"
-        raise InvalidSetting(msg) from None
-
-
-def lowered(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options with their names in lower case: Spark may give either case.
-
-    Raises:
-        InvalidSetting: the path is missing.
-    """
-    values = {name.lower(): value for name, value in options.items()}
-    if not values.get("path"):
-        msg = 'the option "path" is missing; set it to the directory of a log'
-        raise InvalidSetting(msg)
-    return values
+        refuse("timeZone", name)
 
 
 def storage_of(values: Mapping[str, str]) -> str:
     """Return the options `storage.NAME`, which are meant for fsspec, as JSON."""
     storage_options: dict[str, Any] = {}
     for name, text in sorted(values.items()):
-        if name.startswith(_STORAGE):
+        if name.startswith(STORAGE):
             try:
-                storage_options[name.removeprefix(_STORAGE)] = json.loads(text)
+                storage_options[name.removeprefix(STORAGE)] = json.loads(text)
             except ValueError:
-                storage_options[name.removeprefix(_STORAGE)] = text
+                storage_options[name.removeprefix(STORAGE)] = text
     return json.dumps(storage_options) if storage_options else ""
 
 
@@ -201,7 +194,9 @@ def find_offset(log: LogReader, place: str) -> int:
     return log.offset_at(nanoseconds(place))
 
 
-def retention_of(values: Mapping[str, str], name: str) -> Retention | None:
+def retention_of(
+    values: Mapping[str, str], name: str, side: Side = "source"
+) -> Retention | None:
     """Return the retention in an option like `bytes=1000000000,seconds=86400`.
 
     Raises:
@@ -211,8 +206,7 @@ def retention_of(values: Mapping[str, str], name: str) -> Retention | None:
     try:
         return Retention.parse(text) if text else None
     except ValueError:
-        msg = f"{name}={text!r}; use a value like bytes=1000000000,seconds=86400"
-        raise InvalidSetting(msg) from None
+        refuse(name, text, side)
 
 
 def nanoseconds(text: str) -> int:
@@ -238,11 +232,7 @@ def _place(text: str, name: str) -> str:
     try:
         nanoseconds(place)
     except ValueError:
-        msg = (
-            f"{name}={text!r}: use earliest, latest, an offset or a time like"
-            " 2026-01-31T12:00:00Z"
-        )
-        raise InvalidSetting(msg) from None
+        refuse(name, text)
     return place
 
 
@@ -253,17 +243,15 @@ def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
         return default
     value = _TRUE.get(text.strip().lower())
     if value is None:
-        msg = f"{name}={text!r}: use true or false"
-        raise InvalidSetting(msg)
+        refuse(name, text)
     return value
 
 
-def _at_least(values: Mapping[str, str], name: str, minimum: int) -> int | None:
-    """Return an option that is a number; None if it is missing."""
+def _count(values: Mapping[str, str], name: str) -> int | None:
+    """Return an option that is a number of at least 1; None if it is missing."""
     text = values.get(name.lower())
     if text is None:
         return None
-    if not _NUMBER.fullmatch(text.strip()) or int(text) < minimum:
-        msg = f"{name}={text!r}: use a number of at least {minimum}"
-        raise InvalidSetting(msg)
+    if not _NUMBER.fullmatch(text.strip()) or int(text) < 1:
+        refuse(name, text)
     return int(text)

@@ -20,14 +20,22 @@ from pyspark.sql.types import StructType
 from callboard.commitlog import Retention
 from callboard.commitlog.batch import decode_header
 from callboard.pipeline.errors import InvalidSetting
-from callboard.pipeline.spark.checkpoint import local_path, sync_checkpoint
+from callboard.pipeline.spark.checkpoint import (
+    check_checkpoint,
+    local_path,
+    sync_checkpoint,
+)
 from callboard.pipeline.spark.cluster import DRIVER, SHARED, check_folder
 from callboard.pipeline.spark.encode import RowEncoder
 from callboard.pipeline.spark.journal import FolderJournal, StagedSegment
-from callboard.pipeline.spark.options import lowered, retention_of, storage_of
+from callboard.pipeline.spark.option_table import read_options, refuse
+from callboard.pipeline.spark.options import retention_of, storage_of
 from callboard.pipeline.spark.store_journal import StoreJournal, journal_at
 
 _SYNCS: Final = ("batch", "checkpoint", "none")
+
+#: Types of Spark that a log cannot store, besides those without a form in CBOR.
+_UNSTORABLE: Final = frozenset(("variant", "interval", "yearmonthinterval"))
 
 #: Local property with the query's id, which stays the same after a restart.
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -46,6 +54,7 @@ class SinkOptions:
         is_sent: Whether tasks send their rows to the driver: `staging` is "driver".
         query: `queryId`: id of the query; by default Spark's.
         storage: `storage.NAME`: options for fsspec, as JSON.
+        checkpoint: `checkpointLocation`: the checkpoint of a stream, or "".
     """
 
     path: str
@@ -56,6 +65,7 @@ class SinkOptions:
     is_sent: bool = False
     query: str = ""
     storage: str = field(default="", repr=False)
+    checkpoint: str = ""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
@@ -65,11 +75,10 @@ class SinkOptions:
             InvalidSetting: an option is invalid, or the path is missing, or it is a folder on a
                 cluster and `staging` does not say which hosts have it.
         """
-        values = lowered(options)
+        values = read_options(options, "sink")
         sync, checkpoint = values.get("sync", "batch"), values.get("checkpointlocation", "")
         if sync not in _SYNCS:
-            msg = f"sync={sync!r}; use {', '.join(_SYNCS[:-1])} or {_SYNCS[-1]}"
-            raise InvalidSetting(msg)
+            refuse("sync", sync, "sink")
         if sync == "checkpoint" and (not checkpoint or local_path(checkpoint) is None):
             msg = f"sync=checkpoint, but {checkpoint!r} is not a local folder; use batch"
             raise InvalidSetting(msg)
@@ -78,10 +87,11 @@ class SinkOptions:
             values.get("topic"),
             sync != "none",
             checkpoint if sync == "checkpoint" else None,
-            retention_of(values, "retain"),
+            retention_of(values, "retain", "sink"),
             _is_sent(values),
             values.get("queryid", ""),
             storage_of(values),
+            checkpoint,
         )
 
     @property
@@ -105,8 +115,7 @@ def _is_sent(values: Mapping[str, str]) -> bool:
     """
     staging = values.get("staging", "")
     if staging not in {"", SHARED, DRIVER}:
-        msg = f"staging={staging!r}; use {SHARED} or {DRIVER}"
-        raise InvalidSetting(msg)
+        refuse("staging", staging, "sink")
     if not staging:
         check_folder(
             values["path"],
@@ -143,7 +152,16 @@ class _Stager:
         assert options.journal is not None
 
     def _encoder(self) -> RowEncoder:
-        """Return an encoder for the rows."""
+        """Return an encoder for the rows.
+
+        Raises:
+            InvalidSetting: a column has a type that a log cannot store.
+        """
+        kinds = {field.name: field.dataType.typeName() for field in self._schema}
+        for name, kind in kinds.items():
+            if kind in _UNSTORABLE:
+                msg = f"the column {name!r} is {kind}, which a log cannot store; cast it"
+                raise InvalidSetting(msg)
         return RowEncoder(to_arrow_schema(self._schema, timezone="UTC"), self._options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
@@ -188,6 +206,11 @@ def _staged(results: list[StagedRows]) -> list[StagedSegment]:
 
 class LogStreamWriter(_Stager, DataSourceStreamArrowWriter):
     """Publishes results of micro-batches, identified by query and batch."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        published = options.journal.published() if options.query else {}
+        check_checkpoint(options.checkpoint, options.path, options.query, published)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the staged rows of a batch, unless it is published already.

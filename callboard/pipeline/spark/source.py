@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -66,6 +67,9 @@ def open_log(options: SourceOptions) -> LogReader:
     Raises:
         InvalidSetting: the log does not exist.
     """
+    if "://" not in options.path and Path(options.path).is_file():
+        msg = f"{options.path} is a file; a log is a folder, which CommitLog(folder) creates"
+        raise InvalidSetting(msg)
     try:
         return LogReader(options.path, **options.access)
     except (LogFailed, ExtraMissing, ValueError) as error:
@@ -97,6 +101,39 @@ def _signed(field: pa.Field) -> pa.Field:
     return field.with_type(pa.list_(pa.int64())) if field.type == _UNSIGNED_LIST else field
 
 
+def check_columns(schema: StructType) -> None:
+    """Refuse a column that has the name of a record's column, and a type that this cannot have.
+
+    Raises:
+        InvalidSetting: there is one.
+    """
+    for field in schema:
+        kinds = _KINDS.get(field.name)
+        kind = field.dataType.typeName()
+        if kinds is not None and kind.partition("(")[0] not in kinds:
+            msg = (
+                f"the column {field.name!r} is {kind}, but records have a column of this name and"
+                f" type {kinds[0]}; for a payload's field, write `payload.{field.name}`"
+            )
+            raise InvalidSetting(msg)
+
+
+_TEXTS: Final = ("string", "binary", "varchar", "char")
+_NUMBERS: Final = ("long", "integer", "short", "byte", "double", "float", "decimal")
+#: Types of the record's own columns, the usual one first.
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "offset": _NUMBERS,
+    "time": ("timestamp", "timestamp_ntz", "date"),
+    "topic": _TEXTS,
+    "key": _TEXTS,
+    "sender": _TEXTS,
+    "headers": ("map",),
+    "payload": ("binary", "string"),
+    "is_bytes": ("boolean",),
+    ERROR: ("string",),
+}
+
+
 def split(start: int, end: int, part_count: int = 0) -> list[Range]:
     """Divide a range into parts of similar size; none is small unless `wanted` demands it."""
     count = end - start
@@ -117,6 +154,7 @@ class _RangeTasks:
     """Reads ranges of a log in tasks; subclasses choose the ranges."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        check_columns(schema)
         self._options = options
         self._schema = to_arrow_schema(schema, timezone="UTC")
 

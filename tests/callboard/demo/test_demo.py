@@ -174,7 +174,7 @@ def test_json_is_all_that_is_printed_and_tells_every_milestone(start, without_sp
 def test_rates_quantiles_and_anomalies_of_spark_come_back_while_the_nodes_run(start):
     """The story is longer than anybody waits: it is ended when all of them are there."""
     pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
-    demo = start("--seconds", "90", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    demo = start("--seconds", "180", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     shown = re.compile(
         r"spark: .* · [1-9][\d,]* rates, [1-9][\d,]* quantiles, [1-9][\d,]* anomalies"
         r" as messages on D · [1-9]\d* entries in the store"
