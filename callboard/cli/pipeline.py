@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from callboard.backoff import Backoff, retrying
 from callboard.cli.cli_error import FAILED, MISUSED, CliError, one_line, problem_of
 from callboard.cli.options import (
     ASKED,
@@ -40,7 +41,7 @@ from callboard.cli.own_node import (
 from callboard.cli.work.query_watch import QueryWatch, line_of, rows_from, rows_in
 from callboard.commitlog import LogError, LogReader
 from callboard.pipeline.errors import InvalidSetting, PipelineError, SparkMissing
-from callboard.pipeline.failure import reason_of
+from callboard.pipeline.failure import is_slow_start, reason_of
 from callboard.pipeline.function import stated_by
 from callboard.pipeline.job import Job, find_query
 from callboard.pipeline.progress import (
@@ -59,6 +60,10 @@ if TYPE_CHECKING:
     from callboard.pages import Page, PageServer
     from callboard.pipeline.bridge import Bridge
     from callboard.topics.hub import Hub
+
+#: Seconds until a query that a busy machine did not start is started again, and their limit.
+_RESTART_PAUSE: Final = 2.0
+_RESTART_LIMIT: Final = 120.0
 
 #: Seconds between checks whether a query has ended.
 _POLL_SECONDS: Final = 0.1
@@ -151,7 +156,9 @@ class QueryOptions(JsonOptions):
     conf: list[str] | None = option(
         None, "A setting of Spark; repeatable.", "--conf", metavar="KEY=VALUE", **RUNS
     )
-    shortcuts: bool = flag("Be faster by relying on Spark's internals.", "--shortcuts", **RUNS)
+    shortcuts: bool = flag(
+        "Write checkpoints faster by relying on Spark's internals.", "--shortcuts", **RUNS
+    )
     as_json: bool = flag("Print JSON lines.", "--json", **RUNS)
 
     def job(self, query: str, **run: Any) -> Job:
@@ -233,6 +240,9 @@ class StreamOptions(QueryOptions, JoinOptions):
         "", "Time from one micro-batch to the next; default: none.", metavar="SPAN", **RUNS
     )
     max_rows: int | None = option(None, "Most records in a micro-batch.", min=1, **RUNS)
+    min_rows: int | None = option(
+        None, "Fewest records in a micro-batch; it waits up to 15 minutes.", min=1, **RUNS
+    )
     checkpoint: str = option(
         "",
         "Folder for the position of the query, any path of Spark; default: with the results.",
@@ -273,6 +283,8 @@ class StreamOptions(QueryOptions, JoinOptions):
                 conflicts = [f"--{name}" for name in _OF_STREAMS if getattr(self, name)]
                 if self.max_rows is not None:
                     conflicts.append("--max-rows")
+                if self.min_rows is not None:
+                    conflicts.append("--min-rows")
                 if conflicts:
                     msg = f"{conflicts[0]} has no effect with --batch; omit one of them"
                     raise InvalidSetting(msg)
@@ -290,6 +302,7 @@ class StreamOptions(QueryOptions, JoinOptions):
             query,
             start=self.start,
             max_rows=self.max_rows,
+            min_rows=self.min_rows,
             ends=self.once,
             interval=interval,
             name=self.name,
@@ -510,8 +523,7 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
             hub=hub,
         )
         stack.callback(watch.close)
-        if options.metrics:
-            stack.callback(_serve_metrics(options, status).close)
+        stack.enter_context(_serve_metrics(options, status))
         show = _shows(options)
         stack.callback(show, None)
 
@@ -528,18 +540,48 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
 
         watcher = listener(job.title, tell)
         spark.streams.addListener(watcher)
-        ending, error = _follow(job, spark, stop, tell, watch)
-        spark.streams.removeListener(watcher)
+        for _ in retrying(Backoff.fixed(_RESTART_PAUSE), _RESTART_LIMIT, stop=stop):
+            ending, error = _follow(job, spark, stop, tell, watch)
+            if error is None or not is_slow_start(error):
+                break
+            say(
+                f"{job.title}: {reason_of(error).partition(';')[0]}; starting it again",
+                err=True,
+            )
+        with suppress(Exception):  # Java may have ended by the same signal
+            spark.streams.removeListener(watcher)
         show(None)
         if bridge is not None:
             _hand_over(bridge, stop)
         watch.close(ending)
         if error is not None:
             raise _failure(error)
-        handed = status.status.handed
-        results = "" if handed is None else f"; {handed.text}"
-        say(f"{job.title}: {ending} after {status.status.rows:,} records{results}", err=True)
-        return FAILED if handed is not None and handed.under_way else 0
+        say(f"{job.title}: {ending} after {status.status.text}", err=True)
+        return FAILED if status.status.is_under_way else 0
+
+
+@contextmanager
+def _listening(spark: Any, name: str, tell: Callable[[Progress], None]) -> Iterator[None]:
+    """Report each batch of a query while the block runs."""
+    watcher = listener(name, tell)
+    spark.streams.addListener(watcher)
+    yield
+    with suppress(Exception):  # Java may have ended by the same signal
+        spark.streams.removeListener(watcher)
+
+
+def _follow_started(
+    job: Job, spark: Any, stop: Event, tell: Callable[[Progress], None], watch: QueryWatch
+) -> tuple[str, Exception | None]:
+    """Run a query to its end; start it again where a busy machine did not start its Python."""
+    ending, error = "failed", None  # of an attempt, of which there is at least one
+    for _ in retrying(Backoff.fixed(_RESTART_PAUSE), _RESTART_LIMIT, stop=stop):
+        ending, error = _follow(job, spark, stop, tell, watch)
+        if error is None or not is_slow_start(error):
+            break
+        reason, _, _ = reason_of(error).partition(";")
+        say(f"{job.title}: {reason}; it is started again", err=True)
+    return ending, error
 
 
 def _follow(
@@ -577,7 +619,7 @@ def _spark(job: Job, options: QueryOptions) -> Iterator[Any]:
     with _removed_unless_started(job.folder), _stderr_in(job.folder / "spark.log"):
         spark = session(
             options.master,
-            name=f"callboard {job.title}",
+            name=f"callboard {job.title} of {job.log}",
             conf=settings,
             shortcuts=options.shortcuts,
         )
@@ -588,7 +630,8 @@ def _spark(job: Job, options: QueryOptions) -> Iterator[Any]:
     try:
         yield spark
     finally:
-        spark.stop()
+        with suppress(Exception):  # Java may have ended by a signal to all processes
+            spark.stop()
 
 
 @contextmanager
@@ -689,8 +732,12 @@ def _handed_of(bridge: "Bridge", job: Job) -> DeliveryStats:
     )
 
 
-def _serve_metrics(options: StreamOptions, status: StatusFile) -> "PageServer":
-    """Serve the figures of a query."""
+@contextmanager
+def _serve_metrics(options: StreamOptions, status: StatusFile) -> Iterator["PageServer | None"]:
+    """Serve the figures of a query while the block runs, if they are wanted."""
+    if not options.metrics:
+        yield None
+        return
     from callboard.pages import metrics_page
 
     def page() -> "Page":
@@ -698,7 +745,10 @@ def _serve_metrics(options: StreamOptions, status: StatusFile) -> "PageServer":
 
     server = open_metrics(options.metrics, options.metrics_host, page)
     say(f"metrics on {server.url}/metrics", err=True)
-    return server
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 def _end_of(folder: str, otherwise: int = 0) -> int:

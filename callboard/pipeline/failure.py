@@ -13,9 +13,24 @@ _STATE: Final = re.compile(r"\.? ?SQLSTATE: \w+.*$")
 _CAUSE: Final = re.compile(r"^Caused by: (?:[\w.$]+\.)?(\w+(?:: .*)?)$")
 
 
+#: Spark's complaint about a Python that did not start within ten seconds.
+_SLOW_START: Final = "Python worker failed to connect back"
+
+
+def is_slow_start(error: BaseException) -> bool:
+    """Return whether a query failed because a Python process was not ready in time."""
+    return _SLOW_START in str(error)
+
+
 def reason_of(error: BaseException) -> str:
     """Return the reason of an error in one line without Java: `REASON; REMEDY`."""
     text = str(error)
+    if is_slow_start(error):
+        return (
+            "the machine is so busy that a Python process did not start within Spark's ten"
+            " seconds; start the query again, which continues from its checkpoint, or run fewer"
+            " at a time"
+        )
     lines = [line.strip() for line in text.splitlines()]
     ours = [line for line in lines if line.startswith(_OURS)]
     if ours:

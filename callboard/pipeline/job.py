@@ -28,6 +28,7 @@ class Job:
         start: Where it starts: earliest, latest, an offset or a time.
         end: Where it ends, if it is a batch.
         max_rows: Most records in a micro-batch.
+        min_rows: Fewest records in a micro-batch, for which it waits up to 15 minutes.
         ends: Whether it ends when all records are read.
         interval: Seconds between micro-batches; 0 for as soon as there are records.
         name: Name for its checkpoint and progress; by default that of the query.
@@ -54,6 +55,7 @@ class Job:
     dead_letters: str = ""
     checkpoint_at: str = ""
     where: str = ""
+    min_rows: int | None = None
 
     @property
     def title(self) -> str:
@@ -149,6 +151,8 @@ class Job:
             options["staging"] = self.staging
         if self.max_rows is not None:
             options["maxOffsetsPerTrigger"] = str(self.max_rows)
+        if self.min_rows is not None:
+            options["minOffsetsPerTrigger"] = str(self.min_rows)
         options["where"] = self.where
         if self.dead_letters:
             options["deadLetters"] = self.dead_letters
@@ -168,6 +172,7 @@ class Job:
         from pyspark.errors import PySparkAssertionError
         from pyspark.sql import Observation
 
+        spark.sparkContext.setJobDescription(f"{self.title} of {self.log} to {self.to}")
         skipped = Observation(OBSERVED)
         results = self._results(spark, spark.read, skipped, endingOffsets=self.end)
         writer = results.write.format("callboard").options(**self._sink_options)

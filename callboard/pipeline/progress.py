@@ -252,6 +252,18 @@ class QueryStatus:
         return fields
 
     @property
+    def text(self) -> str:
+        """The numbers of this run for its last line."""
+        results = f"; {self.handed.text}" if self.handed else ""
+        undecodable = self.undecodable or 0
+        return f"{self.rows:,} records, of which {undecodable:,} did not decode{results}"
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether results were handed on, but are not confirmed by all subscribers' nodes."""
+        return self.handed is not None and self.handed.under_way > 0
+
+    @property
     def topic(self) -> str:
         """The topic for publishing it while the query runs."""
         return f"{TOPICS}{self.query}/status"

@@ -82,8 +82,8 @@ def session(
             `k8s://…` for a cluster. By default the master of `spark-submit`, else `local[*]`.
         name: Name of the application in Spark.
         conf: Spark's settings; they take precedence over our own.
-        shortcuts: Whether to speed up a local master by relying on Spark's internals: processes
-            forked from a prepared one, and checkpoints with fewer file operations.
+        shortcuts: Whether to speed up the checkpoints of a local master by relying on Spark's
+            internals: with fewer file operations.
 
     Raises:
         SparkMissing: pyspark, or a Java that can run it, is not installed.
@@ -113,8 +113,10 @@ def session(
     for key, value in (({"spark.master": master} if master else {}) | settings).items():
         builder = builder.config(key, value)
     java = None if is_submitted else find_java()
-    with starting(java, settings.get(_PYTHON, ""), here=is_here, shortcuts=shortcuts):
+    with starting(java, settings.get(_PYTHON, ""), here=is_here):
         try:
+            if java is not None:
+                _start_java(name, settings | ({"spark.master": master} if master else {}))
             spark = builder.getOrCreate()
         except PySparkRuntimeError:
             msg = f"the Java in {java} ended before Spark was ready; see its output"
@@ -129,6 +131,24 @@ def session(
     if shortcuts and is_here and _CHECKPOINT_FILES not in settings:
         _write_checkpoints_quickly(spark)
     return spark
+
+
+def _start_java(name: str, settings: Mapping[str, str]) -> None:
+    """Start Java in a session of its own, which signals to this process's group do not reach.
+
+    Otherwise such a signal, as from Airflow, would end Java while the driver is about to end
+    its queries in order. Java ends when this process closes its input, also by being killed.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:  # noqa: SLF001  # Java runs already
+        return
+    conf = SparkConf().setAppName(name)
+    for key, value in settings.items():
+        conf.set(key, value)
+    gateway = launch_gateway(conf, {"start_new_session": True})
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)  # noqa: SLF001
 
 
 def _check_version(version: str) -> None:
@@ -213,7 +233,7 @@ def _write_checkpoints_quickly(spark: "SparkSession") -> None:
 
 
 @contextmanager
-def starting(java: Path | None, python: str, *, here: bool, shortcuts: bool) -> Iterator[None]:
+def starting(java: Path | None, python: str, *, here: bool) -> Iterator[None]:
     """Prepare the environment in which Spark starts: Java, and Python for the driver.
 
     The driver uses this Python, and so do the workers of a local master. Executors on other
@@ -235,7 +255,9 @@ def starting(java: Path | None, python: str, *, here: bool, shortcuts: bool) -> 
         own_python = Path(sys.executable).with_name("python3")
         if shutil.which("python3") != str(own_python):
             changed["PATH"] = os.pathsep.join([str(own_python.parent), path])
-    elif shortcuts and sys.platform == "linux":
+    elif sys.platform == "linux":
+        # Forked from a process that has imported everything: on a busy machine, a new Python
+        # would not be ready within the ten seconds that Spark waits for it to connect.
         changed["PYSPARK_PYTHON"] = str(start_python(os.environ.get("PYTHONHASHSEED", "0")))
     else:
         changed["PYSPARK_PYTHON"] = sys.executable

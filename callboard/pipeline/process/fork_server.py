@@ -91,6 +91,7 @@ def _start_server(folder: Path, listener: int, hash_seed: str) -> None:
         stdin=subprocess.PIPE,  # closed when this process ends
         stdout=subprocess.DEVNULL,
         pass_fds=(listener,),
+        start_new_session=True,  # like Java: a signal to the driver's group is for the driver
         env={**os.environ, "PYTHONHASHSEED": hash_seed, _SINGLE: "1"},
     )
     from callboard.support import after_fork  # not in the process that forks

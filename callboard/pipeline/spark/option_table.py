@@ -15,6 +15,7 @@ _FLAG: Final = "true or false"
 _COUNT: Final = "a number of at least 1"
 _PLACE: Final = "earliest, latest, an offset or a time like 2026-01-31T12:00:00Z"
 _LIMITS: Final = "a value like bytes=1000000000,seconds=86400"
+_SPAN: Final = "a time span like 30s, 5m or 1h"
 _TEXT: Final = ""
 _NAMES: Final = "names, separated by commas"
 
@@ -29,6 +30,8 @@ SOURCE: Final[Mapping[str, str]] = {
     "startingOffsets": _PLACE,
     "endingOffsets": _PLACE,
     "maxOffsetsPerTrigger": _COUNT,
+    "minOffsetsPerTrigger": _COUNT,
+    "maxTriggerDelay": _SPAN,
     "failOnDataLoss": _FLAG,
     "deadLetters": _TEXT,
     "queryId": _TEXT,

@@ -14,6 +14,7 @@ from callboard.commitlog.fields.decoding import Rules
 from callboard.commitlog.folder import PUBLISHED
 from callboard.commitlog.reader import is_archive
 from callboard.pipeline.errors import InvalidSetting
+from callboard.pipeline.queries import seconds_of
 from callboard.pipeline.spark.cluster import SHARED, check_folder
 from callboard.pipeline.spark.conditions import Conditions
 from callboard.pipeline.spark.option_table import STORAGE, Side, read_options, refuse
@@ -21,6 +22,9 @@ from callboard.pipeline.spark.store_journal import journal_at
 
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _NUMBER: Final = re.compile(r"-?\d+")
+
+#: Seconds for which a micro-batch waits for enough records, as with Kafka.
+MAX_DELAY: Final = 900.0
 
 #: Records from which a schema is inferred.
 SAMPLE_RECORDS: Final = 1000
@@ -38,6 +42,8 @@ class SourceOptions:
         end: `endingOffsets`, only for tables.
         topics: `topics`: prefixes of topics, separated by commas; empty for all.
         max_rows: `maxOffsetsPerTrigger`; None for no limit.
+        min_rows: `minOffsetsPerTrigger`; a micro-batch waits for so many records.
+        max_delay: `maxTriggerDelay`: how long it waits, in seconds.
         fails_on_loss: `failOnDataLoss`.
         dead_letters: `deadLetters`: the log for records that do not decode; a folder, or on an
             object store.
@@ -78,6 +84,8 @@ class SourceOptions:
     pushes: bool = False
     tail: str | None = None
     storage: str = field(default="", repr=False)
+    min_rows: int = 1
+    max_delay: float = MAX_DELAY
 
     @property
     def access(self) -> dict[str, Any]:
@@ -129,6 +137,8 @@ class SourceOptions:
             pushes=_flag(values, "pushFilters", default=False),
             tail=values.get("tail"),
             storage=storage_of(values),
+            min_rows=_count(values, "minOffsetsPerTrigger") or 1,
+            max_delay=_span(values, "maxTriggerDelay", MAX_DELAY),
         )
 
 
@@ -245,6 +255,17 @@ def _flag(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     if value is None:
         refuse(name, text)
     return value
+
+
+def _span(values: Mapping[str, str], name: str, default: float) -> float:
+    """Return an option that is a time span, in seconds."""
+    text = values.get(name.lower())
+    if text is None:
+        return default
+    try:
+        return seconds_of(text)
+    except InvalidSetting:
+        refuse(name, text)
 
 
 def _count(values: Mapping[str, str], name: str) -> int | None:

@@ -1,5 +1,6 @@
 """Spark's tables and streams over logs, in partitions."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -112,8 +113,8 @@ def check_columns(schema: StructType) -> None:
         kind = field.dataType.typeName()
         if kinds is not None and kind.partition("(")[0] not in kinds:
             msg = (
-                f"the column {field.name!r} is {kind}, but records have a column of this name and"
-                f" type {kinds[0]}; for a payload's field, write `payload.{field.name}`"
+                f"the column {field.name!r} is {kind}, but records have a column of this name"
+                f" and type {kinds[0]}; for a payload's field, write `payload.{field.name}`"
             )
             raise InvalidSetting(msg)
 
@@ -217,6 +218,7 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
         super().__init__(options, schema)
         self._log = open_log(options)
         self._target: int | None = None
+        self._last_batch = time.monotonic()
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Return the start of a query without a checkpoint."""
@@ -242,7 +244,18 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
             # batches to pass the lost range.
             first = begin if self._options.fails_on_loss else max(begin, self._log.start)
             end = min(end, first + limit.max_rows)
+        if not self._is_due(end - begin):
+            return {"offset": begin}
+        self._last_batch = time.monotonic()
         return {"offset": end}
+
+    def _is_due(self, records: int) -> bool:
+        """Return whether there are enough records for a micro-batch, or it waited too long."""
+        options, limit = self._options, self._options.max_rows
+        least = options.min_rows if limit is None else min(options.min_rows, limit)
+        if self._target is not None or records >= least:
+            return True
+        return time.monotonic() - self._last_batch >= options.max_delay
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
         """Return the end of the log, for progress reports."""

@@ -156,7 +156,7 @@ MISTAKES = {
         columns("time", DoubleType()),
         "write `payload.time`",
     ),
-    "a column error that is a number": (columns("error", IntegerType()), "of type string"),
+    "a column error that is a number": (columns("error", IntegerType()), "and type string"),
     "a missing Java": (java(""), r"needs Java 17 or newer .*callboard\[spark-jdk\]"),
     "a Java that is too old": (java("11.0.2"), "needs Java 17 or newer .*has 11"),
     "a Spark that is too old": (old_spark, "Spark 4.1.4 is too old .*4.2 or newer"),

@@ -2,9 +2,14 @@
 
 import pytest
 
+pytest.importorskip("pyspark", reason="needs pip install 'callboard[spark]'")
+
+from pyspark.sql.types import StructType
+
 from callboard.commitlog import CommitLog
 from callboard.pipeline import InvalidSetting
 from callboard.pipeline.spark.options import SourceOptions, find_offset, nanoseconds
+from callboard.pipeline.spark.source import LogStreamReader
 
 
 def parse(**options):
@@ -51,3 +56,39 @@ def test_positions_are_given_as_word_offset_or_time():
 
 def test_a_time_without_a_zone_is_utc():
     assert nanoseconds("1970-01-01T00:00:01") == 10**9
+
+
+def test_a_batch_waits_for_enough_records_but_not_for_ever(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("callboard.pipeline.spark.source.time.monotonic", lambda: now[0])
+    more = {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "1m", "maxOffsetsPerTrigger": "7"}
+    with CommitLog(tmp_path / "log", sync="none") as log:
+        options = SourceOptions.parse({"path": log.folder, **more})
+        reader = LogStreamReader(options, StructType())
+        limit, start = reader.getDefaultReadLimit(), reader.initialOffset()
+        log.append_batch(range(4), topic="/n")
+        assert reader.latestOffset(start, limit) == start
+
+        now[0] += 60.0
+        four = reader.latestOffset(start, limit)
+        assert four["offset"] == 4
+        log.append_batch(range(4), topic="/n")
+        assert reader.latestOffset(four, limit) == four
+
+        log.append_batch(range(4), topic="/n")
+        assert reader.latestOffset(four, limit)["offset"] == 11
+        reader.prepareForTriggerAvailableNow()
+        assert reader.latestOffset({**four, "offset": 11}, limit)["offset"] == 12
+
+
+def test_enough_records_are_never_more_than_the_most(tmp_path):
+    with CommitLog(tmp_path / "log", sync="none") as log:
+        log.append_batch(range(9), topic="/n")
+        more = {"minOffsetsPerTrigger": "50", "maxOffsetsPerTrigger": "7"}
+        reader = LogStreamReader(
+            SourceOptions.parse({"path": log.folder, **more}), StructType()
+        )
+
+        found = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+
+    assert found["offset"] == 7
