@@ -538,18 +538,8 @@ def _run_stream(job: Job, options: StreamOptions) -> int:
             if hub is not None:
                 hub.publish_batch((progress.topic, progress.as_message()))
 
-        watcher = listener(job.title, tell)
-        spark.streams.addListener(watcher)
-        for _ in retrying(Backoff.fixed(_RESTART_PAUSE), _RESTART_LIMIT, stop=stop):
-            ending, error = _follow(job, spark, stop, tell, watch)
-            if error is None or not is_slow_start(error):
-                break
-            say(
-                f"{job.title}: {reason_of(error).partition(';')[0]}; starting it again",
-                err=True,
-            )
-        with suppress(Exception):  # Java may have ended by the same signal
-            spark.streams.removeListener(watcher)
+        stack.enter_context(_listening(spark, job.title, tell))
+        ending, error = _follow_started(job, spark, stop, tell, watch)
         show(None)
         if bridge is not None:
             _hand_over(bridge, stop)
@@ -574,7 +564,8 @@ def _follow_started(
     job: Job, spark: Any, stop: Event, tell: Callable[[Progress], None], watch: QueryWatch
 ) -> tuple[str, Exception | None]:
     """Run a query to its end; start it again where a busy machine did not start its Python."""
-    ending, error = "failed", None  # of an attempt, of which there is at least one
+    ending: str = "failed"
+    error: Exception | None = None
     for _ in retrying(Backoff.fixed(_RESTART_PAUSE), _RESTART_LIMIT, stop=stop):
         ending, error = _follow(job, spark, stop, tell, watch)
         if error is None or not is_slow_start(error):

@@ -22,9 +22,9 @@ from typing import Any, Final, Self
 from callboard.backoff import is_reached
 from callboard.commitlog import CommitLog, LogError, LogReader, Record
 from callboard.commitlog.disk import open_plain
-from callboard.demo import flights
-from callboard.demo.flights import Findings
-from callboard.demo.flights_page import page_of
+from callboard.demo.flights import day
+from callboard.demo.flights.day import FlightFindings
+from callboard.demo.flights.page import page_of
 from callboard.demo.line import start_child
 from callboard.demo.result_forwarder import SECONDS_FILE
 from callboard.demo.story import ANALYSIS, DemoOptions
@@ -54,19 +54,19 @@ class AnalysisResult:
     """The result of the analysis.
 
     Attributes:
-        missing: why there are no flights; empty if there are some.
-        plain: what plain Python found.
-        spark: what Spark found; None without Spark.
+        missing: the reason for having no flights; empty if there are some.
+        plain: the results of plain Python.
+        spark: the results of Spark; None without Spark.
         doubled: windows that Spark published twice.
-        without_spark: why Spark found nothing; empty if it did.
-        seconds: what plain Python needed.
-        driver: what happened to the driver of Spark.
+        without_spark: the reason for having no results of Spark; empty if there are some.
+        seconds: the time that plain Python needed.
+        driver: a text about a driver of Spark that was killed.
         picture: the path of the page.
     """
 
     missing: str = ""
-    plain: Findings = field(default_factory=Findings)
-    spark: Findings | None = None
+    plain: FlightFindings = field(default_factory=FlightFindings)
+    spark: FlightFindings | None = None
     doubled: int = 0
     without_spark: str = ""
     seconds: float = 0.0
@@ -74,7 +74,7 @@ class AnalysisResult:
     picture: str = ""
 
     def lines(self) -> list[str]:
-        """Return what was found as lines of text."""
+        """Return the results as lines of text."""
         plain, late = self.plain, self.plain.lateness
         if not plain.windows:
             return ["flights: too few were replayed for an hour to be complete"]
@@ -83,14 +83,14 @@ class AnalysisResult:
             f"flights: {plain.records:,} departures and landings, in {len(plain.windows)}"
             f" windows of an hour; {late.late:,} came more than an hour late, at most"
             f" {late.worst / 3600:.1f} hours",
-            self._found(),
+            self._detection(),
             f"plain Python needed {self.seconds:.2f} s for that",
             self._compared(),
         ]
 
-    def _found(self) -> str:
+    def _detection(self) -> str:
         """Return how many of the planted anomalies were found."""
-        reported, planted = Counter(self.plain.anomalies), Counter(flights.planted())
+        reported, planted = Counter(self.plain.anomalies), Counter(day.planted())
         right = (reported & planted).total()
         return (
             f"anomalies: {right} of {planted.total()} planted ones found (recall"
@@ -122,7 +122,7 @@ class AnalysisResult:
 
     def summary(self) -> dict[str, Any]:
         """Return the figures as plain values."""
-        spark = self.spark or Findings()
+        spark = self.spark or FlightFindings()
         return {
             "missing": self.missing,
             "flights": self.plain.records,
@@ -146,13 +146,13 @@ class AnalysisResult:
         print(printable("\n".join([*self.lines(), page]), allowed="\n"), flush=True)  # noqa: T201
 
 
-def _row(topic: str, findings: Findings) -> str:
+def _row(topic: str, findings: FlightFindings) -> str:
     """Return the median delays of an airport as bars, one for each hour."""
     medians = [window.p50 for (name, _), window in findings.windows.items() if name == topic]
     low, high = min(medians, default=0.0), max(medians, default=0.0)
     span = max(high - low, 1.0)
     bars = "".join(BARS[round((median - low) / span * (len(BARS) - 1))] for median in medians)
-    airport = topic.removeprefix(flights.FLIGHTS)
+    airport = topic.removeprefix(day.FLIGHTS)
     return f"{airport} {bars} median delay of each hour, {low:.0f} to {high:.0f} minutes"
 
 
@@ -170,7 +170,7 @@ class Analysis:
         #: When the driver is to be killed, was killed, and was back, in monotonic seconds.
         self._kill_from = self._killed_at = self._back_at = 0.0
         self._expected = 0
-        #: What happened to the driver since the last look, for the display.
+        #: Texts about the driver that were not displayed yet.
         self.news: list[str] = []
 
     def __enter__(self) -> Self:
@@ -250,25 +250,25 @@ class Analysis:
         try:
             if not self._expected:
                 log = LogReader(self._folder / "flights")
-                if log.end < len(flights.load_flights()):
+                if log.end < len(day.load_flights()):
                     return False
-                plain = flights.evaluate(log)
+                plain = day.evaluate(log)
                 self._expected = 2 * len(plain.windows) + len(plain.anomalies)
             return LogReader(self._folder / "results").end >= self._expected
         except LogError:
             return False
 
     def finish(self) -> AnalysisResult:
-        """End the process, and return what it and plain Python found."""
+        """End the process, and return its results and those of plain Python."""
         reason = self._read_state().get("why", "")
         self._end()
         if self._folder is None:
             return AnalysisResult(missing=self._missing)
         folder, started = self._folder, time.perf_counter()
-        result = AnalysisResult(plain=flights.evaluate(_records(folder / "flights")))
+        result = AnalysisResult(plain=day.evaluate(_records(folder / "flights")))
         result.seconds = time.perf_counter() - started
         if results := _records(folder / "results"):
-            result.spark, result.doubled = flights.results_of_spark(results)
+            result.spark, result.doubled = day.results_of_spark(results)
         late = "it had no result in time, because the machine is busy"
         if KEPT in os.environ:
             late += "; make analysis computes it"
@@ -281,9 +281,9 @@ class Analysis:
             with open(picture, "w", encoding="utf-8", opener=open_plain) as file:
                 file.write(page_of(result.plain, result.lines()))
             result.picture = str(picture)
-        if (kept := os.environ.get(KEPT)) and not self._options.as_json:
+        if (target := os.environ.get(KEPT)) and not self._options.as_json:
             with suppress(OSError):  # it was kept before
-                shutil.copytree(folder / "flights", Path(kept) / "flights")
+                shutil.copytree(folder / "flights", Path(target) / "flights")
         return result
 
     def _end(self) -> None:

@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from callboard.demo.flights import DELAY, WINDOW
+from callboard.demo.flights.day import DELAY, WINDOW
 from callboard.pipeline.errors import PipelineError
 from callboard.pipeline.job import Job
 from callboard.pipeline.queries import Settings

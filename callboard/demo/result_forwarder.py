@@ -7,7 +7,7 @@ from typing import Final
 
 from callboard.broker.recording import Recording
 from callboard.commitlog import CommitLog, LogError, LogReader
-from callboard.demo.flights import FLIGHTS, load_flights
+from callboard.demo.flights.day import FLIGHTS, load_flights
 from callboard.demo.outcome import KINDS
 from callboard.demo.sensor import INTERVAL, Rest
 from callboard.kernel.actors import Actor, handler
@@ -33,7 +33,9 @@ class FlightReplay(Actor):
         """Begin with the flight `first`; the whole day takes `length` seconds."""
         self._hub = hub
         self._waiting = list(load_flights()[first:])
-        day = load_flights()[-2].at - load_flights()[0].at  # without the flight of the next day
+        day = (
+            load_flights()[-2].time - load_flights()[0].time
+        )  # without the flight of the next day
         self._pace = EventPace(day / length, longest_pause=INTERVAL)
         self._start = time.monotonic()
         self.on_tick(FlightsDue())
@@ -42,7 +44,7 @@ class FlightReplay(Actor):
     def on_tick(self, _: FlightsDue) -> None:
         """Publish the flights that are due."""
         passed = time.monotonic() - self._start
-        while self._waiting and self._pace.due(round(self._waiting[0].at * 1e9)) <= passed:
+        while self._waiting and self._pace.due(round(self._waiting[0].time * 1e9)) <= passed:
             flight = self._waiting.pop(0)
             self._hub.publish(flight.topic, flight.payload)
         if self._waiting:

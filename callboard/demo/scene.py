@@ -223,7 +223,7 @@ class Scene:
         return self._log(at_ns, f"{name} ended by itself (status {status})", "bad")
 
     def say(self, text: str, at_ns: int) -> SceneEvent:
-        """Record what happened outside the nodes."""
+        """Record an event outside the nodes."""
         return self._log(at_ns, text, "plain")
 
     # --- reports of the nodes ---

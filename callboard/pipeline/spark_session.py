@@ -152,7 +152,7 @@ def _start_java(name: str, settings: Mapping[str, str]) -> None:
 
 
 def _check_version(version: str) -> None:
-    """Raise `SparkMissing` if this version of Spark lacks what sources need."""
+    """Raise `SparkMissing` if this version of Spark is too old."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if numbers < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))

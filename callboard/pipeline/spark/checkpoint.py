@@ -66,7 +66,7 @@ def _states(folder: Path, since: int) -> list[Path]:
 
 
 def check_checkpoint(location: str, sink: str, query: str, published: dict[str, int]) -> None:
-    """Refuse a checkpoint that belongs to another query, and note to whom this one belongs.
+    """Refuse a checkpoint of another query, and record the sink of this one.
 
     Args:
         location: The checkpoint; one that is not a folder is not checked.

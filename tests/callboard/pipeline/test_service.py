@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from callboard.commitlog import CommitLog, LogReader
-from callboard.demo.flights import load_flights
+from callboard.demo.flights.day import load_flights
 from callboard.pipeline.failure import is_slow_start, reason_of
 from tests.polling import eventually
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
 
-from callboard.demo.flights import FLIGHTS, WINDOW, Findings, Unusual, planted
+from callboard.demo.flights.day import FLIGHTS, WINDOW, FlightFindings, Unusual, planted
 
 #: The time of New York in July.
 _LOCAL: Final = timezone(timedelta(hours=-4))
@@ -24,7 +24,7 @@ _STEP: Final = 4
 
 _NAMES: Final = {"EWR": "Newark", "JFK": "John F. Kennedy", "LGA": "LaGuardia"}
 
-_STYLE: Final = Path(__file__).with_name("flights.css")
+_STYLE: Final = Path(__file__).with_name("page.css")
 
 _LEGEND: Final = (
     ("dot", "M11 7h0", "a landing: minutes that the flight took longer than scheduled"),
@@ -36,7 +36,7 @@ _LEGEND: Final = (
 )
 
 
-def page_of(findings: Findings, lines: Sequence[str]) -> str:
+def page_of(findings: FlightFindings, lines: Sequence[str]) -> str:
     """Return a page with a drawing for each airport, and some lines of text."""
     texts = "\n".join(f"<p>{html.escape(line)}</p>" for line in lines if "▁" not in line)
     figures = "\n".join(_figure(topic, findings) for topic in sorted(findings.landings))
@@ -59,9 +59,9 @@ class _Scale:
     """Maps times and minutes to thousandths of the drawing."""
 
     def __init__(self, times: Iterable[float]) -> None:
-        known = list(times)
-        self.first = min(known) // WINDOW * WINDOW
-        self.last = max(known) // WINDOW * WINDOW + WINDOW
+        moments = list(times)
+        self.first = min(moments) // WINDOW * WINDOW
+        self.last = max(moments) // WINDOW * WINDOW + WINDOW
 
     def x(self, time: float) -> float:
         """Return the distance from the left."""
@@ -74,7 +74,7 @@ class _Scale:
         return round(share * 1000, 1)
 
 
-def _figure(topic: str, findings: Findings) -> str:
+def _figure(topic: str, findings: FlightFindings) -> str:
     """Return the drawing of an airport."""
     airport = topic.removeprefix(FLIGHTS)
     windows = {
@@ -139,11 +139,11 @@ def _dots(name: str, points: Iterable[tuple[float, float]], scale: _Scale) -> st
 
 def _marked(topic: str, anomalies: Iterable[Unusual], scale: _Scale) -> Iterator[str]:
     """Yield the anomalies of an airport: found, not found, and reported without reason."""
-    known, reported = set(planted()), set(anomalies)
+    errors, reported = set(planted()), set(anomalies)
     for name, group in (
-        ("false", reported - known),
-        ("missed", known - reported),
-        ("found", known & reported),
+        ("false", reported - errors),
+        ("missed", errors - reported),
+        ("found", errors & reported),
     ):
         points = sorted((time, minutes) for place, time, minutes in group if place == topic)
         yield _dots(name, points, scale)

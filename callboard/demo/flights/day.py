@@ -1,6 +1,6 @@
-"""A day of real flights, and what plain Python computes from a log of them.
+"""A day of real flights, and their evaluation in plain Python.
 
-`flights.csv` names its source. Each line is a departure or a landing of a flight from one of
+`day.csv` names its source. Each line is a departure or a landing of a flight from one of
 the three airports of New York. They are published in the order in which they happened, but
 counted in the hour for which they were scheduled: a delayed flight is late data.
 """
@@ -30,21 +30,21 @@ DELAY: Final = 6 * 3600.0
 #: Seconds after which a flight counts as late.
 LATE: Final = 3600.0
 
-FILE: Final = Path(__file__).with_name("flights.csv")
+FILE: Final = Path(__file__).with_name("day.csv")
 
 
 class Flight(NamedTuple):
     """A departure or a landing.
 
     Attributes:
-        at: when it happened, in seconds since 1970.
+        time: of the departure or landing, in seconds since 1970.
         topic: the topic of its airport in New York.
         payload: the message: `kind`, `flight`, `to`, `scheduled`, `at`, `delay` in minutes, and
             for a landing `excess`, the minutes that the flight took longer than scheduled.
         planted: minutes added to the excess to make an anomaly; 0 for a flight as recorded.
     """
 
-    at: float
+    time: float
     topic: str
     payload: dict[str, Any]
     planted: int
@@ -63,14 +63,14 @@ def load_flights() -> tuple[Flight, ...]:
 
 def _flight(row: dict[str, str]) -> Flight:
     """Return the flight in a line of the file."""
-    at, scheduled = (
+    actual, scheduled = (
         f"2013-07-{row[name].replace(' ', 'T')}:00Z" for name in ("at", "scheduled")
     )
     payload: dict[str, Any] = {name: row[name] for name in ("kind", "flight", "to")}
-    payload |= {"scheduled": scheduled, "at": at, "delay": int(row["delay"])}
+    payload |= {"scheduled": scheduled, "at": actual, "delay": int(row["delay"])}
     if row["excess"]:
         payload["excess"] = int(row["excess"])
-    return Flight(seconds(at), FLIGHTS + row["origin"], payload, int(row["planted"] or 0))
+    return Flight(seconds(actual), FLIGHTS + row["origin"], payload, int(row["planted"] or 0))
 
 
 def seconds(text: str) -> float:
@@ -91,8 +91,8 @@ Unusual = tuple[str, float, float]
 
 
 @dataclass(slots=True)
-class Findings:
-    """What is in a log of flights.
+class FlightFindings:
+    """The results about a log of flights.
 
     Attributes:
         windows: by topic and start in seconds since 1970.
@@ -115,18 +115,18 @@ class Findings:
 def planted() -> list[Unusual]:
     """Return the planted anomalies."""
     return [
-        (flight.topic, flight.at, float(flight.payload["excess"]))
+        (flight.topic, flight.time, float(flight.payload["excess"]))
         for flight in load_flights()
         if flight.planted
     ]
 
 
-def evaluate(records: Iterable[Record]) -> Findings:
+def evaluate(records: Iterable[Record]) -> FlightFindings:
     """Compute windows and anomalies from a log of flights, in plain Python.
 
     A window that may still get flights, at the end of the log, is left out, as by Spark.
     """
-    findings = Findings()
+    findings = FlightFindings()
     delays: defaultdict[tuple[str, float], list[float]] = defaultdict(list)
     landings: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     latest = -math.inf
@@ -147,7 +147,7 @@ def evaluate(records: Iterable[Record]) -> Findings:
     findings.landings = dict(landings)
     for topic, values in findings.landings.items():
         _, anomalies = learn_all(Baseline(), values, Detection())
-        findings.anomalies += [(topic, each.time, each.value) for each in anomalies]
+        findings.anomalies += [(topic, time, value) for time, value, _, _ in anomalies]
     return findings
 
 
@@ -156,9 +156,9 @@ def _quantile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(math.ceil(len(values) * share), 1) - 1]
 
 
-def results_of_spark(records: Iterable[Record]) -> tuple[Findings, int]:
+def results_of_spark(records: Iterable[Record]) -> tuple[FlightFindings, int]:
     """Return the results that Spark has published, and the number of doubled windows."""
-    findings, doubled = Findings(), 0
+    findings, doubled = FlightFindings(), 0
     counts: dict[tuple[str, float], int] = {}
     for record in records:
         topic, payload = "/" + record.topic.split("/", 2)[2], record.payload
@@ -172,8 +172,8 @@ def results_of_spark(records: Iterable[Record]) -> tuple[Findings, int]:
         else:
             findings.windows[window] = HourWindow(0, payload["p50"], payload["p99"])
     findings.windows = {
-        window: found._replace(records=counts[window])
-        for window, found in findings.windows.items()
+        window: quantiles._replace(records=counts[window])
+        for window, quantiles in findings.windows.items()
         if window in counts
     }
     return findings, doubled
