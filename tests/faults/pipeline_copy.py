@@ -44,8 +44,9 @@ class MortalFormat(CallboardFormat):
         return "mortal"
 
     def streamWriter(self, schema, overwrite):  # noqa: N802
-        when, batch = json.loads(self.options["death"])
-        return MortalWriter(SinkOptions.parse(self.options), schema, when, batch)
+        options = dict(self.options)
+        when, batch = json.loads(options.pop("death"))
+        return MortalWriter(SinkOptions.parse(options), schema, when, batch)
 
 
 def copy(spark, *, log, out, checkpoint, death=None):

@@ -81,18 +81,21 @@ def check_checkpoint(location: str, sink: str, query: str, published: dict[str, 
     folder = local_path(location) if location else None
     if folder is None:
         return
-    own, place = str(folder.absolute()), sink if "://" in sink else str(Path(sink).absolute())
+    checkpoint, place = (
+        str(folder.absolute()),
+        sink if "://" in sink else str(Path(sink).absolute()),
+    )
     is_fresh = not any((folder / "offsets").glob("[0-9]*"))
-    known = _read(folder / _SINK).get("sink", place)
-    if known != place and not is_fresh:
+    recorded_sink = _read(folder / _SINK).get("sink", place)
+    if recorded_sink != place and not is_fresh:
         msg = (
-            f"the checkpoint {location} is that of a query that writes to {known}, not to"
-            f" {sink}; set another checkpointLocation, or remove {folder / _SINK} if the log of"
-            " results was moved"
+            f"the checkpoint {location} is that of a query that writes to {recorded_sink}, not"
+            f" to {sink}; set another checkpointLocation, or remove {folder / _SINK} if the log"
+            " of results was moved"
         )
         raise InvalidSetting(msg)
     if query:
-        _check_id(query, own, place, is_fresh=is_fresh, was_used=query in published)
+        _check_id(query, checkpoint, place, is_fresh=is_fresh, was_used=query in published)
     if folder.is_dir():  # Spark has created it
         _write(folder / _SINK, {"sink": place})
 
@@ -104,9 +107,13 @@ def _check_id(
     ids: dict[str, str] = {}
     if "://" not in sink:
         ids = _read(Path(sink) / _IDS)
-    other = ids.get(query, checkpoint)
-    if other != checkpoint or (is_fresh and was_used):
-        user = f"the query with the checkpoint {other}" if other != checkpoint else "a query"
+    user_checkpoint = ids.get(query, checkpoint)
+    if user_checkpoint != checkpoint or (is_fresh and was_used):
+        user = (
+            f"the query with the checkpoint {user_checkpoint}"
+            if user_checkpoint != checkpoint
+            else "a query"
+        )
         msg = (
             f"queryId={query!r} was used in {sink} by {user}, and batches with the same numbers"
             " would be left out; use its checkpoint, or another id"

@@ -71,10 +71,10 @@ class RowEncoder:
             msg = f'the column "time" is {kind}; it must be a timestamp'
             raise InvalidSetting(msg)
         for name in self._fields:
-            if found := _unstorable(name, schema.field(name).type):
-                path, unstorable = found
+            if part := _unstorable(name, schema.field(name).type):
+                path, kind = part
                 msg = (
-                    f"the column {path!r} is {unstorable}, which a log cannot store; cast it to"
+                    f"the column {path!r} is {kind}, which a log cannot store; cast it to"
                     " a number, a text or a timestamp"
                 )
                 raise InvalidSetting(msg)
@@ -183,7 +183,7 @@ def _unstorable(path: str, kind: pa.DataType) -> tuple[str, pa.DataType] | None:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _unstorable(f"{path}[]", kind.value_type)
     if pa.types.is_struct(kind):
-        parts = (_unstorable(f"{path}.{each.name}", each.type) for each in kind)
+        parts = (_unstorable(f"{path}.{field.name}", field.type) for field in kind)
         return next(filter(None, parts), None)
     return None
 

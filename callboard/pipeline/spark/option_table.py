@@ -75,8 +75,8 @@ def read_options(options: Mapping[str, str], side: Side) -> dict[str, str]:
         InvalidSetting: an option is unknown, or the path is missing.
     """
     values = {name.lower(): value for name, value in options.items()}
-    known = {name.lower(): name for name in _TABLES[side]}
-    if _OF_TABLES in values and _OF_TABLES not in known:
+    names = {name.lower() for name in _TABLES[side]}
+    if _OF_TABLES in values and _OF_TABLES not in names:
         msg = (
             "a log cannot be a table of the catalog (CREATE TABLE, saveAsTable); write CREATE"
             " TEMPORARY VIEW name USING callboard OPTIONS (path '…')"
@@ -84,7 +84,7 @@ def read_options(options: Mapping[str, str], side: Side) -> dict[str, str]:
         raise InvalidSetting(msg)
     for name in options:
         lower = name.lower()
-        if lower not in known and lower not in _OF_SPARK and not lower.startswith(STORAGE):
+        if lower not in names and lower not in _OF_SPARK and not lower.startswith(STORAGE):
             raise InvalidSetting(_unknown(name, side))
     if not values.get("path"):
         msg = 'the option "path" is missing; set it to the directory of a log'
@@ -100,13 +100,13 @@ def refuse(name: str, text: str, side: Side = "source") -> NoReturn:
 
 def _unknown(name: str, side: Side) -> str:
     """Return the error text for an unknown option."""
-    known = {each.lower(): each for each in _TABLES[side]}
-    other: Side = "sink" if side == "source" else "source"
-    of_other = next((each for each in _TABLES[other] if each.lower() == name.lower()), "")
-    if close := get_close_matches(name.lower(), known, 1, cutoff=0.7):
-        step = f"did you mean {known[close[0]]}?"
-    elif of_other:
-        step = f"it is an option of the {other}"
+    names = {option.lower(): option for option in _TABLES[side]}
+    opposite: Side = "sink" if side == "source" else "source"
+    is_opposite = name.lower() in {option.lower() for option in _TABLES[opposite]}
+    if matches := get_close_matches(name.lower(), names, 1, cutoff=0.7):
+        step = f"did you mean {names[matches[0]]}?"
+    elif is_opposite:
+        step = f"it is an option of the {opposite}"
     else:
         step = f"it has {', '.join(_TABLES[side])} and {STORAGE}NAME"
     return f"the {side} has no option {name!r}; {step}"

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 COMMAND = [sys.executable, "-m", "callboard", "pipeline", "run"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_signal_to_the_whole_group_ends_a_query_in_order(flights, tmp_path, nu
         try:
             eventually(
                 lambda: list((out / "queries" / "rates" / "checkpoint" / "commits").glob("0")),
-                200.0,
+                320.0,
                 interval=0.1,
             )
             os.killpg(query.pid, number)
