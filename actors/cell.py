@@ -40,7 +40,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, M
 from contextlib import contextmanager
 from dataclasses import field
 from types import CoroutineType
-from typing import Any, ClassVar, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 from weakref import ref
 
 from callboard import locks
@@ -73,6 +73,7 @@ from callboard.actors.reference import (
     Down,
     Running,
     Sender,
+    StreamQuery,
     Watcher,
     current_cell,
 )
@@ -81,6 +82,7 @@ from callboard.actors.runner.loop import current_task_cleared
 from callboard.actors.runner.runner import Runnable, Runner
 from callboard.actors.runner.timers import Timer
 from callboard.actors.signals import (
+    STREAM_SIGNALS,
     ChildDown,
     Exit,
     LinkExit,
@@ -88,12 +90,16 @@ from callboard.actors.signals import (
     Stop,
     Urgent,
 )
+from callboard.actors.streams.messages import StreamRequest
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.task import ConcurrentTask, HandlerTask
 from callboard.actors.values import Answer, Message
 from callboard.support.calls import AnyCoroutine, Arguments, Callback, Keywords
 from callboard.support.dataclass import dataclass
 from callboard.support.text import class_name, error_text
+
+if TYPE_CHECKING:
+    from callboard.actors.streams.source import ActorStreams
 
 #: Messages that one actor handles in a turn before the next actor gets one.
 TURN_QUANTUM: Final = 128
@@ -235,6 +241,9 @@ class RareState:
     #: Running concurrent handlers, and the ones that can resume.
     tasks: dict[ConcurrentTask, None] = field(default_factory=dict)
     woken: deque[ConcurrentTask] = field(default_factory=deque)
+    #: Tasks of streams, and the streams.
+    stream_tasks: dict[ConcurrentTask, None] = field(default_factory=dict)
+    streams: "ActorStreams | None" = None
     #: Whether the first message has to wait for a concurrent handler to finish.
     is_held: bool = False
     #: High-priority messages; each has an `Urgent` mark at the front of the mailbox.
@@ -429,7 +438,9 @@ class Cell(MessageSender):
     def unfinished(self) -> int:
         """Number of messages that wait, are being handled, or are not answered yet."""
         rare = self.rare
-        put_aside = 0 if rare is None else len(rare.tasks) + len(rare.stash)
+        put_aside = 0
+        if rare is not None:
+            put_aside = len(rare.tasks) + len(rare.stash) + len(rare.stream_tasks)
         is_busy = self.running or self.task is not None
         return self.depth + self.owed_answers + put_aside + is_busy
 
@@ -462,7 +473,7 @@ class Cell(MessageSender):
             return "awaiting"
         if self.running:
             return "running"
-        if self.rare is not None and self.rare.tasks:
+        if self.rare is not None and (self.rare.tasks or self.rare.stream_tasks):
             return "awaiting"
         return "ready" if self.depth else "idle"
 
@@ -606,7 +617,9 @@ class Cell(MessageSender):
     def is_quiet(self) -> bool:
         """Whether the actor is without mail, work, timers, children and unanswered asks."""
         rare = self.rare
-        if self.children or self.owed_answers or (rare and (rare.reminders or rare.stash)):
+        if self.children or self.owed_answers:
+            return False
+        if rare and (rare.reminders or rare.stash or rare.stream_tasks):
             return False
         return not (self.depth or self.running or self.scheduled or self.task)
 
@@ -883,6 +896,8 @@ class Cell(MessageSender):
                 self.end = self.end or (ExitReason.NORMAL, "")
         elif isinstance(message, LinkExit):
             self._linked_actor_ended(message)
+        elif message.__class__ in STREAM_SIGNALS or message.__class__ is StreamRequest:
+            self._open_streams().handle(message, sender)
         elif not self.actor.handle_thespian_style(message):
             self.unexpected(message, sender)
         elif sender is not None and sender.expects:
@@ -991,6 +1006,45 @@ class Cell(MessageSender):
         self.open_rare().tasks[task] = None
         self._step(task)
 
+    # --- streams ---
+
+    def _open_streams(self) -> "ActorStreams":
+        """Return the streams of this actor, created on first use."""
+        rare = self.open_rare()
+        if rare.streams is None:
+            from callboard.actors.streams.source import ActorStreams  # most nodes have none
+
+            rare.streams = ActorStreams(self)
+        return rare.streams
+
+    def start_stream(self, task: ConcurrentTask) -> None:
+        """Run a task of a stream to its first await, outside of the limit of tasks."""
+        self.open_rare().stream_tasks[task] = None
+        self._step(task)
+
+    def resume_now(self, task: ConcurrentTask) -> None:
+        """Run a task of a stream to its next await, in the turn of the current message."""
+        self._step(task)
+
+    def stream_function(self, query: Message) -> Callback | None:
+        """Return the handler of a stream query; None if there is none."""
+        return self.table.stream_handler(query.__class__)
+
+    def stream_steps(self, coroutine: AnyCoroutine) -> AnyCoroutine:
+        """Return a coroutine whose steps run the steps of a stream."""
+        return coroutine
+
+    def fail_streams(self, error: BaseException) -> None:
+        """End all streams with an error, and close their generators."""
+        if self.rare is not None and self.rare.streams is not None:
+            self.rare.streams.fail(error)
+
+    def post_signal(self, signal: Message) -> None:
+        """Append a message of the runtime to the mailbox. Can be called from any thread."""
+        Cell.post(self, signal, None)
+
+    # --- tasks ---
+
     def _handle_marked(self) -> None:
         """Run a step of the first woken task, and handle the first urgent message."""
         rare = self.open_rare()
@@ -1023,7 +1077,8 @@ class Cell(MessageSender):
     def _step(self, task: ConcurrentTask) -> None:
         """Run a concurrent handler to its next await."""
         rare = self.open_rare()
-        if task not in rare.tasks:
+        tasks = rare.tasks if task in rare.tasks else rare.stream_tasks
+        if task not in tasks:
             return
         self.sender = task.sender
         if task.is_promised:
@@ -1033,7 +1088,7 @@ class Cell(MessageSender):
             is_running = task.step()
         finally:
             if not is_running:
-                del rare.tasks[task]
+                del tasks[task]
         if self.promised is not None and self.promised is task.sender:
             task.is_promised, self.promised = True, None
         if self.attention:
@@ -1085,13 +1140,18 @@ class Cell(MessageSender):
         """Fail the ask of a message without a handler, or count and report the message."""
         name = type(self.actor).__name__
         text = f"{name} has no handler for {class_name(message)}; add one with @handler"
+        kind: type[errors.UnexpectedMessage] = errors.UnexpectedMessage
+        if isinstance(message, StreamQuery) and self.stream_function(message) is not None:
+            kind = errors.StreamExpected
+            label = class_name(message)
+            text = f"{label} is a StreamQuery; read its answers with ref.stream({label}(…))"
         if isinstance(message, type):
             text = f"{name} was sent the class {message.__name__}; send {message.__name__}(…)"
         elif isinstance(message, Future | CoroutineType):
-            kind = type(message).__name__.lower()
-            text = f"{name} was sent a {kind}; await it and send its result"
+            article = f"a {type(message).__name__.lower()}"
+            text = f"{name} was sent {article}; await it and send its result"
         if sender is not None and sender.expects:
-            sender.set_exception(errors.UnexpectedMessage(text))
+            sender.set_exception(kind(text))
         if type(message) is Down:  # the actor monitors the ended one
             self.runtime.warn_once((type(self.actor), Down), text)
         elif not isinstance(message, ChildDown):
@@ -1471,8 +1531,8 @@ class Cell(MessageSender):
         tasks = [] if self.task is None else [self.task]
         self.task = None
         if self.rare is not None:
-            tasks += self.rare.tasks
-            self.rare.tasks = {}
+            tasks += [*self.rare.tasks, *self.rare.stream_tasks]
+            self.rare.tasks, self.rare.stream_tasks = {}, {}
         for task in tasks:
             self._guard("while it was cancelled", task.abandon)
         return [
@@ -1490,6 +1550,8 @@ class Cell(MessageSender):
         for reminder in list(rare.reminders):
             reminder.cancel()
         rare.blocked_by = rare.on_end = None
+        if rare.streams is not None:
+            rare.streams.drop()
         stashed, rare.stash = rare.stash, []
         if self._mailbox is not None:
             self._mailbox.extendleft(reversed(stashed))

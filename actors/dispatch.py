@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple, TypeVar, Union, overload
 
 from callboard.actors.envelope import INSTRUMENTATION
 from callboard.actors.errors import InvalidHandler
+from callboard.actors.reference import StreamQuery
 from callboard.actors.signals import RUNTIMES_OWN
-from callboard.support.calls import Keywords
+from callboard.support.calls import Callback, Keywords
 from callboard.support.dataclass import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,13 +84,18 @@ def handler(
         raise InvalidHandler(msg_0)
 
     def mark(marked: F) -> F:
-        if concurrent and not inspect.iscoroutinefunction(marked):
+        if concurrent and not _may_await(marked):
             msg = f"{marked.__qualname__} is concurrent but awaits nothing; make it `async def`"
             raise InvalidHandler(msg)
         setattr(marked, _MARK, _Mark(concurrent, cancellable, read_only))
         return marked
 
     return mark if function is None else mark(function)
+
+
+def _may_await(function: Callback) -> bool:
+    """Return whether a function is a coroutine, or the generator of a stream."""
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _is_method(value: object) -> bool:
@@ -162,6 +168,8 @@ class DispatchTable(dict[type, HandlerEntry | None]):
     def __init__(self, actor_class: type) -> None:
         super().__init__(dict.fromkeys(RUNTIMES_OWN))
         self.declared: dict[type, HandlerEntry] = {}
+        #: The handlers of `StreamQuery` messages, whose answers stream.
+        self.streams: dict[type, HandlerEntry] = {}
         #: Called with the cell of each new actor of this class.
         self.opened: list[Callable[[Any], object]] = []
         for name, declared in _declarations(actor_class, _DOOR).items():
@@ -174,7 +182,17 @@ class DispatchTable(dict[type, HandlerEntry | None]):
             if callable(function):
                 entry = HandlerEntry(function, mark=getattr(declared, _MARK))
                 for message_type in _message_types(actor_class, declared):
-                    self.declared[message_type] = entry
+                    self._of(message_type)[message_type] = entry
+
+    def _of(self, message_type: type) -> dict[type, HandlerEntry]:
+        """Return the handlers that a message type belongs to."""
+        return self.streams if issubclass(message_type, StreamQuery) else self.declared
+
+    def stream_handler(self, query_type: type) -> Callback | None:
+        """Return the handler of a stream query; None if there is none."""
+        entries = (self.streams[kind] for kind in query_type.__mro__ if kind in self.streams)
+        entry = next(entries, None)
+        return None if entry is None else entry.function
 
     @classmethod
     def of_functions(cls, functions: Mapping[Any, Any]) -> "DispatchTable":
@@ -184,13 +202,14 @@ class DispatchTable(dict[type, HandlerEntry | None]):
             if not isinstance(message_type, type) or not callable(function):
                 msg = f"{message_type!r}: {function!r} is not a message class with a function"
                 raise InvalidHandler(msg)
-            table.declared[message_type] = HandlerEntry(function, takes_actor=False)
+            table._of(message_type)[message_type] = HandlerEntry(function, takes_actor=False)
         return table
 
     @classmethod
     def of_object(cls, handlers: object) -> "DispatchTable":
         """Create a table of an object's own methods that are marked with `@handler`."""
-        declared = cls(type(handlers)).declared
+        class_table = cls(type(handlers))
+        declared = {**class_table.declared, **class_table.streams}
         if not declared:
             msg = f"{type(handlers).__qualname__} has no method marked with @handler"
             raise InvalidHandler(msg)
@@ -203,6 +222,9 @@ class DispatchTable(dict[type, HandlerEntry | None]):
 
     def __missing__(self, message_type: type) -> HandlerEntry | None:
         declared = self.declared
+        if self.streams and self.stream_handler(message_type) is not None:
+            self[message_type] = None  # opened by `StreamRequest` only
+            return None
         entries = (declared[kind] for kind in message_type.__mro__ if kind in declared)
         entry = next(entries, None)
         if entry is not None and INSTRUMENTATION.spans is not None:
@@ -258,6 +280,7 @@ def check_handlers(actor_class: type) -> None:
             except Exception:  # noqa: BLE001, S112  # evaluates any expression; done at spawn
                 continue
             for kind in dict.fromkeys(types_of(hints[name], owner)):
+                _refuse_generator(owner, function, kind)
                 other = handlers.setdefault(kind, function)
                 if other is not function:
                     msg = (
@@ -271,7 +294,7 @@ def _refuse_shape(owner: str, value: Any) -> None:
     """Refuse a marked attribute that cannot be called as a handler.
 
     Raises:
-        InvalidHandler: the attribute is not a plain method, or it is a generator.
+        InvalidHandler: the attribute is not a plain method.
     """
     inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
     if not getattr(inner, _MARK, getattr(value, _MARK, False)):
@@ -280,21 +303,33 @@ def _refuse_shape(owner: str, value: Any) -> None:
         kind = type(value).__name__
         msg = f"{owner} is a handler and a {kind}; make it a plain method (self, msg: Type)"
         raise InvalidHandler(msg)
-    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
-        msg = (
-            f"{owner} yields, so its code would not run; return a list, or send one message "
-            "after the other to self.sender"
-        )
-        raise InvalidHandler(msg)
     if owner.endswith("__"):
         msg = f"{owner} is Python's own method; give the handler another name"
+        raise InvalidHandler(msg)
+
+
+def _refuse_generator(owner: str, function: Callback, kind: type) -> None:
+    """Refuse a generator as the handler of a message that does not open a stream.
+
+    Raises:
+        InvalidHandler: it is one.
+    """
+    yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    if yields and not issubclass(kind, StreamQuery):
+        msg = (
+            f"{owner} yields, but {kind.__qualname__} is not a StreamQuery; derive it from "
+            "StreamQuery and read it with ref.stream(…), or return a list"
+        )
         raise InvalidHandler(msg)
 
 
 def _message_types(actor_class: type, function: Callable[..., Any]) -> list[type]:
     """Return the message classes that a handler declares."""
     owner, name = _parameter(actor_class, function)
-    return list(types_of(hints_of(function, name)[name], owner))
+    kinds = list(types_of(hints_of(function, name)[name], owner))
+    for kind in kinds:
+        _refuse_generator(owner, function, kind)
+    return kinds
 
 
 def hints_of(function: Callable[..., Any], name: str) -> Keywords:

@@ -7,6 +7,8 @@ CallboardError                    root of all errors of callboard
 ├── ResultTimeout                 waiting timed out, but the ask continues   (TimeoutError)
 ├── MailboxFull                   the actor's bounded mailbox is full
 ├── UnexpectedMessage             the actor has no handler for the message   (TypeError)
+│   └── StreamExpected            a `StreamQuery` was not sent with `stream`
+├── StreamFailed                  a stream ended before its generator
 ├── NoSuchMethod                  the actor has no such callable method      (AttributeError)
 ├── RemoteError                   the handler raised; carries its traceback as text
 ├── WouldBlock                    a blocking call on the thread of an event loop
@@ -60,6 +62,14 @@ class MailboxFull(CallboardError):
 
 class UnexpectedMessage(CallboardError, TypeError):
     """The actor has no handler for a message of this type."""
+
+
+class StreamExpected(UnexpectedMessage):
+    """A `StreamQuery` was sent with `ask` or `tell`; read its answers with `ref.stream`."""
+
+
+class StreamFailed(CallboardError):
+    """A stream ended early: items were lost, or its reader was idle, or closed it."""
 
 
 class NoSuchMethod(CallboardError, AttributeError):

@@ -39,7 +39,15 @@ from callboard.actors.envelope import Encoded, Envelope
 from callboard.actors.events import Counters, MailboxOverflow
 from callboard.actors.future import Future
 from callboard.actors.reference import ActorRef, Down, Home, Running, Sender, current_cell
-from callboard.actors.signals import ChildDown, Exit, LinkExit, Resume, Stop, Urgent
+from callboard.actors.signals import (
+    STREAM_SIGNALS,
+    ChildDown,
+    Exit,
+    LinkExit,
+    Resume,
+    Stop,
+    Urgent,
+)
 from callboard.actors.values import Event, Message
 from callboard.arguments import count as checked_count
 from callboard.arguments import require
@@ -65,6 +73,7 @@ PARKED_OCTETS: Final = 256 * 1024
 
 #: Signals of the runtime: an actor with a full mailbox must still receive them, and end.
 ALWAYS_FIT: Final[set[type]] = {ChildDown, Down, Exit, LinkExit, Resume, Stop, Urgent}
+ALWAYS_FIT.update(STREAM_SIGNALS)
 
 
 @dataclass(frozen=True, slots=True)

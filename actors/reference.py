@@ -43,6 +43,7 @@ from callboard.support.seconds import MAX_SECONDS
 from callboard.support.text import safe_repr
 
 if TYPE_CHECKING:
+    from callboard.actors.streams.stream import Stream
 
     class ActorAddress:
         """Thespian's class, which has no types; a checker would accept any attribute of it."""
@@ -61,6 +62,9 @@ P = ParamSpec("P")
 #: Default timeout of an ask in seconds.
 DEFAULT_TIMEOUT = ASK_SECONDS
 
+#: Default seconds after which the generator of a reader that takes nothing is closed.
+IDLE_SECONDS: Final = 300.0
+
 #: An inherited limit applies if it ends an ask by more than these seconds before its deadline.
 LIMIT_MARGIN = 1.0
 
@@ -70,6 +74,16 @@ class Query(Generic[R]):
 
     `class Total(Query[int])` is answered by an int. The class has no behavior; checkers take
     the type of `ref.ask(Total())` from it.
+    """
+
+    __slots__ = ()
+
+
+class StreamQuery(Generic[R]):
+    """Base class for messages whose answers stream: `ref.stream(Pages())` reads them.
+
+    `class Pages(StreamQuery[str])` is answered by a generator of str. The class has no
+    behavior; checkers take the type of the items from it.
     """
 
     __slots__ = ()
@@ -361,6 +375,33 @@ class Callee(Generic[A_co]):
             return await future
         finally:
             future.cancel()  # no effect if it is done
+
+    def stream(
+        self, query: StreamQuery[R], buffer: int = 256, *, idle: float = IDLE_SECONDS
+    ) -> "Stream[R]":
+        """Return the items of the actor's generator, for `async for`, or `for` on a thread.
+
+        The stream is opened when its first item is read, and closed when the loop is left.
+
+        Args:
+            query: the message; its handler is a generator.
+            buffer: limit of the items that each end holds. Each end also holds at most 1 MiB
+                of items, unless a single item is larger.
+            idle: seconds after which the generator of a reader that takes nothing is closed.
+
+        Raises:
+            WrongArgument: `query` is not a `StreamQuery`, or `buffer` is not a count.
+            WrongValue: `buffer` is out of range.
+            InvalidSeconds: `idle` is not a number of seconds above 0.
+        """
+        from callboard.actors.streams.stream import Stream  # most programs have none
+
+        message: Message = query
+        if not isinstance(message, StreamQuery):
+            name = type(message).__name__
+            msg = f"stream() takes a StreamQuery, and {name} is not one; use ask({name}(…))"
+            raise WrongArgument(msg)
+        return Stream(self.ask, query, buffer, idle)
 
     @overload
     def call(

@@ -5,6 +5,12 @@ from typing import Final
 from callboard.actors.envelope import Envelope
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Call, Ended
+from callboard.actors.streams.messages import (
+    CheckStreams,
+    CloseStream,
+    PullItems,
+    StreamRequest,
+)
 from callboard.support.dataclass import dataclass
 
 
@@ -60,5 +66,17 @@ class Resume:
     """Marks, at the front of a mailbox, that a concurrent handler can resume."""
 
 
+#: Messages to the open streams of an actor.
+STREAM_SIGNALS: Final = (PullItems, CloseStream, CheckStreams)
+
 #: Message classes that the runtime handles itself, regardless of the handlers of an actor.
-RUNTIMES_OWN: Final = (Call, Stop, LinkExit, Urgent, Envelope, Resume)
+RUNTIMES_OWN: Final = (
+    Call,
+    Stop,
+    LinkExit,
+    Urgent,
+    Envelope,
+    Resume,
+    StreamRequest,
+    *STREAM_SIGNALS,
+)

@@ -43,6 +43,7 @@ MEASURES = (
     "remote_flood",
     "remote_ask",
     "remote_pipeline",
+    "streams",
     "caf_ask",
     "caf_flood",
     "chain_flood",

@@ -23,6 +23,7 @@ FLOORS: Final[dict[str, dict[str, float]]] = {
     "remote_flood": {"CAF": 1.0},
     "remote_ask": {"CAF, actor": 2.5, "CAF, thread": 2.0, "CAF tuned, actor": 1.0},
     "remote_pipeline": {"CAF": 0.6},
+    "streams": {"asks, lists of 100": 0.8},
     "caf_ask": {"CAF as client": 1.0},
     "caf_flood": {"CAF as client": 0.5},
     "chain_flood": {"callboard, two nodes": 0.6},

@@ -11,12 +11,23 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from subprocess import Popen
 
 from benchmarks.processes import RunFailedError, serving
-from callboard import Actor, ActorRef, CallboardError, Limits, Node, handler
+from callboard import (
+    Actor,
+    ActorRef,
+    CallboardError,
+    Limits,
+    Node,
+    Query,
+    StreamQuery,
+    handler,
+    message,
+)
 
 LIMIT = 50.0
 """Seconds for one measure."""
@@ -142,6 +153,69 @@ class Flooder(Actor):
         return took
 
 
+@message("benchmarks.Items")
+@dataclass(frozen=True)
+class Items(StreamQuery[bytes]):
+    """Read items of 100 B as a stream."""
+
+    count: int
+
+
+@message("benchmarks.ItemBatch")
+@dataclass(frozen=True)
+class ItemBatch(Query[list[bytes]]):
+    """Ask for a list of items of 100 B."""
+
+    count: int
+
+
+class Source(Actor):
+    """Makes items."""
+
+    @handler
+    async def on_items(self, query: Items) -> AsyncIterator[bytes]:
+        """Yield items."""
+        item = b"x" * 100
+        for _ in range(query.count):
+            yield item
+
+    @handler
+    def on_batch(self, query: ItemBatch) -> list[bytes]:
+        """Answer with a list of items."""
+        item = b"x" * 100
+        return [item for _ in range(query.count)]
+
+
+class StreamReader(Asker):
+    """Reads a stream of `count` items in one coroutine handler."""
+
+    @handler
+    async def on_count(self, count: int) -> float:
+        """Read; answer with the seconds that it took."""
+        seen = 0
+        started = time.perf_counter()
+        async for _ in self.partner.stream(Items(count)):
+            seen += 1
+        took = time.perf_counter() - started
+        if seen != count:
+            message = f"the reader got {seen} of {count}"
+            raise RunFailedError(message)
+        return took
+
+
+class BatchReader(Asker):
+    """Reads `count` items in lists of 100, one ask after the other."""
+
+    @handler
+    async def on_count(self, count: int) -> float:
+        """Read; answer with the seconds that it took."""
+        started = time.perf_counter()
+        for _ in range(0, count, 100):
+            for _item in await self.partner.ask(ItemBatch(100)):
+                pass
+        return time.perf_counter() - started
+
+
 def rate_of(node: Node, worker: type[Actor], partner: ActorRef, count: int) -> float:
     """Return the rate of a worker after a tenth of the work as warm-up."""
     ref = node.spawn(worker, partner)
@@ -252,6 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.offer:
             node.register("echo", node.spawn(Echo))
             node.register("sink", node.spawn(Sink))
+            node.register("source", node.spawn(Source))
         if options.join:
             node.connect(options.join)
         print(node.address, flush=True)

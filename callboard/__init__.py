@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     from callboard.actors.reference import ActorRef as ActorRef
     from callboard.actors.reference import Down as Down
     from callboard.actors.reference import Query as Query
+    from callboard.actors.reference import StreamQuery as StreamQuery
     from callboard.actors.refusal import Refusal as Refusal
     from callboard.actors.signals import Exit as Exit
     from callboard.actors.signals import Restarted as Restarted
+    from callboard.actors.streams.stream import Stream as Stream
     from callboard.actors.supervision.child import Child as Child
     from callboard.actors.supervision.supervisor import Supervisor as Supervisor
     from callboard.broker import Endpoint as Endpoint
@@ -92,8 +94,9 @@ _HOMES: Final = {
         "callboard.actors.future": "Future",
         "callboard.actors.mailbox": "Mailbox",
         "callboard.actors.signals": "Exit Restarted",
-        "callboard.actors.reference": "ActorRef Down Query",
+        "callboard.actors.reference": "ActorRef Down Query StreamQuery",
         "callboard.actors.refusal": "Refusal",
+        "callboard.actors.streams.stream": "Stream",
         "callboard.actors.supervision.supervisor": "Supervisor",
         "callboard.broker": "Endpoint",
         "callboard.topics.actor_subscription": "TopicMessage topic",

@@ -71,6 +71,7 @@ class _TracingTable(DispatchTable):
     def __init__(self, table: DispatchTable, record: Callable[[type], None]) -> None:
         self.table, self.record = table, record
         self.declared, self.opened = table.declared, table.opened
+        self.streams = table.streams
 
     def __getitem__(self, message_type: type) -> HandlerEntry | None:
         if message_type is not Envelope:  # its message is looked up next

@@ -16,6 +16,13 @@ from callboard.actors.errors import (
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import ActorRef, Call, Down, Query
 from callboard.actors.signals import Exit, Restarted
+from callboard.actors.streams.messages import (
+    CloseStream,
+    PullItems,
+    StreamItems,
+    StreamOpened,
+    StreamRequest,
+)
 from callboard.actors.values import Answer
 from callboard.basp.errors import BaspError, MalformedPayload, PayloadTooHeavy
 from callboard.basp.errors import DuplicateMessageType as BaspDuplicate
@@ -352,6 +359,8 @@ _KINDS: dict[str, type[CallboardError]] = {
         errors.AskTimeout,
         errors.MailboxFull,
         errors.UnexpectedMessage,
+        errors.StreamExpected,
+        errors.StreamFailed,
         errors.NoSuchMethod,
         errors.NotSpawnable,
         errors.NotRegistered,
@@ -421,3 +430,8 @@ message("callboard.Down")(Down)
 message("callboard.Exit")(Exit)
 message("callboard.Restarted")(Restarted)
 message("callboard.ExitReason")(ExitReason)
+message("callboard.StreamRequest")(StreamRequest)
+message("callboard.StreamOpened")(StreamOpened)
+message("callboard.PullItems")(PullItems)
+message("callboard.StreamItems")(StreamItems)
+message("callboard.CloseStream")(CloseStream)

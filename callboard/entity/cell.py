@@ -72,6 +72,7 @@ from callboard.kernel.context import current_cell
 from callboard.kernel.events import SlowHandler
 from callboard.kernel.reply import Future, Sender
 from callboard.lease.errors import StateCorrupt, StateVersion
+from callboard.support.calls import AnyCoroutine
 from callboard.support.dataclass import dataclass
 from callboard.support.text import class_name, error_text
 from callboard.transitions import next_state
@@ -125,7 +126,7 @@ class _Steps(Coroutine[Any, Any, Any]):
     __slots__ = ("_entity", "_coroutine", "_is_reading")
 
     def __init__(
-        self, cell: "EntityCell", coroutine: Coroutine[Any, Any, Any], *, is_reading: bool
+        self, cell: "EntityCell", coroutine: AnyCoroutine, *, is_reading: bool
     ) -> None:
         self._entity = cell
         self._coroutine = coroutine
@@ -324,12 +325,16 @@ class EntityCell(Cell):
         self.dispatch(message, sender)
 
     def start_task(
-        self, coroutine: Coroutine[Any, Any, Any], sender: Sender | None, message: Any = None
+        self, coroutine: AnyCoroutine, sender: Sender | None, message: Any = None
     ) -> None:
         """Run a coroutine handler to its first await."""
         if not isinstance(coroutine, _Steps):
             coroutine = _Steps(self, coroutine, is_reading=False)
         super().start_task(coroutine, sender, message)
+
+    def stream_steps(self, coroutine: AnyCoroutine) -> AnyCoroutine:
+        """Return a coroutine that runs a stream, which may only read the state."""
+        return _Steps(self, coroutine, is_reading=True)
 
     def promise(self) -> Any:
         """Defer the answer of the current message; its unit of work still ends here."""
@@ -351,6 +356,7 @@ class EntityCell(Cell):
         """Discard the actor, and read the stored state again. Messages wait until then."""
         self._check_commits(CommitEvent.STATE_READ)
         self._enter(ActivationEvent.READ_STARTED)
+        self.fail_streams(EntityUnavailable(f"the state of {self.ref} is read again"))
         self.actor, self._recovered, self._broken = None, None, None
         self._partial = None
         self.attention = True
@@ -532,7 +538,10 @@ class EntityCell(Cell):
             NotPersistable: the handler is read-only, or no handler of this entity runs.
         """
         if self.is_reading:
-            msg = f"{self.ref}: a read-only handler called {method}(); remove read_only=True"
+            msg = (
+                f"{self.ref}: a read-only handler, or the generator of a stream, called "
+                f"{method}(); call it in a handler without read_only=True"
+            )
             raise NotPersistable(msg)
         is_running = self.running and self.stage in _HANDLING
         if current_cell.get() is not self or not is_running:

@@ -8,6 +8,7 @@ from callboard.actors.reference import ActorRef as ActorRef
 from callboard.actors.reference import Call as Call
 from callboard.actors.reference import Down as Down
 from callboard.actors.reference import Query as Query
+from callboard.actors.reference import StreamQuery as StreamQuery
 from callboard.actors.reference import checked_ref as checked_ref
 from callboard.actors.signals import Exit as Exit
 from callboard.actors.signals import Restarted as Restarted

@@ -1,0 +1,1 @@
+"""Answers that stream: both ends of a stream, as machines, and their drivers."""
