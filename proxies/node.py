@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import inspect
-import os
 import socket
 import ssl
 import threading
@@ -84,6 +83,7 @@ from callboard.proxies.workers.class_source import refuse_while_loading, source_
 from callboard.proxies.workers.pool import Worker, WorkerPool
 from callboard.support.calls import Action, AnyCoroutine, Arguments, Keywords
 from callboard.support.release import RELEASE, build_id
+from callboard.support.system import processors
 from callboard.support.text import safe_repr
 from callboard.tls.certificates import Certificates, TlsSource
 
@@ -438,7 +438,7 @@ class Node(Closing):
             msg = f"{self.name} is simulated and cannot start processes; simulate more nodes"
             raise ValueError(msg)
         offers = {name: source_of(offered) for name, offered in self._offered.items()}
-        process_count = len(os.sched_getaffinity(0)) if count is None else count
+        process_count = processors() if count is None else count
         pool = WorkerPool(self._broker, self.worker_class, process_count, offers, self._wait)
         self._pools.append(pool)
         try:

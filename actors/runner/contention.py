@@ -20,6 +20,8 @@ import sys
 from functools import cache
 from typing import Any, Final
 
+from callboard.support.system import HAS_EPOLL
+
 #: Minimum delay of the watcher, as a share of the switch interval, if a thread computes.
 LATE_SHARE: Final = 0.8
 
@@ -124,7 +126,7 @@ def select(
     selector: selectors.BaseSelector, timeout: float | None
 ) -> list[tuple[selectors.SelectorKey, int]]:
     """Poll like `selector.select`, but release the lock only if no event is ready."""
-    if CONTENTION.is_seen and isinstance(selector, selectors.EpollSelector):
+    if CONTENTION.is_seen and HAS_EPOLL and isinstance(selector, selectors.EpollSelector):
         events = _ready(selector)
         if events or timeout == 0.0:
             return events

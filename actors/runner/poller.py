@@ -11,12 +11,13 @@ from typing import Any, Final, NoReturn
 
 from callboard.actors.runner import contention
 from callboard.support import after_fork
+from callboard.support.system import HAS_EPOLL, portable_selector
 
 #: Limit of events per poll; the next poll returns the rest.
 MOST_EVENTS: Final = 256
 
 
-if hasattr(select, "epoll"):  # not on macOS
+if HAS_EPOLL:
     _READ_ALONE: Final = select.EPOLLIN
 
     class RunnerPoller(selectors.EpollSelector):
@@ -63,7 +64,7 @@ if hasattr(select, "epoll"):  # not on macOS
 
 def best_selector() -> selectors.BaseSelector:
     """Return the best poller of this system."""
-    return RunnerPoller() if hasattr(select, "epoll") else selectors.DefaultSelector()
+    return RunnerPoller() if HAS_EPOLL else portable_selector()
 
 
 def drop_poller(selector: selectors.BaseSelector) -> None:
@@ -72,7 +73,7 @@ def drop_poller(selector: selectors.BaseSelector) -> None:
     Changes by this process would affect the parent.
     """
     # Other kinds of selectors share nothing with the parent.
-    if isinstance(selector, selectors.EpollSelector):
+    if hasattr(selectors, "EpollSelector") and isinstance(selector, selectors.EpollSelector):
         after_fork.drop(selector)
 
 

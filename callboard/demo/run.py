@@ -23,20 +23,8 @@ from callboard.demo.page import DemoPage
 from callboard.demo.scene import Scene, SceneEvent
 from callboard.demo.screen import DemoScreen, Keyboard, KeyCommand, KeyParser, PlainScreen
 from callboard.demo.story import Blow, DemoOptions, Timeline
+from callboard.support.system import process_start_ns
 from callboard.support.text import printable
-
-
-def process_start_ns() -> int:
-    """Return the start time of this process, in monotonic ns; from /proc, to 10 ms."""
-    now_ns = time.monotonic_ns()
-    try:
-        with open("/proc/self/stat", encoding="ascii") as stat:  # noqa: PTH123  # avoids importing pathlib
-            ticks = int(stat.read().rpartition(")")[2].split()[19])
-    except OSError:
-        return now_ns
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    return now_ns - int(max(age, 0.0) * 1e9)
-
 
 #: Seconds until the line must be complete.
 STAND_LIMIT: Final = 60.0

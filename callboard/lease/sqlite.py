@@ -9,7 +9,6 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -28,7 +27,7 @@ from callboard.lease.errors import (
     ValueRefused,
 )
 from callboard.lease.leases import LeaseValue, Versioned
-from callboard.support import after_fork
+from callboard.support import after_fork, system
 from callboard.support.database.sqlite_file import (
     Problem,
     SqliteFile,
@@ -72,7 +71,7 @@ def connect(path: Path, mode: int | None = None) -> sqlite3.Connection:
         StorageError: the database cannot be opened.
     """
     _refuse_inherited(path)
-    kind = file_system_of(path)
+    kind = system.file_system_of(str(path.resolve()))
     if kind in _NETWORKED:
         message = (
             f"{path} is on a network file system ({kind}), where SQLite's locks do not work;"
@@ -112,20 +111,6 @@ def _refuse_inherited(path: Path) -> None:
         raise StateUnavailable(after_fork.refusal(f"the database {path}", remedy))
 
 
-def file_system_of(path: Path) -> str:
-    """Return the type of file system of a path; empty if it is unknown."""
-    best, kind = "", ""
-    with suppress(OSError):
-        place = str(path.resolve())
-        for line in Path("/proc/self/mountinfo").read_text().splitlines():
-            fields, _, rest = line.partition(" - ")
-            point = fields.split()[4].encode().decode("unicode_escape")
-            is_above = place == point or place.startswith(point.rstrip("/") + "/")
-            if is_above and len(point) >= len(best):
-                best, kind = point, rest.split()[0]
-    return kind
-
-
 def storage_error(error: sqlite3.Error, path: Path) -> StorageError:
     """Convert an error from SQLite; the text names the file and a remedy."""
     problem = problem_of(error)
@@ -143,16 +128,11 @@ def storage_error(error: sqlite3.Error, path: Path) -> StorageError:
 
 def lock_holder(path: Path) -> str:
     """Describe the process that holds the lock of a database; empty if it is unknown."""
-    with suppress(OSError):
-        inode = str(Path(f"{path}-shm").stat().st_ino)
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            if "WRITE" in fields and fields[-3].split(":")[-1] == inode:
-                pid = fields[fields.index("WRITE") + 1]
-                if pid != str(os.getpid()):
-                    name = Path(f"/proc/{pid}/comm").read_text().strip()
-                    return f"process {pid} ({name})"
-    return ""
+    try:
+        holder = system.lock_holder(Path(f"{path}-shm").stat().st_ino)
+    except OSError:
+        return ""
+    return "" if holder is None else "process {} ({})".format(*holder)
 
 
 class SharedFile(SqliteFile):

@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Protocol, Typ
 from weakref import ref
 
 from callboard import locks
+from callboard.support.system import DESCRIPTORS
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,9 +64,6 @@ Identity = tuple[int, int]
 
 #: Endings of all files that SQLite may have for a database.
 DATABASE_ENDINGS: Final = ("", "-wal", "-shm", "-journal")
-
-#: The folder in which the system lists the open descriptors of this process.
-_DESCRIPTORS: Final = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 
 _ANY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared, not listened at
 
@@ -320,7 +318,7 @@ def leave_database(connection: object, path: "str | Path") -> None:
     names = {database + ending for ending in DATABASE_ENDINGS}
     for number in _open_descriptors():
         with suppress(OSError):
-            link = os.readlink(f"{_DESCRIPTORS}/{number}")  # noqa: PTH115
+            link = os.readlink(f"{DESCRIPTORS}/{number}")  # noqa: PTH115
             name = link.removesuffix(" (deleted)")
             if name in names:
                 if name == database:
@@ -430,7 +428,7 @@ def _address_of(address: Any) -> tuple[str, int]:
 def _open_descriptors() -> list[int]:
     """Return the open descriptors of this process."""
     with suppress(OSError):
-        return [int(name) for name in os.listdir(_DESCRIPTORS) if name.isdigit()]  # noqa: PTH208
+        return [int(name) for name in os.listdir(DESCRIPTORS) if name.isdigit()]  # noqa: PTH208
     return []
 
 

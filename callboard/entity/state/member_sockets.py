@@ -7,8 +7,8 @@ its members, and so their sockets. A socket has the same mode as the file, so ex
 processes that can change the state can be members.
 
 The address of a socket has at most 107 bytes. In a folder with a longer path, the socket is
-reached through a descriptor of the folder, `/proc/self/fd/NUMBER/NAME`, on systems that have
-this. The socket of a killed process remains and refuses connections; later hosts remove it.
+reached through a descriptor of the folder, `/proc/self/fd/NUMBER/NAME`, on Linux. The socket
+of a killed process remains and refuses connections; later hosts remove it.
 """
 
 import os
@@ -21,6 +21,7 @@ from typing import Final
 
 from callboard.support import after_fork
 from callboard.support.files.private_file import folder_mode, make_folder
+from callboard.support.system import DESCRIPTORS, IS_LINUX
 
 #: Bytes of a path that a node can listen at: a temporary name of the file is longer.
 PATH_LIMIT: Final = 96
@@ -28,9 +29,6 @@ PATH_LIMIT: Final = 96
 #: Seconds after which a socket that refuses connections is removed. Between its creation and
 #: its first connection a socket refuses them, too.
 STALE_SECONDS: Final = 60.0
-
-#: Folder of the open descriptors of a process, where the system has one.
-_DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 class MemberSockets:
@@ -54,7 +52,7 @@ class MemberSockets:
         size = len(os.fsencode(folder)) + 13
         is_plain = str(folder).isascii() and not set(" :") & set(str(folder))
         if size > PATH_LIMIT or not is_plain:
-            if not _DESCRIPTORS.is_dir():
+            if not IS_LINUX:
                 msg = (
                     f"the path of a socket in {folder} has {size} bytes; the limit is "
                     f"{PATH_LIMIT}"
@@ -72,7 +70,8 @@ class MemberSockets:
     def path(self, node: bytes) -> str:
         """Return the path of a node's socket, which may be valid in this process only."""
         name = blake2b(node, digest_size=6).hexdigest()
-        folder = self._folder if self._descriptor < 0 else _DESCRIPTORS / f"{self._descriptor}"
+        is_plain = self._descriptor < 0
+        folder = self._folder if is_plain else Path(DESCRIPTORS, f"{self._descriptor}")
         return str(folder / name)
 
     def opened(self, path: str) -> None:

@@ -61,6 +61,7 @@ from callboard.lease.errors import (
     StorageError,
 )
 from callboard.lease.sqlite import SharedFile, connect, connect_to_read
+from callboard.support.system import boot_id
 
 T = TypeVar("T")
 
@@ -301,8 +302,7 @@ class SqliteState(_FileView, SqlState):
 
     def identity(self) -> Identity:
         """Return the identity of this state, which only this boot of the machine may use."""
-        boot_id = Path("/proc/sys/kernel/random/boot_id")
-        boot = boot_id.read_text().strip() if boot_id.exists() else gethostname()
+        boot = boot_id() or gethostname()
         return Identity(self._id, f"{self.path} on {gethostname()}", boot)
 
     def claim(self, type_name: str, slots: Mapping[int, int]) -> Mapping[int, Fence]:

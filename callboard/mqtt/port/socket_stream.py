@@ -19,6 +19,7 @@ from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import ClientConnections, RemoteLink
 from callboard.mqtt.port.stream import MOST_ARRIVED, WRITE_BUFFER, Entrance, host_of
 from callboard.support.dataclass import dataclass
+from callboard.support.system import defer_accept
 
 #: Bytes of one read. A larger buffer costs a memory mapping per read; the socket stays ready,
 #: so the rest is read next time.
@@ -245,8 +246,7 @@ class SocketServer:
         sock.setblocking(False)  # noqa: FBT003
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_DEFER_ACCEPT"):
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENCE)
+            defer_accept(sock, SILENCE)
         self._resume()
 
     def close(self) -> None:

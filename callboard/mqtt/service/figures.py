@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import InitVar
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from callboard.figures import (
@@ -36,6 +35,7 @@ from callboard.mqtt.service.bridge import BridgeConnection
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed, RouterClosed
 from callboard.support.dataclass import dataclass
+from callboard.support.system import resident_bytes
 
 CLIENT_ID: Final = "$sys"
 #: Wildcards, which are not allowed in a topic name.
@@ -222,7 +222,7 @@ def _sys_values(state: RouterState) -> dict[str, object]:
         "store/messages/count": sum(log.end - log.start for log in logs),
         "store/messages/bytes": sum(log.weight for log in logs),
         "messages/stored": sum(log.end - log.start for log in logs),
-        "heap/current": _memory(),
+        "heap/current": resident_bytes(),
         "heap/maximum": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "shared_subscriptions/count": len(machine.delivery.groups),
         "bytes/received": figures.bytes_in,
@@ -239,15 +239,6 @@ def _sys_values(state: RouterState) -> dict[str, object]:
 def _dropped(meters: Meters) -> int:
     """Return the number of messages that subscribers did not get."""
     return meters.lost + meters.expired + meters.too_large
-
-
-def _memory() -> int:
-    """Return the bytes of memory of this process; 0 where the system does not tell."""
-    try:
-        pages = Path("/proc/self/statm").read_text().split()[1]
-    except (OSError, IndexError):
-        return 0
-    return int(pages) * resource.getpagesize()
 
 
 #: Minutes over which rates are averaged, and the counts, by topics below `$SYS/broker/load`.

@@ -58,6 +58,7 @@ from callboard.support.database.sqlite_file import (
 )
 from callboard.support.dataclass import dataclass
 from callboard.support.files.private_file import check_file_mode, make_private_file
+from callboard.support.system import boot_id
 from callboard.support.text import error_text, safe_repr
 
 Done = Callable[[BackendFailure | None], object]
@@ -188,10 +189,8 @@ class CommitMark:
         self.path = str(Path(path).with_suffix(f".commits{Path(path).suffix}"))
         self._descriptor: int | None = None
         self._start = os.urandom(16)
-        with suppress(OSError, ValueError):
-            self._start = UUID(
-                Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            ).bytes
+        with suppress(ValueError):
+            self._start = UUID(boot_id()).bytes
 
     def read(self) -> tuple[bytes, int, bool] | None:
         """Return the id, the number of commits, and whether the number counts on this boot.

@@ -134,7 +134,7 @@ def test_a_thread_that_waits_for_room_is_refused_in_the_end(bench, monkeypatch):
     monkeypatch.setattr(stream_module, "WAIT_FOR_ROOM", 0.01)
     bench.stream.write(bytes(400_000))
 
-    with pytest.raises(LinkFull, match="does not read"):
+    with pytest.raises(LinkFull, match="reads too slowly"):
         bench.stream.make_room()
 
 

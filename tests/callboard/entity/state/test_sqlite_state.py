@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -36,6 +35,7 @@ from callboard.lease.errors import (
     StateVersion,
     UnsafeDatabase,
 )
+from callboard.support import system
 from tests.callboard.entity.state.stores import batch, reminders_of
 
 
@@ -128,7 +128,7 @@ def test_a_file_of_the_first_version_gets_reminders_and_jobs(tmp_path: Path) -> 
 def test_a_network_file_system_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_sqlite, "file_system_of", lambda path: "nfs4")
+    monkeypatch.setattr(system, "file_system_of", lambda path: "nfs4")
     with pytest.raises(UnsafeDatabase, match=r"network file system \(nfs4\).*PostgreSQL"):
         SqliteState(tmp_path / "a.db", "a")
 
@@ -244,23 +244,12 @@ def test_a_look_asks_the_database_only_where_any_process_has_committed(tmp_path:
     assert state.own_fences("Cart") is None
 
 
-@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("span", [None, (0x1000, 0x1040)], ids=["unknown", "too short"])
 def test_a_look_needs_no_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, span: tuple[int, int] | None
 ) -> None:
-    maps = tmp_path / "maps"
-    if is_there:  # another file's, and too short a part of the right one
-        index = tmp_path / "a.db-shm"
-        SqliteState(tmp_path / "a.db", "b").close()
-        state = SqliteState(tmp_path / "a.db", "a")
-        found = index.stat()
-        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x} {found.st_ino}"
-        maps.write_text(
-            f"7f00-7fff rw-s 00000000 00:00 1 /other\n1000-1040 rw-s 00000000 {place} {index}\n"
-        )
-    else:
-        state = SqliteState(tmp_path / "a.db", "a")
-    monkeypatch.setattr(wal_index, "_MAPS", maps)
+    monkeypatch.setattr(wal_index, "mapped_at", lambda device, inode: span)
+    state = SqliteState(tmp_path / "a.db", "a")
     state.claim("Cart", {7: 1})
     statements = _statements_of_looks(state)
     for epoch in (2, 3):
