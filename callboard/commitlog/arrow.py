@@ -53,6 +53,20 @@ def load_pyarrow() -> Any:
     return pyarrow
 
 
+def load_numpy() -> Any:
+    """Import numpy, which parses payloads a batch at a time.
+
+    Raises:
+        ExtraMissing: numpy is not installed.
+    """
+    try:
+        import numpy
+    except ImportError:
+        msg = "fields of payloads need numpy; install it with: pip install 'callboard[arrow]'"
+        raise ExtraMissing(msg) from None
+    return numpy
+
+
 def arrow_schema() -> "pa.Schema":
     """Return the schema of records in Arrow.
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from callboard.commitlog.batch import times_of
 from callboard.commitlog.disk import Disk, RealDisk
@@ -414,6 +414,7 @@ class LogReader:
         *,
         topic: str = "",
         fields: bool = False,
+        nan: Literal["null", "keep"] = "null",
         on_damage: OnDamage | None = None,
     ) -> "pa.Table":
         """Return records up to, not including, `end` as a pyarrow table.
@@ -422,31 +423,27 @@ class LogReader:
             start: Offset of the first record; records that retention removed are left out.
             end: First offset after the records; None is the current end.
             topic: Return only records whose topic has this prefix.
-            fields: Whether to add the declared fields of payloads as columns. They are null in
-                records whose payload does not match.
+            fields: Whether to add the declared fields of payloads as columns. A field is null
+                in records that lack it, or whose value does not fit.
+            nan: Whether a field that is NaN, as pandas records a missing value, is null or
+                stays.
             on_damage: As for `read`.
 
         Raises:
             ExtraMissing: pyarrow is not installed.
             LogCorrupt: durable bytes are damaged.
         """
-        from callboard.commitlog.arrow import arrow_schema, load_pyarrow
+        from callboard.commitlog.arrow import arrow_schema, load_numpy, load_pyarrow
 
-        pieces = self.arrow_batches(start, end, topic=topic, on_damage=on_damage)
         pa, schema = load_pyarrow(), arrow_schema()
         if not fields:
+            pieces = self.arrow_batches(start, end, topic=topic, on_damage=on_damage)
             return pa.Table.from_batches(pieces, schema)
-        from callboard.commitlog.fields.decoding import decode_fields
+        load_numpy()
+        from callboard.commitlog.fields.decoding import rules_for
+        from callboard.commitlog.sealed_fields import table_with_fields
 
-        declared = self.fields
-        whole = pa.schema([*schema, *arrow_fields(declared)])
-        rows = []
-        for piece in pieces:
-            decoded = decode_fields(piece["payload"], piece["is_bytes"], declared)
-            rows.append(
-                pa.RecordBatch.from_arrays([*piece.columns, *decoded.columns], schema=whole)
-            )
-        return pa.Table.from_batches(rows, whole)
+        return table_with_fields(self, start, end, topic, rules_for(nan), on_damage)
 
     def arrow_batches(
         self,

@@ -21,7 +21,8 @@ class Retention:
     Attributes:
         bytes: Size on disk of all segments together.
         records: Number of records.
-        seconds: Age of a segment: from the latest time in it until now, by the log's clock.
+        seconds: Age of a segment: from the latest time in it until now, by the log's clock. A
+            time in the future counts as the latest time of the segment after it.
     """
 
     bytes: int | None = None
@@ -70,17 +71,33 @@ class Retention:
             now: The time, in nanoseconds since 1970.
         """
         size, count, end = sum(segment.bytes for segment in segments), 0, segments[-1].end
-        for segment in segments[:-1]:
+        for segment, latest in zip(segments[:-1], _latest_times(segments, now), strict=False):
             expired = (
                 (self.bytes is not None and size > self.bytes)
                 or (self.records is not None and end - segment.base > self.records)
-                or (self.seconds is not None and segment.latest_time < now - self.seconds * 1e9)
+                or (self.seconds is not None and latest < now - self.seconds * 1e9)
             )
             if not expired:
                 break
             size -= segment.bytes
             count += 1
         return count
+
+
+def _latest_times(segments: Sequence[SegmentInfo], now: int) -> list[int]:
+    """Return the latest time of each segment, for its age.
+
+    A wrong clock or a wrong unit can give a record a time in the next century, and its segment
+    would keep all later ones from expiring. Its records were appended before those of the next
+    segment, so the time of that one is used.
+    """
+    times = []
+    following = now
+    for segment in reversed(segments):
+        if segment.latest_time <= now:
+            following = segment.latest_time
+        times.append(following)
+    return times[::-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from callboard.commitlog.disk import Disk
 from callboard.commitlog.errors import LogCorrupt
 from callboard.commitlog.reader import LogReader
-from callboard.commitlog.sealed import columns_to_arrow, sealed_segments_in
+from callboard.commitlog.sealed import columns_to_arrow, intact_content, sealed_segments_in
 
 
 @dataclass(slots=True)
@@ -72,11 +72,12 @@ def _wrong_columns(log: LogReader) -> list[str]:
     place, wrong = log.place, []
     for segment in sealed:
         assert segment.columns is not None
-        content = io.BytesIO(place.read(segment.columns))
+        content = place.read(segment.columns)
         with suppress(LogCorrupt):  # the segment is damaged, which is reported already
             rows = log.to_arrow(segment.base, segment.end)
             try:
-                is_same = columns_to_arrow(content).equals(rows)
+                is_same = intact_content(segment.base, content) is not None
+                is_same = is_same and columns_to_arrow(io.BytesIO(content)).equals(rows)
             except (OSError, ValueError, KeyError):  # raised by pyarrow for damaged files
                 is_same = False
             if not is_same:

@@ -128,7 +128,8 @@ class Writer:
         self.producers = restored(self.table)
         self._index = self._active.index
         self.durable = self._index.end
-        self._first_time = self._index.latest if self._index.size else 0
+        # A time in the future would keep the segment from ending by its age.
+        self._first_time = min(self._index.latest, self._clock()) if self._index.size else 0
         self._marks.add(Mark(self._active.base, self._index.size, self.durable))
         if text := self._trimmed():
             _log.warning("%s", text)

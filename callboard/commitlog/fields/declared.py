@@ -1,7 +1,8 @@
 """Declared fields of a log: fields of its payloads that readers get as typed columns.
 
 They are stored as JSON in the file `fields` of the log's folder, and become columns in SQL,
-Arrow and Spark. More fields can be declared later; the type of a field never changes.
+Arrow and Spark. More fields can be declared later. The type of a field can become wider, for
+example float for int; it never changes otherwise.
 
 | type | in payloads | SQL | Arrow |
 |---|---|---|---|
@@ -10,6 +11,8 @@ Arrow and Spark. More fields can be declared later; the type of a field never ch
 | float | float or integer | DOUBLE | double |
 | time | as `decoding.time_of` reads it | TIMESTAMPTZ | timestamp, microseconds, UTC |
 | text | text | VARCHAR | string |
+| bytes | bytes | BLOB | binary |
+| decimal | decimal or integer | DECIMAL(38, 18) | decimal128(38, 18) |
 | `text[]` | list of these, as of the others | `VARCHAR[]` | list of string |
 """
 
@@ -31,6 +34,8 @@ TYPES: Final = {
     "uint": "uint64",
     "float": "double",
     "text": "string",
+    "bytes": "binary",
+    "decimal": "",
     "time": "",
 }
 _LIST: Final = "[]"
@@ -39,7 +44,10 @@ FIELDS_LIMIT: Final = 1_000
 #: Prefix of a field that is named like a column of records.
 FIELD: Final = "payload."
 #: Columns of records in SQL but not in Arrow, and one of Spark.
-_TAKEN: Final = frozenset({"value", "time_ns", "error"})
+_TAKEN: Final = frozenset({"value", "time_ns", "error", "payload_template"})
+
+#: Types that hold all values of a type, or nearly all: floats round large integers.
+_WIDER: Final = {"int": ("float", "decimal"), "uint": ("float", "decimal")}
 
 
 class DeclaredField(NamedTuple):
@@ -59,11 +67,11 @@ class DeclaredField(NamedTuple):
 def merge_fields(
     known: Iterable[DeclaredField], added: Iterable[DeclaredField]
 ) -> list[DeclaredField]:
-    """Return the known fields followed by the new ones.
+    """Return the known fields followed by the new ones; of two types the wider one stays.
 
     Raises:
-        FieldConflict: a name is declared already with another type. Names are compared without
-            regard to case, as in SQL.
+        FieldConflict: a name is declared already with a type of another kind. Names are
+            compared without regard to case, as in SQL.
         InvalidOption: a type is unknown, or there are too many fields.
     """
     merged = {field.name.casefold(): field for field in known}
@@ -72,7 +80,11 @@ def merge_fields(
             msg = f"{field.name} has the type {field.type!r}; use one of {', '.join(TYPES)}"
             raise InvalidOption(msg)
         first = merged.setdefault(field.name.casefold(), field)
-        if first[:2] != field[:2]:
+        if first.name == field.name and field.type in _WIDER.get(first.type, ()):
+            merged[field.name.casefold()] = first._replace(type=field.type)
+        elif first.name == field.name and first.type in _WIDER.get(field.type, ()):
+            continue  # the wider type stays, as for a program that was not updated yet
+        elif first[:2] != field[:2]:
             conflict = (
                 f"{field.name} is {field.type}, but {first.name} is declared {first.type}"
             )
@@ -117,6 +129,13 @@ def type_parts(field: DeclaredField) -> tuple[str, str]:
     return base, field.type[len(base) :]
 
 
+def wider_type(known: str, other: str) -> str:
+    """Return the type of a field whose values have two types; the known one if none fits."""
+    if other in _WIDER.get(known, ()):
+        return other
+    return "float" if {known, other} == {"int", "uint"} else known
+
+
 def column_name(name: str) -> str:
     """Return the column name of a field; with a prefix if records have such a column."""
     is_taken = name.casefold() in _TAKEN or name.casefold() in arrow_schema().names
@@ -133,8 +152,22 @@ def arrow_fields(fields: Iterable[DeclaredField]) -> "list[pa.Field]":
     return [pa.field(column_name(field.name), _arrow_type(pa, field)) for field in fields]
 
 
+def type_name(kind: "pa.DataType") -> str:
+    """Return the declared type whose column has a type of Arrow; empty if there is none."""
+    pa = load_pyarrow()
+    is_list = pa.types.is_list(kind)
+    item = kind.value_type if is_list else kind
+    for name in TYPES:
+        if _arrow_type(pa, DeclaredField("", name)) == item:
+            return name + _LIST * is_list
+    return ""
+
+
 def _arrow_type(pa: Any, field: DeclaredField) -> Any:
     """Return the type of a column."""
     base, is_list = type_parts(field)
-    kind = pa.type_for_alias(TYPES[base]) if TYPES[base] else pa.timestamp("us", tz="UTC")
+    if base == "decimal":
+        kind = pa.decimal128(38, 18)
+    else:
+        kind = pa.type_for_alias(TYPES[base]) if TYPES[base] else pa.timestamp("us", tz="UTC")
     return pa.list_(kind) if is_list else kind

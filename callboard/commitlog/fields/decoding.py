@@ -4,9 +4,13 @@ The fields of a map are its keys. A list has the fields `_1`, `_2` …, any othe
 field `value`. `main.temp` is the field `temp` of the field `main`, unless a field has the whole
 name. `payload.time` is the field `time` of the payload, as `time` is that of the record.
 
-A missing field is null. A value that does not fit the type of its field makes the whole record
-undecodable. A time may also be text of ISO 8601 or a number since 1970; a float column accepts
-integers of any size; in other columns NaN is null, as in pandas.
+A missing field is null, and so is a value that does not fit the type of its field: the record
+then has a reason, and its other fields keep their values. A time may also be text of ISO 8601,
+or a number since 1970; a float column accepts integers of any size. NaN is null, as in pandas,
+unless the rules keep it in columns of floats.
+
+Most payloads are parsed a batch at a time (`templates`, `typed`). The functions here decode the
+others one by one, and decide what a value of an unusual kind becomes.
 """
 
 import math
@@ -17,14 +21,19 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 from cbor2 import CBORDecodeError, loads
 
+from callboard.commitlog.arrow import load_numpy
+from callboard.commitlog.errors import InvalidOption
 from callboard.commitlog.fields.declared import FIELD, DeclaredField, arrow_fields
 from callboard.commitlog.record import NO_REFERENCES
 from callboard.support.text import safe_repr
+
+if TYPE_CHECKING:
+    from callboard.commitlog.fields.templates import Scan
 
 #: The field of a payload that is neither a map nor a list.
 WHOLE: Final = "value"
@@ -42,15 +51,29 @@ class Rules(NamedTuple):
         texts: Fields whose numbers, times and truth values are converted to text.
         required: Fields that every record must have.
         zone: Time zone of times without one.
+        keeps_nan: Whether NaN stays in columns of floats; it is null otherwise.
     """
 
     texts: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     zone: tzinfo = UTC
+    keeps_nan: bool = False
+
+
+def rules_for(nan: str) -> Rules:
+    """Return the rules for an option `nan`.
+
+    Raises:
+        InvalidOption: the option is neither "null" nor "keep".
+    """
+    if nan not in {"null", "keep"}:
+        msg = f"nan={nan!r}: give 'null' or 'keep'"
+        raise InvalidOption(msg)
+    return Rules(keeps_nan=nan == "keep")
 
 
 class Decoded(NamedTuple):
-    """Payloads as columns; an undecodable record has a reason, and null in each column."""
+    """Payloads as columns, and by row the reason why a record or one of its fields is null."""
 
     columns: list[pa.Array]
     reasons: dict[int, str]
@@ -82,17 +105,75 @@ def decode_payloads(
     reasons: dict[int, str] = {}
     rows = _load(payloads, kinds, reasons)
     columns = [_column(rows, field, rules, reasons) for field in fields]
-    if reasons:  # a record with one wrong field is null in all columns
-        masks = pa.array([index in reasons for index in range(len(rows))])
-        columns = [_with_nulls(column, masks) for column in columns]
     return Decoded(columns, reasons)
 
 
+def decode_arrays(
+    payloads: pa.Array,
+    kinds: pa.Array,
+    fields: Sequence[pa.Field],
+    rules: Rules = Rules(),  # noqa: B008  # never changed
+    parsed: "Scan | None" = None,
+) -> Decoded:
+    """Decode payloads into columns, most of them a batch at a time.
+
+    The result is that of `decode_payloads`.
+
+    Args:
+        payloads: Payloads as they are stored, none of them null.
+        kinds: Whether each payload is plain bytes, not CBOR.
+        fields: Names and types of the columns.
+        rules: Further rules.
+        parsed: The same payloads, if they were parsed already.
+    """
+    np = load_numpy()
+    from callboard.commitlog.fields.templates import scan
+    from callboard.commitlog.fields.typed import column_of
+
+    if isinstance(payloads, pa.ChunkedArray):  # from DuckDB
+        payloads, kinds = payloads.combine_chunks(), kinds.combine_chunks()
+    parsed = parsed or scan(payloads, kinds, [])
+    columns, is_left = [], np.zeros(len(payloads), bool)
+    for field in fields:
+        name = field.name.removeprefix(FIELD)
+        column, is_unusual = column_of(parsed, name, field.type, keeps_nan=rules.keeps_nan)
+        is_left |= is_unusual | (field.name in rules.texts and field.type != pa.string())
+        if field.name in rules.required:
+            is_left |= np.asarray(column.is_null())
+        columns.append(column)
+    if not fields:
+        is_left[parsed.rest] = True
+    rows = np.flatnonzero(is_left)
+    if not len(rows):
+        return Decoded(columns, {})
+    if len(rows) == len(payloads):
+        return decode_payloads(payloads.to_pylist(), kinds.to_pylist(), fields, rules)
+    chosen = pa.array(rows)
+    own = payloads.take(chosen).to_pylist(), kinds.take(chosen).to_pylist()
+    one_by_one = decode_payloads(*own, fields, rules)
+    columns = [
+        with_rows(column, rows, other)
+        for column, other in zip(columns, one_by_one.columns, strict=True)
+    ]
+    return Decoded(columns, {int(rows[i]): text for i, text in one_by_one.reasons.items()})
+
+
+def with_rows(column: pa.Array, rows: Any, values: pa.Array) -> pa.Array:
+    """Return a column with other values in some rows."""
+    np = load_numpy()
+    places = np.arange(len(column))
+    places[rows] = len(column) + np.arange(len(rows))
+    return pa.concat_arrays([column, values]).take(pa.array(places))
+
+
 def decode_fields(
-    payloads: pa.Array, kinds: pa.Array, fields: Sequence[DeclaredField]
+    payloads: pa.Array,
+    kinds: pa.Array,
+    fields: Sequence[DeclaredField],
+    rules: Rules = Rules(),  # noqa: B008  # never changed
 ) -> Decoded:
     """Decode payloads of a log into the columns of the fields that it declares."""
-    return decode_payloads(payloads.to_pylist(), kinds.to_pylist(), arrow_fields(fields))
+    return decode_arrays(payloads, kinds, arrow_fields(fields), rules)
 
 
 def infer_fields(payloads: Iterable[bytes], kinds: Iterable[bool]) -> list[pa.Field]:
@@ -176,7 +257,8 @@ def _fitting(
 ) -> pa.Array:
     """Return values as a column; those that do not fit are null, with a reason."""
     is_text = name in rules.texts
-    if not is_text and not (pa.types.is_nested(kind) or pa.types.is_temporal(kind)):
+    is_usual = not is_text and not (pa.types.is_nested(kind) or pa.types.is_temporal(kind))
+    if is_usual and (rules.keeps_nan or not pa.types.is_floating(kind)):
         with suppress(*_MISFITS):  # the values of most columns fit as they are
             return _array(values, kind)
     fitted: list[Any] = []
@@ -191,7 +273,7 @@ def _fitting(
     for index, value in enumerate(values):
         fitted.append(None)
         try:
-            fitted[index] = _text_of(value) if is_text else _fitted(value, kind, rules.zone)
+            fitted[index] = _text_of(value) if is_text else _fitted(value, kind, rules)
         except _MISFITS:
             refuse(index)
     with suppress(*_MISFITS):
@@ -204,19 +286,19 @@ def _fitting(
     return pa.array(fitted, kind)
 
 
-def _fitted(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
+def _fitted(value: Any, kind: pa.DataType, rules: Rules) -> Any:
     """Convert a value to the form that Arrow accepts for a type; raise one of `_MISFITS`."""
     types = pa.types
     if value is None:
         return None
+    if isinstance(value, float) and math.isnan(value):
+        return value if rules.keeps_nan and types.is_floating(kind) else None
     if types.is_floating(kind):
         is_number = isinstance(value, int | Decimal | Fraction) and type(value) is not bool
         return float(value) if is_number else value
-    if isinstance(value, float) and math.isnan(value):
-        return None
     if types.is_timestamp(kind):
-        moment = time_of(value, zone)
-        return moment if kind.tz else moment.astimezone(zone).replace(tzinfo=None)
+        moment = time_of(value, rules.zone)
+        return moment if kind.tz else moment.astimezone(rules.zone).replace(tzinfo=None)
     if types.is_date(kind) and isinstance(value, str):
         return date.fromisoformat(value)
     if isinstance(value, Decimal) and not types.is_decimal(kind):
@@ -226,7 +308,7 @@ def _fitted(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
         raise ValueError(message)
     if types.is_decimal(kind) and isinstance(value, float):
         return Decimal(repr(value))
-    return _fitted_inside(value, kind, zone) if types.is_nested(kind) else value
+    return _fitted_inside(value, kind, rules) if types.is_nested(kind) else value
 
 
 def _whole(value: Decimal, kind: pa.DataType) -> int:
@@ -238,17 +320,17 @@ def _whole(value: Decimal, kind: pa.DataType) -> int:
     return int(value)
 
 
-def _fitted_inside(value: Any, kind: pa.DataType, zone: tzinfo) -> Any:
+def _fitted_inside(value: Any, kind: pa.DataType, rules: Rules) -> Any:
     """Convert a map or list and its elements to the forms that Arrow accepts."""
     types = pa.types
     if types.is_list(kind) and isinstance(value, list):
-        return [_fitted(item, kind.value_type, zone) for item in value]
+        return [_fitted(item, kind.value_type, rules) for item in value]
     if isinstance(value, dict) and types.is_struct(kind):
-        return {field.name: _fitted(value.get(field.name), field.type, zone) for field in kind}
+        return {field.name: _fitted(value.get(field.name), field.type, rules) for field in kind}
     if isinstance(value, dict) and types.is_map(kind):
         of_keys, of_values = kind.key_type, kind.item_type
         return [
-            (_fitted(key, of_keys, zone), _fitted(item, of_values, zone))
+            (_fitted(key, of_keys, rules), _fitted(item, of_values, rules))
             for key, item in value.items()
         ]
     message = f"{type(value).__name__} is not a {kind}"
@@ -333,13 +415,6 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _with_nulls(column: pa.Array, masks: pa.Array) -> pa.Array:
-    """Return a column with nulls where the mask is true."""
-    import pyarrow.compute as pc
-
-    return pc.if_else(masks, pa.scalar(None, column.type), column)
-
-
 def _kind_of(values: Sequence[Any]) -> pa.DataType:
     """Return the type of a field's values; the most frequent one if they differ."""
     with suppress(*_MISFITS):
@@ -356,7 +431,17 @@ def _storable(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC")
+    if pa.types.is_decimal(kind):
+        # 1.5 in the sample does not mean that there is no 10.25 in the log.
+        digits = kind.precision - kind.scale  # before the point
+        if digits <= _DECIMAL.precision - _DECIMAL.scale and kind.scale <= _DECIMAL.scale:
+            return _DECIMAL
+        return pa.decimal128(38, max(0, min(kind.scale, 38 - digits)))
     return kind
+
+
+#: Decimals as Spark infers them: 20 digits before the point, 18 after it.
+_DECIMAL: Final = pa.decimal128(38, 18)
 
 
 _MISFITS: Final = (pa.ArrowException, TypeError, ValueError, ArithmeticError, RecursionError)

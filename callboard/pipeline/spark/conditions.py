@@ -110,6 +110,11 @@ class Conditions:
         return ranges
 
     @property
+    def columns(self) -> set[str]:
+        """The columns that the conditions use."""
+        return {name for name, _, _ in self.all}
+
+    @property
     def _since(self) -> int | None:
         """Earliest matching time in nanoseconds; None for any."""
         times = [

@@ -40,6 +40,7 @@ SOURCE: Final[Mapping[str, str]] = {
     "textFields": _NAMES,
     "requiredFields": _NAMES,
     "timeZone": "a zone like Europe/Berlin",
+    "nan": "null or keep",
     "inferSchema": _FLAG,
     "sampleRecords": _COUNT,
     "numPartitions": _COUNT,

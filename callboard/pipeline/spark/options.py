@@ -59,6 +59,7 @@ class SourceOptions:
         where: `where`: conditions on topic, key, time and offset.
         pushes: `pushFilters`: whether the conditions of a table's only query are used as well.
         zone: `timeZone`: time zone of times in payloads that name none.
+        keeps_nan: `nan`: whether NaN stays in fields that are floats (`keep`) or is null.
         tail: `tail`: for an archive, the log that it copies, to read records not copied yet.
         storage: `storage.NAME`: options of fsspec for an archive and dead letters, as JSON.
     """
@@ -80,6 +81,7 @@ class SourceOptions:
     texts: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     zone: str = "UTC"
+    keeps_nan: bool = False
     where: Conditions = Conditions()
     pushes: bool = False
     tail: str | None = None
@@ -102,7 +104,7 @@ class SourceOptions:
     @property
     def rules(self) -> Rules:
         """Rules for decoding fields of payloads."""
-        return Rules(self.texts, self.required, _zone(self.zone))
+        return Rules(self.texts, self.required, _zone(self.zone), self.keeps_nan)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -133,6 +135,7 @@ class SourceOptions:
             texts=frozenset(_names(values, "textFields")),
             required=frozenset(_names(values, "requiredFields")),
             zone=zone,
+            keeps_nan=_keeps_nan(values),
             where=Conditions.parse(values.get("where", "")),
             pushes=_flag(values, "pushFilters", default=False),
             tail=values.get("tail"),
@@ -179,6 +182,14 @@ def _zone(name: str) -> datetime.tzinfo:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
         refuse("timeZone", name)
+
+
+def _keeps_nan(values: Mapping[str, str]) -> bool:
+    """Return whether the option `nan` keeps NaN."""
+    text = values.get("nan", "null")
+    if text not in {"null", "keep"}:
+        refuse("nan", text)
+    return text == "keep"
 
 
 def storage_of(values: Mapping[str, str]) -> str:

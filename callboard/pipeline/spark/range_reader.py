@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 
 from callboard.commitlog import Cursor, LogCorrupt, LogReader
 from callboard.commitlog.arrow import arrow_schema, record_batches
-from callboard.commitlog.fields.decoding import decode_payloads
+from callboard.commitlog.fields.decoding import Decoded, decode_arrays
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import LogReading
+from callboard.commitlog.sealed_fields import SealedFields
 from callboard.commitlog.segment import LogSegmentTable
 from callboard.pipeline.errors import DataLost, Undecodable
 from callboard.pipeline.spark.dead_letters import Origin, bury, full_path, stored_letters
@@ -29,6 +30,8 @@ RECORD_COLUMNS: Final = frozenset(RECORD_SCHEMA.names)
 
 #: Column with the reason why a payload does not decode.
 ERROR: Final = "error"
+#: Column with the row of a record in a column file, while records are selected.
+_ROW: Final = "row of the file"
 
 
 def read_range(
@@ -48,8 +51,8 @@ def read_range(
         Undecodable: a payload does not fit, and dead letters are off.
     """
     decoder = _Decoder(options, schema)
-    for records in _records(options, start, end):
-        yield decoder.decode(records)
+    for records, decoded in _records(options, schema, decoder.fields, start, end):
+        yield decoder.decode(records, decoded)
     if decoder.reasons and options.dead_letters:
         origin = Origin(full_path(options.path), *_reader_of(options, schema))
         log = LogReader(options.path, **options.access)
@@ -70,9 +73,53 @@ def _reader_of(options: SourceOptions, schema: pa.Schema) -> tuple[str, str]:
     return "table-" + sha256("\n".join(fields).encode()).hexdigest()[:16], options.query_name
 
 
-def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield the selected records of a range, and check for losses."""
+def _records(
+    options: SourceOptions, schema: pa.Schema, fields: list[pa.Field], start: int, end: int
+) -> Iterator[tuple[pa.RecordBatch, Decoded | None]]:
+    """Yield the selected records of a range, and check for losses.
+
+    Records of column files come with their fields.
+    """
     table = LogSegmentTable(open_folder(options.path, **options.access))
+    records = {"offset", *options.where.columns}.union(
+        RECORD_COLUMNS.intersection(schema.names)
+    )
+    if options.topics or ERROR not in schema.names:  # errors name the topic
+        records.add("topic")
+    sealed = SealedFields(table.folder, records, fields, options.rules)
+    while start < end:
+        file = sealed.next_file(start, end)
+        border = end if file is None else max(start, min(end, file.segment.base))
+        for batch in _logged(options, table, start, border):
+            yield batch, None
+        start = border
+        if file is not None:
+            stop = min(end, file.segment.end)
+            for part in sealed.batches(file, start, stop):
+                yield _selected(options, *part)
+            start = stop
+
+
+def _selected(
+    options: SourceOptions, records: pa.RecordBatch, decoded: Decoded
+) -> tuple[pa.RecordBatch, Decoded]:
+    """Return the selected records of a column file, with their fields."""
+    if not options.where.all and not options.topics:
+        return records, decoded
+    rows = pa.array(range(records.num_rows), pa.int64())
+    numbered = records.append_column(_ROW, rows)
+    chosen = options.where.select(_of_topics(numbered, options.topics))
+    places = chosen[_ROW]
+    columns = [column.take(places) for column in decoded.columns]
+    new = {old: row for row, old in enumerate(places.to_pylist())} if decoded.reasons else {}
+    reasons = {new[row]: text for row, text in decoded.reasons.items() if row in new}
+    return chosen.drop_columns([_ROW]), Decoded(columns, reasons)
+
+
+def _logged(
+    options: SourceOptions, table: LogSegmentTable, start: int, end: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the selected records of a range from the segments."""
     common = os.path.commonprefix(options.topics) if options.topics else ""
     expected = start
     while expected < end:
@@ -80,7 +127,8 @@ def _records(options: SourceOptions, start: int, end: int) -> Iterator[pa.Record
         try:
             for records in record_batches(reading, end, common, choose=options.where.choose):
                 check_loss(options, expected, expected + reading.lost)
-                yield options.where.select(_of_topics(records, options.topics))
+                several = options.topics if len(options.topics) > 1 else ()
+                yield options.where.select(_of_topics(records, several))
             reached = min(reading.cursor.offset, end)
             check_loss(options, expected, expected + reading.lost)
             check_loss(options, reached, end)
@@ -107,8 +155,8 @@ def check_loss(options: SourceOptions, expected: int, first: int) -> None:
 
 
 def _of_topics(records: pa.RecordBatch, prefixes: tuple[str, ...]) -> pa.RecordBatch:
-    """Return the records whose topic starts with one of several prefixes."""
-    if len(prefixes) < 2:  # a single prefix was applied by the reader
+    """Return the records whose topic starts with one of the prefixes; all without one."""
+    if not prefixes:
         return records
     matches = pc.starts_with(records["topic"], prefixes[0])
     for prefix in prefixes[1:]:
@@ -120,6 +168,7 @@ class _Decoder:
     """Converts records to the schema.
 
     Attributes:
+        fields: The fields of payloads.
         reasons: Reasons why records did not decode, by offset.
     """
 
@@ -127,28 +176,34 @@ class _Decoder:
         self.reasons: dict[int, str] = {}
         self._options = options
         self._schema = schema
-        self._fields = [field for field in schema if field.name not in (*RECORD_COLUMNS, ERROR)]
+        self.fields = [field for field in schema if field.name not in (*RECORD_COLUMNS, ERROR)]
         self._tells_errors = ERROR in schema.names
 
-    def decode(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Return records in the schema; undecodable ones get an error or are set aside."""
+    def decode(self, records: pa.RecordBatch, decoded: Decoded | None) -> pa.RecordBatch:
+        """Return records in the schema; undecodable ones get an error or are set aside.
+
+        Args:
+            records: Columns of records.
+            decoded: The fields of their payloads, if they need not be decoded.
+        """
         columns = {
             field.name: _converted(records[field.name], field.type)
             for field in self._schema
             if field.name in RECORD_COLUMNS
         }
         reasons: dict[int, str] = {}
-        if self._fields or self._tells_errors:
-            payloads, kinds = records["payload"].to_pylist(), records["is_bytes"].to_pylist()
-            field_columns, reasons = decode_payloads(
-                payloads, kinds, self._fields, self._options.rules
+        if self.fields or self._tells_errors:
+            field_columns, reasons = decoded or decode_arrays(
+                records["payload"], records["is_bytes"], self.fields, self._options.rules
             )
             columns |= {
                 field.name: column
-                for field, column in zip(self._fields, field_columns, strict=True)
+                for field, column in zip(self.fields, field_columns, strict=True)
             }
-            texts = [reasons.get(index) for index in range(records.num_rows)]
-            columns[ERROR] = pa.array(texts, pa.string())
+            columns[ERROR] = pa.nulls(records.num_rows, pa.string())
+            if reasons:
+                texts = [reasons.get(index) for index in range(records.num_rows)]
+                columns[ERROR] = pa.array(texts, pa.string())
         arrays = [columns[name] for name in self._schema.names]
         if not arrays:  # a query that only counts
             return records.select([])

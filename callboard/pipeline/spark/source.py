@@ -83,7 +83,7 @@ def infer_schema(options: SourceOptions) -> StructType:
         return from_arrow_schema(RECORD_SCHEMA)
     log = open_log(options)
     if declared := log.fields:
-        fields = [_signed(field) for field in arrow_fields(declared)]
+        fields = [signed_field(field) for field in arrow_fields(declared)]
         return from_arrow_schema(pa.schema([*_DESCRIBED, *fields]))
     records = log.read(max(log.start, find_offset(log, options.start)))
     matching = (record for record in records if record.topic.startswith(options.topics or ""))
@@ -95,7 +95,7 @@ def infer_schema(options: SourceOptions) -> StructType:
     return from_arrow_schema(pa.schema([*_DESCRIBED, *payload_fields]))
 
 
-def _signed(field: pa.Field) -> pa.Field:
+def signed_field(field: pa.Field) -> pa.Field:
     """Return a field with signed integers, as Spark lacks unsigned ones."""
     if field.type == pa.uint64():
         return field.with_type(pa.int64())

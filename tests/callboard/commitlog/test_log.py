@@ -244,6 +244,16 @@ def test_retention_by_age_on_the_clock_of_the_log(make):
     assert 85 <= next(log.read(log.start)).payload - 499 + 200 <= 110
 
 
+def test_a_time_in_the_future_does_not_stop_retention(make):
+    now = [0]
+    log = make(retain=Retention(seconds=100), clock=lambda: now[0])
+    for second in range(500):
+        now[0] = second * 10**9
+        log.append("/t", second, time=4_291_747_200 * 10**9 if second % 50 == 7 else None)
+
+    assert 380 <= log.start <= 410
+
+
 def test_trim_removes_segments_below_an_offset(make):
     log = make(segment_bytes=200)
     for number in range(100):

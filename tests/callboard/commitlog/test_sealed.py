@@ -88,10 +88,12 @@ def test_a_file_of_columns_is_plain_parquet(tmp_path):
         ("payload", "binary"),
         ("is_bytes", "bool"),
         ("time_ns", "int64"),
+        ("n", "int64"),
+        ("payload_template", "int32"),
     ]
     kept = file.schema_arrow.metadata
-    assert kept[b"callboard.base"] == str(segment.base).encode()
-    assert kept[b"callboard.end"] == str(segment.end).encode()
+    assert kept[b"callboard.offsets"] == f"{segment.base} {segment.end}".encode()
+    assert file.read(["payload"]).column("payload").null_count == file.metadata.num_rows
     assert file.metadata.num_rows == segment.end - segment.base
 
 

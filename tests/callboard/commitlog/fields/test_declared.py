@@ -81,7 +81,15 @@ def test_what_cannot_be_declared_changes_nothing(folder, fields, why):
 
 def test_another_type_is_a_conflict_of_its_own(folder):
     with CommitLog(folder) as log, pytest.raises(FieldConflict):
+        log.declare({"n": "text"})
+
+
+def test_a_type_becomes_wider_and_never_narrower(folder):
+    with CommitLog(folder) as log:
         log.declare({"n": "float"})
+        log.declare({"n": "int"})  # by a program that was not updated yet
+
+    assert {field.name: field.type for field in LogReader(folder).fields}["n"] == "float"
 
 
 def test_a_log_in_memory_declares_too():

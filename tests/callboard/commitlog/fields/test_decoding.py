@@ -48,12 +48,12 @@ def test_plain_bytes_are_the_value():
     assert reasons == {}
 
 
-def test_a_record_that_is_bad_in_one_field_is_null_in_all():
+def test_a_value_that_does_not_fit_is_null_and_the_other_fields_stay():
     columns, reasons = decode(
         [{"load": 1.0, "host": "a"}, {"load": "much", "host": "b"}], LOAD, HOST
     )
 
-    assert columns == [[1.0, None], ["a", None]]
+    assert columns == [[1.0, None], ["a", "b"]]
     assert reasons == {1: "field load is 'much', which does not fit the type double"}
 
 

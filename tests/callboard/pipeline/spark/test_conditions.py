@@ -37,7 +37,7 @@ def folder(tmp_path):
 def read(folder, monkeypatch):
     """Read with conditions; return the offsets, and counts of decoded records and batches."""
     counts = {"decoded": 0, "batches": 0}
-    decode, layout = range_reader.decode_payloads, Conditions.choose
+    decode, layout = range_reader.decode_arrays, Conditions.choose
 
     def decode_counted(payloads, *rest):
         counts["decoded"] += len(payloads)
@@ -48,7 +48,7 @@ def read(folder, monkeypatch):
         counts["batches"] += chosen is not None
         return chosen
 
-    monkeypatch.setattr(range_reader, "decode_payloads", decode_counted)
+    monkeypatch.setattr(range_reader, "decode_arrays", decode_counted)
     monkeypatch.setattr(Conditions, "choose", choose_counted)
 
     def run(where):
