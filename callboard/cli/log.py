@@ -170,6 +170,20 @@ class ServeLogsOptions(JsonOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportOptions(PlaceOptions):
+    """Format and partitions of an export."""
+
+    format: str = option(
+        "parquet", "Format of the target: parquet, delta or postgresql.", "--format"
+    )
+    partition: str = option("", "Partitions of the target: day.", metavar="day")
+    value: bool = flag("Add a column `value` with the payload as JSON.", "--value")
+    start: int | None = option(
+        None, "Skip the records before this one.", "--from", min=0, metavar="OFFSET"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SqlOptions(PlaceOptions):
     """Number of the printed rows."""
 
@@ -388,6 +402,46 @@ def archive(
 
     with _explained():
         archive_log(folder, place, options.retain, options, follows=options.follow)
+
+
+@command(app, "export")
+def export_log(
+    folder: Place,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="A directory, the address of a Delta table, or postgresql://…/DATABASE#TABLE.",
+        ),
+    ],
+    options: ExportOptions,
+) -> None:
+    """Export records and the fields of their payloads as a table, each record once.
+
+    The position is stored in the target together with the rows. After an interruption, run the
+    command again: it continues where the target ends.
+
+    \b
+    Examples:
+      callboard log export flights lake/flights --partition day
+      callboard log export flights s3://lake/flights --format delta --partition day
+      callboard log export flights postgresql://lake/air#flights --format postgresql
+    """  # noqa: D301
+    from callboard.cli.work.log_export import run_export
+
+    if options.partition not in {"", "day"}:
+        raise UsageError(why=f"--partition {options.partition}", step="use --partition day")
+    with _explained():
+        parts = run_export(
+            options.open(folder),
+            target,
+            options.format,
+            partition=options.partition,
+            value=options.value,
+            start=options.start,
+        )
+        for start, end in parts:
+            options.say({"start": start, "end": end}, f"records {start} to {end - 1}: exported")
 
 
 @command(app)

@@ -25,6 +25,7 @@ from callboard.commitlog.errors import (
     ReceiptUnknown,
     WrongNumber,
 )
+from callboard.commitlog.fields.column_files import sealed_segments, write_columns
 from callboard.commitlog.fields.declared import DeclaredField
 from callboard.commitlog.following.follower import Follower
 from callboard.commitlog.following.named import NamedReader
@@ -35,7 +36,7 @@ from callboard.commitlog.producing.producer import Producer
 from callboard.commitlog.reader import LogReader
 from callboard.commitlog.record import Cursor, Record, Run
 from callboard.commitlog.retention import Retention
-from callboard.commitlog.sealed import SealedSegment, sealed_segments, write_columns
+from callboard.commitlog.sealed import SealedSegment
 
 __all__ = [
     "Archive",

@@ -440,10 +440,42 @@ class LogReader:
             pieces = self.arrow_batches(start, end, topic=topic, on_damage=on_damage)
             return pa.Table.from_batches(pieces, schema)
         load_numpy()
-        from callboard.commitlog.fields.decoding import rules_for
-        from callboard.commitlog.sealed_fields import table_with_fields
+        return self._table_with_fields(start, end, topic, nan, on_damage)
 
-        return table_with_fields(self, start, end, topic, rules_for(nan), on_damage)
+    def _table_with_fields(
+        self, start: int, end: int | None, topic: str, nan: str, on_damage: OnDamage | None
+    ) -> "pa.Table":
+        """Return records with the declared fields of their payloads."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from callboard.commitlog.arrow import arrow_schema
+        from callboard.commitlog.fields.decoding import decode_arrays, rules_for
+        from callboard.commitlog.fields.sealed_fields import SealedFields
+
+        rules, fields = rules_for(nan), arrow_fields(self.fields)
+        schema = pa.schema([*arrow_schema(), *fields])
+        start, end = max(start, self.start), self.end if end is None else min(end, self.end)
+        sealed = SealedFields(self.place, arrow_schema().names, fields, rules)
+        rows: list[pa.RecordBatch] = []
+        while start < end:
+            file = sealed.next_file(start, end)
+            border = end if file is None else max(start, min(end, file.segment.base))
+            for piece in self.arrow_batches(start, border, topic=topic, on_damage=on_damage):
+                decoded = decode_arrays(piece["payload"], piece["is_bytes"], fields, rules)
+                columns = [*piece.columns, *decoded.columns]
+                rows.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+            start = border
+            if file is not None:
+                stop = min(end, file.segment.end)
+                for part in sealed.batches(file, start, stop):
+                    columns = [*part.records.columns, *part.decoded.columns]
+                    piece = pa.RecordBatch.from_arrays(columns, schema=schema)
+                    if topic:
+                        piece = piece.filter(pc.starts_with(piece["topic"], topic))
+                    rows.append(piece)
+                start = stop
+        return pa.Table.from_batches(rows, schema)
 
     def arrow_batches(
         self,

@@ -28,12 +28,11 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 from zlib import crc32
 
 from callboard.commitlog.arrow import arrow_schema, load_numpy, load_pyarrow, record_batches
-from callboard.commitlog.disk import Disk, open_plain
+from callboard.commitlog.disk import open_plain
 from callboard.commitlog.errors import LogCorrupt, LogError, LogFailed
 from callboard.commitlog.fields.declared import (
     DeclaredField,
@@ -43,7 +42,6 @@ from callboard.commitlog.fields.declared import (
     wider_type,
 )
 from callboard.commitlog.folder import COLUMNS, LAST_OFFSET, Folder
-from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import LogReading
 from callboard.commitlog.record import Cursor
 from callboard.commitlog.segment import LogSegmentTable
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
 
     from callboard.commitlog.fields.restoring import StoredTemplate
     from callboard.commitlog.fields.segment_fields import SegmentFields
-    from callboard.commitlog.fields.templates import Scan
+    from callboard.commitlog.fields.templates import ParsedPayloads
 
 #: Column with the number of the template that restores a payload; `COMPLETE` if the payload is
 #: stored although the columns have all its fields, null if they may lack some.
@@ -85,39 +83,6 @@ class SealedSegment(NamedTuple):
     columns: str | None
     base: int
     end: int
-
-
-def sealed_segments(folder: str | Path, *, disk: Disk | None = None) -> list[SealedSegment]:
-    """Return all sealed segments of a log, oldest first; reads only file names.
-
-    Records from the `end` of the last one on are in the segment that is being written.
-
-    Raises:
-        LogFailed: the folder does not hold a log.
-    """
-    return sealed_segments_in(open_folder(folder, disk))
-
-
-def write_columns(folder: str | Path, *, disk: Disk | None = None) -> list[SealedSegment]:
-    """Write the missing column files of sealed segments; return these segments.
-
-    Any process may call this, even while another one writes the log. Damaged segments are
-    skipped.
-
-    Raises:
-        ExtraMissing: pyarrow is not installed.
-        LogFailed: the folder does not hold a log, or the disk failed.
-    """
-    load_pyarrow()
-    place = open_folder(folder, disk)
-    segments: list[SealedSegment] = []
-    for segment in sealed_segments_in(place):
-        with suppress(LogCorrupt):
-            if segment.columns is not None:
-                continue
-            if (written := write_segment(place, segment)) is not None:
-                segments.append(written)
-    return segments
 
 
 def sealed_segments_in(folder: Folder) -> list[SealedSegment]:
@@ -186,7 +151,7 @@ def _as_parquet(folder: Folder, segment: SealedSegment) -> bytes:
     load_numpy()
     from callboard.commitlog.fields.segment_fields import SegmentFields
 
-    pa, out = load_pyarrow(), io.BytesIO()
+    arrow, out = load_pyarrow(), io.BytesIO()
 
     def pieces() -> "Iterator[pa.RecordBatch]":
         reading = LogReading(LogSegmentTable(folder), Cursor(segment.base))
@@ -202,14 +167,14 @@ def _as_parquet(folder: Folder, segment: SealedSegment) -> bytes:
     # of a large segment are read twice instead of being kept in memory.
     fields = SegmentFields(read_fields(folder), inferred_fields(folder, segment.base))
     is_small = _size(folder, segment.path) <= _IN_MEMORY
-    kept: list[tuple[pa.RecordBatch, Scan]] = []
+    surveyed: list[tuple[pa.RecordBatch, ParsedPayloads | None]] = []
     for piece in pieces():
-        found = fields.survey(piece["payload"], piece["is_bytes"])
+        parsed = fields.survey(piece["payload"], piece["is_bytes"])
         if is_small:
-            kept.append((piece, found))
+            surveyed.append((piece, parsed))
     fields.decide()
     schema, metadata = _described(fields, segment)
-    names = [field.name for field in schema if field.type == pa.string()]
+    names = [field.name for field in schema if field.type == arrow.string()]
     with parquet.ParquetWriter(
         out,
         schema.with_metadata(metadata),
@@ -217,10 +182,10 @@ def _as_parquet(folder: Folder, segment: SealedSegment) -> bytes:
         use_dictionary=["key", *names],
         write_page_checksum=True,
     ) as writer:
-        for piece, parsed in kept if is_small else ((piece, None) for piece in pieces()):
-            rows = as_written([piece])
+        for part in surveyed if is_small else ((piece, None) for piece in pieces()):
+            rows = as_written([part[0]])
             if fields.fields:
-                rows = _rows_with_fields(rows, fields, piece, parsed)
+                rows = _rows_with_fields(rows, fields, *part)
             writer.write_table(rows, row_group_size=ROWS)
     return _with_checksum(out.getvalue())
 
@@ -255,7 +220,10 @@ def _described(
 
 
 def _rows_with_fields(
-    rows: "pa.Table", fields: "SegmentFields", piece: "pa.RecordBatch", parsed: "Scan | None"
+    rows: "pa.Table",
+    fields: "SegmentFields",
+    piece: "pa.RecordBatch",
+    parsed: "ParsedPayloads | None",
 ) -> "pa.Table":
     """Return rows with the columns of their fields, without payloads that these replace."""
     columns = fields.columns_of(piece["payload"], piece["is_bytes"], parsed)
@@ -391,16 +359,16 @@ def all_fields(folder: Folder) -> list[DeclaredField]:
     return declared + [field for field in inferred if field.name.casefold() not in names]
 
 
-def inferred_fields(folder: Folder, before: int = LAST_OFFSET) -> list[DeclaredField]:
+def inferred_fields(folder: Folder, limit: int = LAST_OFFSET) -> list[DeclaredField]:
     """Return the inferred fields of the newest column file.
 
     Args:
         folder: Folder of the log.
-        before: Only files whose first offset is lower.
+        limit: Only files whose first offset is lower.
     """
     from pyarrow import parquet
 
-    bases = [base for base in folder.bases(COLUMNS) if base < before]
+    bases = [base for base in folder.bases(COLUMNS) if base < limit]
     for base in reversed(bases):
         with suppress(
             OSError, ValueError, KeyError, TypeError, struct.error

@@ -49,18 +49,18 @@ def table(spark: "SparkSession", path: str | Path, *, fields: bool = False) -> "
         start, end = log.start, log.end
     except LogFailed as error:
         raise InvalidSetting(str(error)) from None
-    wanted = all_fields(log.place) if fields else []
+    log_fields = all_fields(log.place) if fields else []
     native: dict[str, tuple[FileFields, list[SealedSegment]]] = {}
     for segment in segments:
         own = fields_of_path(segment.columns) if segment.columns else None
-        if own is not None and all(own.source_of(field) is not None for field in wanted):
+        if own is not None and all(own.source_of(field) is not None for field in log_fields):
             key = repr((own.fields, own.templates))
             native.setdefault(key, (own, []))[1].append(segment)
     covered = sorted(
         (segment.base, segment.end) for _, files in native.values() for segment in files
     )
-    parts = [_native(spark, own, files, wanted) for own, files in native.values()]
-    parts += [_read(spark, path, gap, wanted) for gap in gaps_between(start, end, covered)]
+    parts = [_native(spark, own, files, log_fields) for own, files in native.values()]
+    parts += [_read(spark, path, gap, log_fields) for gap in gaps_between(start, end, covered)]
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionByName(part)
@@ -71,7 +71,7 @@ def _native(
     spark: "SparkSession",
     own: FileFields,
     segments: list[SealedSegment],
-    wanted: list[DeclaredField],
+    log_fields: list[DeclaredField],
 ) -> "DataFrame":
     """Read Parquet files that have the same fields."""
     from pyspark.sql import functions
@@ -89,7 +89,7 @@ def _native(
         elif name == "payload" and own.templates:
             column = _payload(own).alias("payload")
         columns.append(column)
-    for field, kind in zip(wanted, _spark_types(wanted), strict=True):
+    for field, kind in zip(log_fields, _spark_types(log_fields), strict=True):
         source = own.source_of(field)
         value = functions.col(f"`{source}`") if source else functions.lit(None)
         columns.append(value.cast(kind).alias(column_name(field.name)))
@@ -131,7 +131,10 @@ def _spark_types(fields: list[DeclaredField]) -> list[Any]:
 
 
 def _read(
-    spark: "SparkSession", path: str | Path, part: tuple[int, int], wanted: list[DeclaredField]
+    spark: "SparkSession",
+    path: str | Path,
+    part: tuple[int, int],
+    log_fields: list[DeclaredField],
 ) -> "DataFrame":
     """Read a range of a log with the source; values that do not fit are null."""
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -141,9 +144,9 @@ def _read(
     start, end = part
     reader = spark.read.format("callboard").option("startingOffsets", str(start))
     reader = reader.option("endingOffsets", str(end))
-    if not wanted:
+    if not log_fields:
         return reader.load(str(path))
     schema = from_arrow_schema(RECORD_SCHEMA)
-    for field, kind in zip(wanted, _spark_types(wanted), strict=True):
+    for field, kind in zip(log_fields, _spark_types(log_fields), strict=True):
         schema = schema.add(column_name(field.name), kind)
     return reader.schema(schema.add(ERROR, "string")).load(str(path)).drop(ERROR)

@@ -129,11 +129,11 @@ def type_parts(field: DeclaredField) -> tuple[str, str]:
     return base, field.type[len(base) :]
 
 
-def wider_type(known: str, other: str) -> str:
-    """Return the type of a field whose values have two types; the known one if none fits."""
-    if other in _WIDER.get(known, ()):
-        return other
-    return "float" if {known, other} == {"int", "uint"} else known
+def wider_type(current: str, added: str) -> str:
+    """Return the type of a field whose values have two types; the current one if none fits."""
+    if added in _WIDER.get(current, ()):
+        return added
+    return "float" if {current, added} == {"int", "uint"} else current
 
 
 def column_name(name: str) -> str:
@@ -159,7 +159,7 @@ def type_name(kind: "pa.DataType") -> str:
     item = kind.value_type if is_list else kind
     for name in TYPES:
         if _arrow_type(pa, DeclaredField("", name)) == item:
-            return name + _LIST * is_list
+            return f"{name}{_LIST if is_list else ''}"
     return ""
 
 

@@ -33,7 +33,7 @@ from callboard.commitlog.record import NO_REFERENCES
 from callboard.support.text import safe_repr
 
 if TYPE_CHECKING:
-    from callboard.commitlog.fields.templates import Scan
+    from callboard.commitlog.fields.templates import ParsedPayloads
 
 #: The field of a payload that is neither a map nor a list.
 WHOLE: Final = "value"
@@ -113,7 +113,7 @@ def decode_arrays(
     kinds: pa.Array,
     fields: Sequence[pa.Field],
     rules: Rules = Rules(),  # noqa: B008  # never changed
-    parsed: "Scan | None" = None,
+    parsed: "ParsedPayloads | None" = None,
 ) -> Decoded:
     """Decode payloads into columns, most of them a batch at a time.
 

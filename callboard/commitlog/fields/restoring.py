@@ -1,4 +1,4 @@
-"""Payloads from columns: the way back from typed columns to the stored bytes.
+"""Restores the stored bytes of payloads from typed columns.
 
 A column file leaves out the payload of a record if its columns and a `StoredTemplate` give back
 the same bytes. The templates of a file are in its metadata. A template does not say how every
@@ -43,7 +43,7 @@ class StoredSlot(NamedTuple):
 
 
 class StoredTemplate(NamedTuple):
-    """How payloads of one kind are restored from columns; `end` is for those without values."""
+    """The values of payloads of one kind; `end` is the payload of a kind without values."""
 
     slots: tuple[StoredSlot, ...]
     end: bytes = b""
@@ -200,7 +200,7 @@ def _texts(major: int) -> _Encode:
         column = column.cast(pa.binary())
         lengths = np.asarray(pc.fill_null(pc.binary_length(column), 0)).astype(np.uint64)
         is_null = np.asarray(column.is_null()) if column.null_count else None
-        heads = np.full(len(lengths), major << 5, np.uint8)
+        heads: Numbers = np.full(len(lengths), major << 5, np.uint8)
         return [
             _with_heads(lengths, literal, null, is_null, heads),
             column.fill_null(b"") if column.null_count else column,
@@ -261,7 +261,7 @@ def _values(column: Any) -> tuple[Numbers, Numbers | None]:
 def _table(count: int, literal: bytes, room: int = _HEAD) -> tuple[Numbers, int]:
     """Return a table with a row of bytes for each record, which begins with a literal."""
     width = len(literal)
-    table = np.empty((count, width + room), np.uint8)
+    table: Numbers = np.empty((count, width + room), np.uint8)
     table[:, :width] = np.frombuffer(literal, np.uint8)
     return table, width
 
@@ -271,7 +271,7 @@ def _with_heads(
 ) -> pa.Array:
     """Return a literal and the head of each value, with its argument in the shortest form."""
     table, width = _table(len(numbers), literal)
-    sizes = np.zeros(len(numbers), np.uint64)
+    sizes: Numbers = np.zeros(len(numbers), np.uint64)
     heads = np.minimum(numbers, 23).astype(np.uint8)
     for code, (limit, size) in enumerate(
         ((24, 1), (1 << 8, 2), (1 << 16, 4), (1 << 32, 8)), 24
@@ -295,7 +295,7 @@ def _rows(
             np.frombuffer(null, np.uint8)
         )
         lengths = np.where(is_null, width + len(null), lengths)
-    borders = np.zeros(len(lengths) + 1, np.int32)
+    borders: Numbers = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=borders[1:])
     if len(lengths) and (lengths == lengths[0]).all():
         flat = np.ascontiguousarray(table[:, : int(lengths[0])])

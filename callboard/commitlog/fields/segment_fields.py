@@ -38,7 +38,7 @@ from callboard.commitlog.fields.templates import (
     TIME,
     Group,
     Numbers,
-    Scan,
+    ParsedPayloads,
     Template,
     Values,
     floats_of,
@@ -91,7 +91,7 @@ class BatchColumns(NamedTuple):
 
 
 class _Uses:
-    """How the values of one slot are encoded, as counts."""
+    """Counts of the encodings of the values of one slot."""
 
     def __init__(self) -> None:
         self.kinds: Counter[int] = Counter()
@@ -169,23 +169,23 @@ class SegmentFields:
         self.templates: list[StoredTemplate] = []
         self.unknown: Counter[str] = Counter()
         self._earlier = {field.name: field.type for field in earlier}
-        self._known: list[Template] = []
+        self._seen_templates: list[Template] = []
         self._uses: dict[Template, list[_Uses]] = {}
         self._sample: list[tuple[bytes, bool]] = []
         self._numbers: dict[Template, int] = {}
         self._are_complete: set[Template] = set()
         self._arrow: list[pa.Field] = []
 
-    def survey(self, payloads: pa.Array, kinds: pa.Array) -> Scan:
+    def survey(self, payloads: pa.Array, kinds: pa.Array) -> ParsedPayloads:
         """Find the fields of a batch; return the parsed batch."""
-        found = scan(payloads, kinds, self._known)
-        for group in found.groups:
+        parsed = scan(payloads, kinds, self._seen_templates)
+        for group in parsed.groups:
             uses = self._uses.setdefault(group.template, [_Uses() for _ in group.values])
             for use, values in zip(uses, group.values, strict=True):
                 use.add(values)
-        for row in found.rest[: max(0, _SAMPLE - len(self._sample))]:
+        for row in parsed.rest[: max(0, _SAMPLE - len(self._sample))]:
             self._sample.append((payloads[int(row)].as_py(), kinds[int(row)].as_py()))
-        return found
+        return parsed
 
     def decide(self) -> None:
         """Decide the columns and the templates."""
@@ -234,36 +234,36 @@ class SegmentFields:
             counts[field.name] += 1
             if type_ := type_name(field.type):
                 types.setdefault(field.name, type_)
-        taken = {field.name.casefold() for field in self.fields}
+        used_keys = {field.name.casefold() for field in self.fields}
         added = 0
         for name, type_ in types.items():
             key = name.casefold()
-            if key not in taken and not key.startswith(FIELD) and added < INFERRED_LIMIT:
-                taken.add(key)
+            if key not in used_keys and not key.startswith(FIELD) and added < INFERRED_LIMIT:
+                used_keys.add(key)
                 self.fields.append(DeclaredField(name, type_))
                 added += 1
         return counts
 
     def columns_of(
-        self, payloads: pa.Array, kinds: pa.Array, found: Scan | None = None
+        self, payloads: pa.Array, kinds: pa.Array, parsed: ParsedPayloads | None = None
     ) -> BatchColumns:
         """Return the columns of a batch, which `survey` has seen and may have parsed."""
-        found = found or scan(payloads, kinds, self._known)
-        decoded = decode_arrays(payloads, kinds, self._arrow, Rules(), found)
+        parsed = parsed or scan(payloads, kinds, self._seen_templates)
+        decoded = decode_arrays(payloads, kinds, self._arrow, Rules(), parsed)
         count = len(payloads)
-        numbers = np.full(count, COMPLETE, np.int32)
-        is_unsure = np.ones(count, bool)
-        is_left_out = np.zeros(count, bool)
+        numbers: Numbers = np.full(count, COMPLETE, np.int32)
+        is_unsure: Numbers = np.ones(count, bool)
+        is_left_out: Numbers = np.zeros(count, bool)
         columns = {
             field.name: column
             for field, column in zip(self._arrow, decoded.columns, strict=True)
         }
-        for group in found.groups:
+        for group in parsed.groups:
             if group.template in self._are_complete:
                 is_unsure[group.rows] = _has_nan(group)
             number = self._numbers.get(group.template)
             if number is not None:
-                same = self._are_restored(found, group, number, payloads, columns)
+                same = self._are_restored(parsed, group, number, payloads, columns)
                 numbers[group.rows[same]] = number
                 is_left_out[group.rows[same]] = True
         for row in decoded.reasons:
@@ -277,7 +277,7 @@ class SegmentFields:
 
     def _are_restored(
         self,
-        found: Scan,
+        parsed: ParsedPayloads,
         group: Group,
         number: int,
         payloads: pa.Array,
@@ -286,7 +286,7 @@ class SegmentFields:
         """Return which records of a group have columns that give back their payload."""
         template, rows = self.templates[number], group.rows
         own = {slot.column: columns[slot.column] for slot in template.slots if slot.column}
-        if len(rows) < len(found.begins):
+        if len(rows) < len(parsed.begins):
             places = pa.array(rows)
             own = {name: column.take(places) for name, column in own.items()}
             payloads = payloads.take(places)
@@ -299,7 +299,7 @@ class SegmentFields:
 
 def _has_nan(group: Group) -> Numbers:
     """Return which records of a group have a value that is not a number."""
-    result = np.zeros(len(group.rows), bool)
+    result: Numbers = np.zeros(len(group.rows), bool)
     for values in group.values:
         is_float = values.kinds == FLOAT
         if is_float.any():

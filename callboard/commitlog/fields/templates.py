@@ -1,8 +1,8 @@
 """Templates of CBOR payloads, with which a whole batch is parsed one field at a time.
 
-Records of one kind mostly have the same keys in the same order, so their payloads differ only in
-their values. A `Template` holds the bytes that they share, and the names of the fields. `scan`
-finds the templates of a batch and reads the values of all its records with numpy: for
+Records of one kind mostly have the same keys in the same order, so their payloads differ only
+in their values. A `Template` holds the bytes that they share, and the names of the fields.
+`scan` finds the templates of a batch and reads the values of all its records with numpy: for
 each field one operation on all records, instead of one object for each value.
 
 A template covers maps with text keys, maps in them, lists at the top, and single values. A
@@ -43,7 +43,8 @@ _DEPTH_LIMIT: Final = 8
 
 def _kinds_of_heads() -> tuple[Numbers, Numbers]:
     """Return the kind of value and the number of argument bytes for each first byte."""
-    kinds, sizes = np.zeros(256, np.uint8), np.zeros(256, np.uint8)
+    kinds: Numbers = np.zeros(256, np.uint8)
+    sizes: Numbers = np.zeros(256, np.uint8)
     for major, kind in ((0x00, INT), (0x20, INT), (0x40, BYTES), (0x60, TEXT)):
         kinds[major : major + 28] = kind
         sizes[major + 24 : major + 28] = 1, 2, 4, 8
@@ -97,8 +98,8 @@ class Group(NamedTuple):
     values: list[Values]
 
 
-class Scan(NamedTuple):
-    """A parsed batch.
+class ParsedPayloads(NamedTuple):
+    """The payloads of a batch, parsed.
 
     Attributes:
         data: The bytes of all payloads, with padding.
@@ -115,13 +116,13 @@ class Scan(NamedTuple):
     rest: Numbers
 
 
-def scan(payloads: pa.Array, kinds: pa.Array, known: list[Template]) -> Scan:
+def scan(payloads: pa.Array, kinds: pa.Array, templates: list[Template]) -> ParsedPayloads:
     """Parse a batch.
 
     Args:
         payloads: Payloads as they are stored, none of them null.
         kinds: Whether each payload is plain bytes, which have no template.
-        known: Templates to try first; new ones are added.
+        templates: Templates to try first; new ones are added.
     """
     data, begins, ends = _positions(payloads)
     is_cbor = ~np.asarray(kinds.cast(pa.uint8())).astype(bool) & (ends > begins)
@@ -129,26 +130,26 @@ def scan(payloads: pa.Array, kinds: pa.Array, known: list[Template]) -> Scan:
     parser = _Parser(data, begins, ends)
     tried, strange, skipped = 0, 0, []
     while len(left) and tried < TEMPLATES_LIMIT:
-        if tried < len(known):
-            template = known[tried]
+        if tried < len(templates):
+            template = templates[tried]
         elif strange >= _STRANGE_LIMIT:
             break
         else:
             first = left[0]
             new = template_of(bytes(data[begins[first] : ends[first]]))
-            if new is None or new in known:  # a value in it is malformed
+            if new is None or new in templates:  # a value in it is malformed
                 strange += 1
                 skipped.append(left[:1])
                 left = left[1:]
                 continue
-            known.append(new)
+            templates.append(new)
             template, strange = new, 0
         tried += 1
         group, left = parser.match(template, left)
         if len(group.rows):
             groups.append(group)
     rest = np.concatenate([left, *skipped, np.flatnonzero(~is_cbor)])
-    return Scan(data, begins, ends, groups, np.sort(rest))
+    return ParsedPayloads(data, begins, ends, groups, np.sort(rest))
 
 
 def _positions(payloads: pa.Array) -> tuple[Numbers, Numbers, Numbers]:
@@ -159,7 +160,7 @@ def _positions(payloads: pa.Array) -> tuple[Numbers, Numbers, Numbers]:
     borders = np.frombuffer(offsets, width)[first : first + len(payloads) + 1]
     borders = borders.astype(np.int64)
     start, end = (int(borders[0]), int(borders[-1])) if len(borders) else (0, 0)
-    data = np.zeros(end - start + _PADDING, np.uint8)
+    data: Numbers = np.zeros(end - start + _PADDING, np.uint8)
     if end > start:
         data[: end - start] = np.frombuffer(content, np.uint8)[start:end]
     borders -= start
@@ -190,10 +191,10 @@ class _Parser:
             for begin in range(0, len(literal), 8):
                 part = literal[begin : begin + 8]
                 word, bits = int.from_bytes(part, "little"), 8 * len(part)
-                found = self._words[np.minimum(positions + begin, len(self._words) - 1)]
+                words = self._words[np.minimum(positions + begin, len(self._words) - 1)]
                 if bits < 64:
-                    found &= np.uint64((1 << bits) - 1)
-                keep(found == np.uint64(word))
+                    words &= np.uint64((1 << bits) - 1)
+                keep(words == np.uint64(word))
             positions = positions + len(literal)
             value, after = self._values(positions)
             values.append(value)
@@ -211,7 +212,7 @@ class _Parser:
         heads = self._data[positions]
         if len(heads) and heads[0] == 0xFB and (heads == 0xFB).all():  # the most frequent case
             bits = self._words[np.minimum(positions + 1, len(self._words) - 1)].byteswap()
-            kinds = np.full(len(heads), FLOAT, np.uint8)
+            kinds: Numbers = np.full(len(heads), FLOAT, np.uint8)
             return Values(kinds, heads, bits, positions), positions + 9
         kinds = _KINDS[heads]
         is_time = heads == _TAG_TIME
@@ -230,12 +231,12 @@ class _Parser:
         return Values(kinds, heads, numbers, begins), begins + lengths
 
 
-def _without(rows: Numbers, taken: Numbers) -> Numbers:
-    """Return the rows that are not taken; both are sorted."""
-    if len(taken) == len(rows):
+def _without(rows: Numbers, chosen: Numbers) -> Numbers:
+    """Return the rows that are not chosen; both are sorted."""
+    if len(chosen) == len(rows):
         return rows[:0]
-    is_left = np.ones(len(rows), bool)
-    is_left[np.searchsorted(rows, taken)] = False
+    is_left: Numbers = np.ones(len(rows), bool)
+    is_left[np.searchsorted(rows, chosen)] = False
     return rows[is_left]
 
 
@@ -251,13 +252,13 @@ def integers_of(values: Values) -> tuple[Numbers, Numbers]:
 
 def floats_of(values: Values) -> Numbers:
     """Return floats, whatever their width."""
-    found = values.numbers.view(np.float64)
+    floats = values.numbers.view(np.float64)
     for head, bits, kind in ((0xFA, np.uint32, np.float32), (0xF9, np.uint16, np.float16)):
         is_short = values.heads == head
         if is_short.any():
             short = values.numbers.astype(bits).view(kind).astype(np.float64)
-            found = np.where(is_short, short, found)
-    return found
+            floats = np.where(is_short, short, floats)
+    return floats
 
 
 def texts_of(data: Numbers, values: Values, chosen: Numbers) -> pa.Array:
@@ -266,11 +267,11 @@ def texts_of(data: Numbers, values: Values, chosen: Numbers) -> pa.Array:
     # second one is a text, so no text is copied one by one.
     begins = values.begins[chosen]
     ends = begins + values.numbers[chosen].astype(np.int64)
-    borders = np.empty(2 * len(begins) + 1, np.int64)
+    borders: Numbers = np.empty(2 * len(begins) + 1, np.int64)
     borders[0], borders[1::2], borders[2::2] = 0, begins, ends
     content = [None, pa.py_buffer(borders), pa.py_buffer(data)]
     whole = pa.Array.from_buffers(pa.large_binary(), 2 * len(begins), content)
-    places = np.full(len(chosen), -1, np.int64)
+    places: Numbers = np.full(len(chosen), -1, np.int64)
     places[chosen] = np.arange(1, 2 * len(begins), 2)
     if chosen.all():
         return whole.take(pa.array(places)).cast(pa.binary())

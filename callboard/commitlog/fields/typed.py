@@ -19,7 +19,7 @@ from callboard.commitlog.fields.templates import (
     TEXT,
     TIME,
     Numbers,
-    Scan,
+    ParsedPayloads,
     Values,
     floats_of,
     integers_of,
@@ -38,20 +38,22 @@ _EPOCHS: Final = ((10**11, 1_000_000, 1), (10**14, 1000, 1), (10**17, 1, 1), (1 
 _Convert = Callable[[Numbers, Values], tuple[Any, Numbers]]
 
 
-def column_of(scan: Scan, name: str, kind: pa.DataType, *, keeps_nan: bool) -> tuple[Any, Any]:
+def column_of(
+    parsed: ParsedPayloads, name: str, kind: pa.DataType, *, keeps_nan: bool
+) -> tuple[Any, Any]:
     """Return a field as a column, and the rows whose value is not covered.
 
     Args:
-        scan: Parsed payloads.
+        parsed: Parsed payloads.
         name: Name of the field in the payloads.
         kind: Type of the column.
         keeps_nan: Whether NaN stays in a column of floats; it is null otherwise.
     """
-    count, convert = len(scan.begins), _converter(kind)
-    is_left = np.zeros(count, bool)
-    is_left[scan.rest] = True
+    count, convert = len(parsed.begins), _converter(kind)
+    is_left: Numbers = np.zeros(count, bool)
+    is_left[parsed.rest] = True
     rows, pieces = [], []
-    for group in scan.groups:
+    for group in parsed.groups:
         if name not in group.template.names:
             # The value is a map of its own, which is not covered.
             is_left[group.rows] |= any(
@@ -62,7 +64,7 @@ def column_of(scan: Scan, name: str, kind: pa.DataType, *, keeps_nan: bool) -> t
         if convert is None:
             is_left[group.rows] = True
             continue
-        piece, fits = convert(scan.data, values)
+        piece, fits = convert(parsed.data, values)
         is_null = values.kinds == NULL
         if (values.kinds == FLOAT).any():
             is_nan = (values.kinds == FLOAT) & np.isnan(floats_of(values))
@@ -88,7 +90,7 @@ def _scattered(rows: list[Numbers], pieces: list[Any], count: int, kind: Any) ->
     pieces = [piece if piece.type == kind else piece.cast(kind) for piece in pieces]
     if len(pieces) == 1 and len(pieces[0]) == count:
         return pieces[0]
-    places = np.full(count, -1, np.int64)
+    places: Numbers = np.full(count, -1, np.int64)
     if rows:
         places[np.concatenate(rows)] = np.arange(sum(map(len, rows)))
     whole = pa.concat_arrays(pieces) if pieces else pa.nulls(0, kind)
@@ -173,7 +175,8 @@ def _truths(_: Numbers, values: Values) -> tuple[Any, Numbers]:
 def _times(data: Numbers, values: Values) -> tuple[Any, Numbers]:
     """Return times in microseconds since 1970."""
     kind, count = pa.timestamp("us", tz="UTC"), len(values.kinds)
-    micros, fits = np.zeros(count, np.int64), np.zeros(count, bool)
+    micros: Numbers = np.zeros(count, np.int64)
+    fits: Numbers = np.zeros(count, bool)
     if (is_int := values.kinds == INT).any():
         numbers, is_small = integers_of(values)
         fits |= is_int & is_small

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from callboard.commitlog import Cursor, LogCorrupt, LogReader
 from callboard.commitlog.arrow import arrow_schema, record_batches
 from callboard.commitlog.fields.decoding import Decoded, decode_arrays
+from callboard.commitlog.fields.sealed_fields import SealedFields
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.reading import LogReading
-from callboard.commitlog.sealed_fields import SealedFields
 from callboard.commitlog.segment import LogSegmentTable
 from callboard.pipeline.errors import DataLost, Undecodable
 from callboard.pipeline.spark.dead_letters import Origin, bury, full_path, stored_letters

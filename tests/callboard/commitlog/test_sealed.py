@@ -11,13 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callboard.commitlog import CommitLog, ExtraMissing, LogFailed, LogReader, Retention
+from callboard.commitlog.fields.column_files import sealed_segments, write_columns
 from callboard.commitlog.folder import COLUMNS, Folder
-from callboard.commitlog.sealed import (
-    as_written,
-    columns_to_arrow,
-    sealed_segments,
-    write_columns,
-)
+from callboard.commitlog.sealed import as_written, columns_to_arrow
 from callboard.commitlog.verify import verify
 from callboard.simulation import SimulatedDisk
 from tests.callboard.commitlog.strategies import HEADERS, KEYS, PAYLOADS, TEXTS, TIMES

@@ -25,6 +25,7 @@ from callboard.pipeline.bridge import Bridge
 from callboard.pipeline.queries import QUERIES, Settings, schema_of, values
 from callboard.pipeline.state import Baseline, Detection, learn_all
 from examples.temperatures import load_temperatures
+from tests.callboard.entity.state.postgresql_server import running_server
 from tests.polling import eventually
 
 PAGE = Path(__file__).parents[3] / "docs" / "pipeline.md"
@@ -892,3 +893,75 @@ def test_a_stream_between_object_stores_can_be_read_by_a_bridge(
         with Bridge("s3://logs/out", endpoint=Taker(), storage_options=s3):
             pass
     assert taken == [2 * n for n in range(500)]
+
+
+def recipes():
+    """Return the functions of the page that write to Delta and PostgreSQL."""
+    (block,) = re.findall(
+        r"```python\n(def into_postgresql.*?)```", PAGE.read_text(), re.DOTALL
+    )
+    names = {}
+    exec(block, names)  # a program of ours
+    return names
+
+
+def test_the_recipe_for_delta_writes_a_repeated_batch_once(spark, tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    write = recipes()["into_delta"](str(tmp_path / "loads"))
+    batch = spark.createDataFrame([("/a", 1.0), ("/b", 2.0)], "topic string, load double")
+
+    for number in (0, 0, 1, 0):
+        write(batch, number)
+
+    assert deltalake.DeltaTable(str(tmp_path / "loads")).to_pyarrow_table().num_rows == 4
+
+
+def test_the_recipe_for_postgresql_writes_a_repeated_batch_once(spark):
+    psycopg = pytest.importorskip("psycopg")
+    url = running_server().new_database()
+    write = recipes()["into_postgresql"](url)
+    batch = spark.createDataFrame([("/a", 1.0), ("/b", 2.0)], "topic string, load double")
+
+    for number in (0, 0, 1, 0):
+        write(batch, number)
+
+    with psycopg.connect(url) as connection:
+        query = "SELECT topic, load FROM loads ORDER BY topic"
+        assert connection.execute(query).fetchall() == [("/a", 1.0)] * 2 + [("/b", 2.0)] * 2
+
+
+def test_a_table_has_fields_from_columns_and_from_records(spark, folder):
+    with CommitLog(folder, segment_bytes=1) as log:
+        for first in range(0, 60, 20):
+            rows = [{"n": n, "delay": n / 4} for n in range(first, first + 20)]
+            log.append_batch(rows, topic="/f")
+        log.append("/f", {"delay": "late", "n": 60})
+    write_columns(folder)
+
+    rows = table(spark, folder, fields=True)
+
+    (found,) = rows.selectExpr("avg(delay)", "count(delay)", "sum(n)", "count(*)").collect()
+    assert tuple(found) == (7.375, 60, sum(range(61)), 61)
+    assert len(rows.inputFiles()) == 3
+    assert [loads(row.payload)["n"] for row in rows.orderBy("offset").collect()] == list(
+        range(61)
+    )
+
+
+def test_the_source_reads_fields_from_column_files(spark, folder, read):
+    with CommitLog(folder, segment_bytes=1) as log:
+        for first in range(0, 60, 20):
+            rows = [{"n": n, "delay": n / 4} for n in range(first, first + 20)]
+            log.append_batch(rows, topic=[f"/f/{n % 2}" for n in range(20)])
+        log.append("/f", {"delay": "late", "n": 60})
+    made = write_columns(folder)
+    assert len(made) == 3
+    schema = "offset bigint, n bigint, delay double, error string"
+
+    expected = [(n, n, n / 4, None) for n in range(60)]
+    found = [tuple(row) for row in read(schema).orderBy("offset").collect()]
+    assert found[:60] == expected
+    assert found[60][:3] == (60, 60, None)
+    assert "late" in found[60][3]
+    some = read(schema, topics="/f/1", where="offset >= 10 AND offset < 30")
+    assert [row.n for row in some.orderBy("offset").collect()] == list(range(11, 30, 2))

@@ -1,20 +1,19 @@
 """Reads fields of payloads from column files, instead of decoding the payloads.
 
 A record with a template, or whose columns are complete, is read from the columns. The payloads
-of the others are decoded, so the result is that of `decode_arrays`.
+of the one_by_one are decoded, so the result is that of `decode_arrays`.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow.parquet import ParquetFile
 
 from callboard.commitlog.arrow import arrow_schema
 from callboard.commitlog.disk import RealDisk
-from callboard.commitlog.fields.declared import FIELD, arrow_fields, column_name
+from callboard.commitlog.fields.declared import FIELD, column_name
 from callboard.commitlog.fields.decoding import Decoded, Rules, decode_arrays, with_rows
 from callboard.commitlog.folder import Folder
 from callboard.commitlog.sealed import (
@@ -25,10 +24,6 @@ from callboard.commitlog.sealed import (
     sealed_segments_in,
     with_payloads,
 )
-
-if TYPE_CHECKING:
-    from callboard.commitlog.reader import LogReader
-    from callboard.commitlog.reading import OnDamage
 
 #: Records in a batch of a column file.
 _ROWS: Final = 1 << 16
@@ -91,16 +86,16 @@ class SealedFields:
         The column of a field that no record has is empty.
         """
         columns = []
-        known = {field.name for field in own.fields}
+        names = {field.name for field in own.fields}
         for field in self._fields:
             name = field.name.removeprefix(FIELD)
-            is_map = any(item.startswith(f"{name}.") for item in known)
+            is_map = any(item.startswith(f"{name}.") for item in names)
             is_float = pa.types.is_floating(field.type) and self._rules.keeps_nan
             if not own.fields or is_map or is_float or own.is_unknown(name):
                 return None
             if field.name in self._rules.texts and field.type != pa.string():
                 return None
-            columns.append(column_name(name) if name in known else "")
+            columns.append(column_name(name) if name in names else "")
         return columns
 
     def batches(self, file: ColumnFile, start: int, end: int) -> Iterator[FieldBatch]:
@@ -158,13 +153,13 @@ class SealedFields:
     def _decoded(self, part: pa.RecordBatch, columns: list[str]) -> Decoded:
         """Return the fields of a part, of which only some payloads are decoded."""
         fields, rules, count = self._fields, self._rules, part.num_rows
-        found = [
+        arrays = [
             part[column].cast(field.type) if column else pa.nulls(count, field.type)
             for column, field in zip(columns, fields, strict=True)
         ]
         is_left = np.asarray(part[TEMPLATE].is_null())
         reasons: dict[int, str] = {}
-        for field, column in zip(fields, found, strict=True):
+        for field, column in zip(fields, arrays, strict=True):
             if field.name in rules.required and column.null_count:
                 for row in np.flatnonzero(np.asarray(column.is_null()) & ~is_left):
                     reasons.setdefault(
@@ -173,49 +168,15 @@ class SealedFields:
         if is_left.any():
             rows = np.flatnonzero(is_left)
             left = part.take(pa.array(rows))
-            others = decode_arrays(left["payload"], left["is_bytes"], fields, rules)
-            found = [
+            one_by_one = decode_arrays(left["payload"], left["is_bytes"], fields, rules)
+            arrays = [
                 with_rows(column, rows, other)
-                for column, other in zip(found, others.columns, strict=True)
+                for column, other in zip(arrays, one_by_one.columns, strict=True)
             ]
-            reasons |= {int(rows[row]): text for row, text in others.reasons.items()}
-        return Decoded(found, reasons)
+            reasons |= {int(rows[row]): text for row, text in one_by_one.reasons.items()}
+        return Decoded(arrays, reasons)
 
 
-def _is_castable(own: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_castable(own: pa.DataType, target: pa.DataType) -> bool:
     """Return whether all values of a column keep their value in another type."""
-    return own == wanted or (pa.types.is_integer(own) and wanted == pa.float64())
-
-
-def table_with_fields(
-    log: "LogReader",
-    start: int,
-    end: int | None,
-    topic: str,
-    rules: Rules,
-    on_damage: "OnDamage | None",
-) -> pa.Table:
-    """Return records with the declared fields of their payloads, for `LogReader.to_arrow`."""
-    fields = arrow_fields(log.fields)
-    schema = pa.schema([*arrow_schema(), *fields])
-    start, end = max(start, log.start), log.end if end is None else min(end, log.end)
-    sealed = SealedFields(log.place, arrow_schema().names, fields, rules)
-    rows: list[pa.RecordBatch] = []
-    while start < end:
-        file = sealed.next_file(start, end)
-        border = end if file is None else max(start, min(end, file.segment.base))
-        for piece in log.arrow_batches(start, border, topic=topic, on_damage=on_damage):
-            decoded = decode_arrays(piece["payload"], piece["is_bytes"], fields, rules)
-            columns = [*piece.columns, *decoded.columns]
-            rows.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-        start = border
-        if file is not None:
-            stop = min(end, file.segment.end)
-            for part in sealed.batches(file, start, stop):
-                columns = [*part.records.columns, *part.decoded.columns]
-                whole = pa.RecordBatch.from_arrays(columns, schema=schema)
-                rows.append(
-                    whole.filter(pc.starts_with(whole["topic"], topic)) if topic else whole
-                )
-            start = stop
-    return pa.Table.from_batches(rows, schema)
+    return bool(own == target or (pa.types.is_integer(own) and target == pa.float64()))

@@ -12,8 +12,14 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
-from callboard.commitlog import CommitLog, DeclaredField, LogReader, write_columns  # noqa: E402
-from callboard.commitlog.sealed import all_fields, intact_columns, sealed_segments  # noqa: E402
+from callboard.commitlog import (  # noqa: E402
+    CommitLog,
+    DeclaredField,
+    LogReader,
+    sealed_segments,
+    write_columns,
+)
+from callboard.commitlog.sealed import all_fields, intact_columns  # noqa: E402
 from callboard.commitlog.verify import verify  # noqa: E402
 
 MOMENT = datetime.datetime(2026, 1, 31, 12, 0, 0, 250_000, datetime.UTC)

@@ -1,0 +1,1 @@
+"""Exports of logs to tables of other systems, with their position."""
