@@ -44,6 +44,7 @@ QUEUES = {
 
 #: Places that open connections.
 DIALS = {
+    "callboard/commitlog/export/postgresql.py:PostgresqlTarget.open": "psycopg",
     "callboard/demo/mqtt_client.py:main": "paho",
     "callboard/flow/zeromq.py:_Loop.join": "ZeroMQ",
     "callboard/gateway/modules/mqtt.py:MqttModule.start": "paho",

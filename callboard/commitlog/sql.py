@@ -156,7 +156,7 @@ def _select(
     """Return the query of some files, or of the tail if `own` is None.
 
     Args:
-        source: What is read.
+        source: The table or function of DuckDB that has the records.
         payload: The expression of payloads.
         fields: The fields of the view.
         decode: Name of the function that decodes them.

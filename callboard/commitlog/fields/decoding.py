@@ -10,7 +10,7 @@ or a number since 1970; a float column accepts integers of any size. NaN is null
 unless the rules keep it in columns of floats.
 
 Most payloads are parsed a batch at a time (`templates`, `typed`). The functions here decode the
-others one by one, and decide what a value of an unusual kind becomes.
+others one by one, and convert values of unusual types.
 """
 
 import math

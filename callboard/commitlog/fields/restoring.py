@@ -2,8 +2,8 @@
 
 A column file leaves out the payload of a record if its columns and a `StoredTemplate` give back
 the same bytes. The templates of a file are in its metadata. A template does not say how every
-payload was encoded, only how most of its kind were: whoever writes a file compares the restored
-payload of each record with the stored one, and keeps the stored one where they differ.
+payload was encoded, only how most of its kind were. The writer of a file therefore compares the
+restored payload of each record with the stored one, and keeps the stored one if they differ.
 """
 
 import json

@@ -8,7 +8,7 @@ import pytest
 
 from callboard.commitlog import CommitLog, LogError, LogFailed, LogReader, Retention
 from callboard.commitlog.disk import MemoryDisk
-from callboard.commitlog.sealed import sealed_segments
+from callboard.commitlog import sealed_segments
 from callboard.commitlog.verify import verify
 from callboard.simulation import SimulatedDisk
 
