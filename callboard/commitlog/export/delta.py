@@ -51,6 +51,7 @@ class DeltaTarget:
                 return None
             table = self._delta.DeltaTable(self._address)
             offset = table.transaction_version(self._app)
+            epoch = table.transaction_version(f"{self._app}:epoch")
             schema = pa.schema(table.schema().to_arrow())
         except (OSError, self._delta.exceptions.DeltaError) as error:
             raise self._failed(error) from error
@@ -60,7 +61,7 @@ class DeltaTarget:
             for name, kind in self._types.items()
             if name not in _RECORD and (type_ := type_name(kind))
         ]
-        return Progress(offset or 0, fields)
+        return Progress(offset or 0, fields, epoch or 0)
 
     def planned_end(self, start: int) -> int | None:
         """Return None: a commit that was not completed leaves nothing in the table."""
@@ -73,7 +74,10 @@ class DeltaTarget:
             LogFailed: the table refuses the rows, or another process exports to it.
         """
         delta = self._delta
-        transaction = delta.Transaction(self._app, progress.offset)
+        transactions = [
+            delta.Transaction(self._app, progress.offset),
+            delta.Transaction(f"{self._app}:epoch", progress.epoch),
+        ]
         try:
             rows = self._typed(rows)
             delta.write_deltalake(
@@ -82,7 +86,7 @@ class DeltaTarget:
                 mode="append",
                 schema_mode="merge",
                 partition_by=[DAY] if self._options.partition else None,
-                commit_properties=delta.CommitProperties(app_transactions=[transaction]),
+                commit_properties=delta.CommitProperties(app_transactions=transactions),
             )
         except (OSError, pa.ArrowException, delta.exceptions.DeltaError) as error:
             raise self._failed(error) from error

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from callboard.commitlog.errors import InvalidOption
 from callboard.commitlog.export.rows import Progress, RowOptions, Target, rows_of
-from callboard.commitlog.objects.archive import IDENTITY
+from callboard.commitlog.identity.position import Position
 from callboard.commitlog.reader import LogReader
 
 #: Formats of targets.
@@ -58,11 +58,8 @@ def open_target(format_: str, target: str, log: LogReader, options: RowOptions) 
 
 
 def log_id(log: LogReader) -> str:
-    """Return what identifies a log: its identity, or its address if it has none."""
-    identity = log.place.file(IDENTITY)
-    if IDENTITY in log.place.disk.listdir(log.place.path):
-        return log.place.read(identity).decode(errors="replace").strip()
-    return str(log.folder)
+    """Return what identifies a log: its id, or its address if callboard 0.1 wrote it."""
+    return log.identity.log or str(log.folder)
 
 
 def export(
@@ -85,13 +82,19 @@ def export(
     Raises:
         LogCorrupt: records are damaged.
         LogFailed: records were removed before they were exported, or the target failed.
+        PositionRefused: the target has records that are not in the log.
     """
-    progress = target.open() or Progress(0 if start is None else start, [])
+    progress = target.open()
+    if progress is None:
+        progress = Progress(0 if start is None else start, [])
+    elif identity := log.identity.log:
+        stored = Position(identity, progress.epoch, progress.offset)
+        log.resume(stored, name="the export", way="another target; this log is {}")
     position, end = max(progress.offset, start or 0), log.end
     fields = progress.fields
     while position < end:
         stop = target.planned_end(position) or min(end, position + rows)
         table, fields = rows_of(log, position, stop, fields, options)
-        target.write(table, position, Progress(stop, fields))
+        target.write(table, position, Progress(stop, fields, log.position(stop).epoch))
         yield Exported(position, stop)
         position = stop

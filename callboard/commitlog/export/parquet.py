@@ -70,7 +70,7 @@ class ParquetTarget:
             )
             raise LogFailed(msg)
         fields = [DeclaredField(*row) for row in self._state["fields"]]
-        return Progress(self._state["offset"], fields)
+        return Progress(self._state["offset"], fields, self._state["epoch"])
 
     def planned_end(self, start: int) -> int | None:
         """Return the end of rows that a former run began to write; None if there are none."""
@@ -87,7 +87,8 @@ class ParquetTarget:
         offset = self._state.get("offset", start)
         fields = self._state.get("fields", [])
         try:
-            self._store(offset, fields, planned=progress.offset, begin=start)
+            epoch = self._state.get("epoch", 0)
+            self._store(offset, fields, epoch, planned=progress.offset, begin=start)
             for path, part in self._parts(rows, start):
                 path.parent.mkdir(exist_ok=True)
                 out = pa.BufferOutputStream()
@@ -95,7 +96,8 @@ class ParquetTarget:
                 folder = Folder(self._folder.disk, str(path.parent))
                 folder.replace(str(path), out.getvalue().to_pybytes())
                 self._folder.sync()
-            self._store(progress.offset, [list(field) for field in progress.fields])
+            columns = [list(field) for field in progress.fields]
+            self._store(progress.offset, columns, progress.epoch)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -112,11 +114,12 @@ class ParquetTarget:
             parts.append((path, part.drop_columns([DAY])))
         return parts
 
-    def _store(self, offset: int, fields: list[Any], **plan: int) -> None:
+    def _store(self, offset: int, fields: list[Any], epoch: int, **plan: int) -> None:
         """Store the progress durably."""
         self._state = {
             "log": self._log,
             "offset": offset,
+            "epoch": epoch,
             "fields": fields,
             "partition": self._options.partition,
             **plan,

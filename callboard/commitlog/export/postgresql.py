@@ -12,16 +12,15 @@ from callboard.commitlog.fields.declared import DeclaredField
 from callboard.support.redaction import redacted, redacted_error
 
 _STATE: Final = """CREATE TABLE IF NOT EXISTS callboard_exports (
-    target TEXT, log TEXT, position BIGINT NOT NULL, fields TEXT NOT NULL,
+    target TEXT, log TEXT, position BIGINT NOT NULL, fields TEXT NOT NULL, epoch BIGINT NOT NULL,
     PRIMARY KEY (target, log))"""
 #: Serializes the creation of tables: it fails if two processes create one at the same time.
 _SCHEMA_LOCK: Final = "SELECT pg_advisory_xact_lock(7236850772135470)"
-_READ: Final = (
-    "SELECT position, fields FROM callboard_exports WHERE target = %s AND log = %s FOR UPDATE"
-)
+_READ: Final = "SELECT position, fields, epoch FROM callboard_exports WHERE target = %s AND log = %s FOR UPDATE"
 _STORE: Final = (
-    "INSERT INTO callboard_exports VALUES (%s, %s, %s, %s) ON CONFLICT (target, log)"
-    " DO UPDATE SET position = EXCLUDED.position, fields = EXCLUDED.fields"
+    "INSERT INTO callboard_exports VALUES (%s, %s, %s, %s, %s) ON CONFLICT (target, log)"
+    " DO UPDATE SET position = EXCLUDED.position, fields = EXCLUDED.fields,"
+    " epoch = EXCLUDED.epoch"
 )
 
 
@@ -78,7 +77,8 @@ class PostgresqlTarget:
         row = self._connection.execute(_READ, (self._table, self._log)).fetchone()
         if row is None:
             return None
-        return Progress(row[0], [DeclaredField(*field) for field in json.loads(row[1])])
+        fields = [DeclaredField(*field) for field in json.loads(row[1])]
+        return Progress(row[0], fields, row[2])
 
     def planned_end(self, start: int) -> int | None:
         """Return None: a transaction that was not completed leaves nothing."""
@@ -103,7 +103,7 @@ class PostgresqlTarget:
                     self._make_partitions(rows)
                 self._insert(rows)
                 fields = json.dumps(progress.fields)
-                state = (self._table, self._log, progress.offset, fields)
+                state = (self._table, self._log, progress.offset, fields, progress.epoch)
                 connection.execute(_STORE, state)
         except self._psycopg.Error as error:
             raise self._failed(error) from error

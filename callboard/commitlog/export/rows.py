@@ -20,10 +20,17 @@ _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 
 class Progress(NamedTuple):
-    """What a target has: the offset after the last exported record, and the fields so far."""
+    """The progress of an export.
+
+    Attributes:
+        offset: The offset after the last exported record.
+        fields: The fields so far.
+        epoch: The epoch of the last exported record, as in `Position`.
+    """
 
     offset: int
     fields: list[DeclaredField]
+    epoch: int = 0
 
 
 class Target(Protocol):

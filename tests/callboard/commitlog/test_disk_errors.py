@@ -6,9 +6,15 @@ from contextlib import closing, suppress
 
 import pytest
 
-from callboard.commitlog import CommitLog, LogError, LogFailed, LogReader, Retention
+from callboard.commitlog import (
+    CommitLog,
+    LogError,
+    LogFailed,
+    LogReader,
+    Retention,
+    sealed_segments,
+)
 from callboard.commitlog.disk import MemoryDisk
-from callboard.commitlog import sealed_segments
 from callboard.commitlog.verify import verify
 from callboard.simulation import SimulatedDisk
 

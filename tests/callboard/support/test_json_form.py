@@ -135,14 +135,10 @@ def test_values_without_a_form_on_a_wire_are_counted_and_logged_once_per_kind(
 #: Modules that write only values of their own with `json.dumps`, or say `allow_nan=False`.
 OWN_VALUES = {
     "cli/log.py", "cli/mqtt.py", "cli/output.py", "commitlog/fields/declared.py",
-<<<<<<< HEAD
+    "commitlog/export/parquet.py", "commitlog/export/postgresql.py", "commitlog/export/rows.py",
+    "commitlog/fields/restoring.py", "commitlog/sealed.py",
     "commitlog/following/named.py", "commitlog/identity/position.py", "commitlog/json_text.py",
     "commitlog/objects/archive.py",
-=======
-    "commitlog/fields/restoring.py", "commitlog/sealed.py", "commitlog/export/parquet.py",
-    "commitlog/export/postgresql.py", "commitlog/export/rows.py",
-    "commitlog/following/named.py", "commitlog/json_text.py", "commitlog/objects/archive.py",
->>>>>>> ecbe118c (Export logs to Parquet, Delta and PostgreSQL, each record once, with fields as columns in Spark's tables)
     "commitlog/objects/manifest.py", "commitlog/objects/store.py", "commitlog/remote/disk.py",
     "commitlog/remote/server.py", "dashboard/guard.py", "entity/machine/table.py",
     "entity/state/postgresql.py", "flow/protocol/message.py", "gateway/outprocess.py",

@@ -1,6 +1,7 @@
 """Exports have each record once, whenever their process is killed."""
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -13,6 +14,7 @@ pytest.importorskip("numpy")
 
 from callboard.cli import main  # noqa: E402
 from callboard.commitlog import CommitLog, LogFailed, LogReader, Retention  # noqa: E402
+from callboard.commitlog.errors import PositionRefused  # noqa: E402
 from callboard.commitlog.export.exporting import export, open_target  # noqa: E402
 from callboard.commitlog.export.rows import RowOptions  # noqa: E402
 from tests.callboard.entity.state.postgresql_server import running_server  # noqa: E402
@@ -181,3 +183,19 @@ def test_the_command_prints_the_parts(tmp_path, capsys):
 
     assert json.loads(capsys.readouterr().out) == {"start": 0, "end": 1}
     assert main([*arguments, "--partition", "hour"]) == 2
+
+
+def test_a_log_that_was_set_back_is_refused(tmp_path):
+    with CommitLog(tmp_path / "log") as log:
+        log.append_batch([{"n": n} for n in range(4)], topic="/f")
+    shutil.copytree(tmp_path / "log", tmp_path / "backup")
+    with CommitLog(tmp_path / "log") as log:
+        log.append("/f", {"n": 4})
+    run(tmp_path / "log", "parquet", str(tmp_path / "out"))
+    shutil.rmtree(tmp_path / "log")
+    shutil.copytree(tmp_path / "backup", tmp_path / "log")
+    with CommitLog(tmp_path / "log") as log:
+        log.append("/f", {"n": -4})
+
+    with pytest.raises(PositionRefused):
+        run(tmp_path / "log", "parquet", str(tmp_path / "out"))
