@@ -12,11 +12,14 @@ from callboard.commitlog.fields.declared import DeclaredField
 from callboard.support.redaction import redacted, redacted_error
 
 _STATE: Final = """CREATE TABLE IF NOT EXISTS callboard_exports (
-    target TEXT, log TEXT, position BIGINT NOT NULL, fields TEXT NOT NULL, epoch BIGINT NOT NULL,
-    PRIMARY KEY (target, log))"""
+    target TEXT, log TEXT, position BIGINT NOT NULL, fields TEXT NOT NULL,
+    epoch BIGINT NOT NULL, PRIMARY KEY (target, log))"""
 #: Serializes the creation of tables: it fails if two processes create one at the same time.
 _SCHEMA_LOCK: Final = "SELECT pg_advisory_xact_lock(7236850772135470)"
-_READ: Final = "SELECT position, fields, epoch FROM callboard_exports WHERE target = %s AND log = %s FOR UPDATE"
+_READ: Final = (
+    "SELECT position, fields, epoch FROM callboard_exports"
+    " WHERE target = %s AND log = %s FOR UPDATE"
+)
 _STORE: Final = (
     "INSERT INTO callboard_exports VALUES (%s, %s, %s, %s, %s) ON CONFLICT (target, log)"
     " DO UPDATE SET position = EXCLUDED.position, fields = EXCLUDED.fields,"
