@@ -67,6 +67,7 @@ MEASURES = (
     "log_read",
     "log_read_node",
     "log_table",
+    "log_fields",
     "log_on_store",
     "log_served",
     "topic_flood",

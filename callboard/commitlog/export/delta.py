@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from callboard.commitlog.errors import ExtraMissing, LogFailed
-from callboard.commitlog.export.rows import DAY, Progress, RowOptions
+from callboard.commitlog.export.rows import DAY, ExportProgress, RowOptions
 from callboard.commitlog.fields.declared import FIELD, DeclaredField, type_name
 
 _RECORD = frozenset({"offset", "time", "topic", "key", "headers", "sender", "value", DAY})
@@ -40,7 +40,7 @@ class DeltaTarget:
         self._app = f"callboard-export:{log}"
         self._types: dict[str, pa.DataType] = {}
 
-    def open(self) -> Progress | None:
+    def open(self) -> ExportProgress | None:
         """Return the progress of the export; None at its begin.
 
         Raises:
@@ -61,13 +61,13 @@ class DeltaTarget:
             for name, kind in self._types.items()
             if name not in _RECORD and (type_ := type_name(kind))
         ]
-        return Progress(offset or 0, fields, epoch or 0)
+        return ExportProgress(offset or 0, fields, epoch or 0)
 
     def planned_end(self, start: int) -> int | None:
         """Return None: a commit that was not completed leaves nothing in the table."""
         return None
 
-    def write(self, rows: pa.Table, start: int, progress: Progress) -> None:
+    def write(self, rows: pa.Table, start: int, progress: ExportProgress) -> None:
         """Commit rows and the progress at once.
 
         Raises:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from callboard.commitlog.errors import InvalidOption
-from callboard.commitlog.export.rows import Progress, RowOptions, Target, rows_of
+from callboard.commitlog.export.rows import ExportProgress, ExportTarget, RowOptions, rows_of
 from callboard.commitlog.identity.position import Position
 from callboard.commitlog.reader import LogReader
 
@@ -27,7 +27,7 @@ class Exported(NamedTuple):
     end: int
 
 
-def open_target(format_: str, target: str, log: LogReader, options: RowOptions) -> Target:
+def open_target(format_: str, target: str, log: LogReader, options: RowOptions) -> ExportTarget:
     """Return a target.
 
     Args:
@@ -64,7 +64,7 @@ def log_id(log: LogReader) -> str:
 
 def export(
     log: LogReader,
-    target: Target,
+    target: ExportTarget,
     options: RowOptions = RowOptions(),  # noqa: B008  # never changed
     *,
     start: int | None = None,
@@ -86,7 +86,7 @@ def export(
     """
     progress = target.open()
     if progress is None:
-        progress = Progress(0 if start is None else start, [])
+        progress = ExportProgress(0 if start is None else start, [])
     elif identity := log.identity.log:
         stored = Position(identity, progress.epoch, progress.offset)
         log.resume(stored, name="the export", way="another target; this log is {}")
@@ -95,6 +95,6 @@ def export(
     while position < end:
         stop = target.planned_end(position) or min(end, position + rows)
         table, fields = rows_of(log, position, stop, fields, options)
-        target.write(table, position, Progress(stop, fields, log.position(stop).epoch))
+        target.write(table, position, ExportProgress(stop, fields, log.position(stop).epoch))
         yield Exported(position, stop)
         position = stop

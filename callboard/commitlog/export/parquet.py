@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from callboard.commitlog.disk import RealDisk
 from callboard.commitlog.errors import LogFailed
-from callboard.commitlog.export.rows import DAY, Progress, RowOptions
+from callboard.commitlog.export.rows import DAY, ExportProgress, RowOptions
 from callboard.commitlog.fields.declared import DeclaredField
 from callboard.commitlog.folder import FileLock, Folder
 
@@ -40,7 +40,7 @@ class ParquetTarget:
         self._state: dict[str, Any] = {}
         self._lock: FileLock | None = None
 
-    def open(self) -> Progress | None:
+    def open(self) -> ExportProgress | None:
         """Return the progress of the export; None at its begin.
 
         Raises:
@@ -70,7 +70,7 @@ class ParquetTarget:
             )
             raise LogFailed(msg)
         fields = [DeclaredField(*row) for row in self._state["fields"]]
-        return Progress(self._state["offset"], fields, self._state["epoch"])
+        return ExportProgress(self._state["offset"], fields, self._state["epoch"])
 
     def planned_end(self, start: int) -> int | None:
         """Return the end of rows that a former run began to write; None if there are none."""
@@ -78,7 +78,7 @@ class ParquetTarget:
             return self._state.get("planned")
         return None
 
-    def write(self, rows: pa.Table, start: int, progress: Progress) -> None:
+    def write(self, rows: pa.Table, start: int, progress: ExportProgress) -> None:
         """Write rows as files, then store the progress.
 
         Raises:

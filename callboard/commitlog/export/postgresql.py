@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
-from callboard.commitlog.export.rows import DAY, Progress, RowOptions
+from callboard.commitlog.export.rows import DAY, ExportProgress, RowOptions
 from callboard.commitlog.fields.declared import DeclaredField
 from callboard.support.redaction import redacted, redacted_error
 
@@ -60,7 +60,7 @@ class PostgresqlTarget:
         self._connection: Any = None
         self._columns: dict[str, str] = {}
 
-    def open(self) -> Progress | None:
+    def open(self) -> ExportProgress | None:
         """Connect; return the progress of the export, None at its begin.
 
         Raises:
@@ -75,19 +75,19 @@ class PostgresqlTarget:
         except self._psycopg.Error as error:
             raise self._failed(error) from error
 
-    def _progress(self) -> Progress | None:
+    def _progress(self) -> ExportProgress | None:
         """Return the stored progress, and lock it until the end of the transaction."""
         row = self._connection.execute(_READ, (self._table, self._log)).fetchone()
         if row is None:
             return None
         fields = [DeclaredField(*field) for field in json.loads(row[1])]
-        return Progress(row[0], fields, row[2])
+        return ExportProgress(row[0], fields, row[2])
 
     def planned_end(self, start: int) -> int | None:
         """Return None: a transaction that was not completed leaves nothing."""
         return None
 
-    def write(self, rows: pa.Table, start: int, progress: Progress) -> None:
+    def write(self, rows: pa.Table, start: int, progress: ExportProgress) -> None:
         """Insert rows and store the progress in one transaction.
 
         Raises:

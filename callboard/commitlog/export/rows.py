@@ -19,7 +19,7 @@ DAY: Final = "day"
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 
-class Progress(NamedTuple):
+class ExportProgress(NamedTuple):
     """The progress of an export.
 
     Attributes:
@@ -33,10 +33,10 @@ class Progress(NamedTuple):
     epoch: int = 0
 
 
-class Target(Protocol):
+class ExportTarget(Protocol):
     """A place for rows, which stores the position of the export together with them."""
 
-    def open(self) -> Progress | None:
+    def open(self) -> ExportProgress | None:
         """Return the progress of the export of this log; None at its begin.
 
         Raises:
@@ -46,7 +46,7 @@ class Target(Protocol):
     def planned_end(self, start: int) -> int | None:
         """Return the end of rows from `start` that a former run began to write; None if any."""
 
-    def write(self, rows: pa.Table, start: int, progress: Progress) -> None:
+    def write(self, rows: pa.Table, start: int, progress: ExportProgress) -> None:
         """Add rows and store the progress, so that a crash leaves both or neither.
 
         Raises:

@@ -36,10 +36,10 @@ from callboard.commitlog.fields.templates import (
     NULL,
     TEXT,
     TIME,
-    Group,
     Numbers,
     ParsedPayloads,
     Template,
+    TemplateGroup,
     Values,
     floats_of,
     scan,
@@ -278,7 +278,7 @@ class SegmentFields:
     def _are_restored(
         self,
         parsed: ParsedPayloads,
-        group: Group,
+        group: TemplateGroup,
         number: int,
         payloads: pa.Array,
         columns: Mapping[str, pa.Array],
@@ -297,7 +297,7 @@ class SegmentFields:
         return np.asarray(pc.equal(again, payloads))
 
 
-def _has_nan(group: Group) -> Numbers:
+def _has_nan(group: TemplateGroup) -> Numbers:
     """Return which records of a group have a value that is not a number."""
     result: Numbers = np.zeros(len(group.rows), bool)
     for values in group.values:

@@ -90,7 +90,7 @@ class Values(NamedTuple):
         return Values(*(column[chosen] for column in self))
 
 
-class Group(NamedTuple):
+class TemplateGroup(NamedTuple):
     """Records of a batch with one template: their rows, and the values of each field."""
 
     template: Template
@@ -112,7 +112,7 @@ class ParsedPayloads(NamedTuple):
     data: Numbers
     begins: Numbers
     ends: Numbers
-    groups: list[Group]
+    groups: list[TemplateGroup]
     rest: Numbers
 
 
@@ -175,7 +175,7 @@ class _Parser:
         # The 8 bytes from each position on, as a number: unaligned reads of one array.
         self._words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
 
-    def match(self, template: Template, rows: Numbers) -> tuple[Group, Numbers]:
+    def match(self, template: Template, rows: Numbers) -> tuple[TemplateGroup, Numbers]:
         """Return the records of a template with their values, and the other records."""
         all_rows, positions, ends = rows, self._begins[rows], self._ends[rows]
         values: list[Values] = []
@@ -205,7 +205,7 @@ class _Parser:
             keep((self._data[positions] == literal[0]) & (ends == positions + 1))
             positions = ends
         keep(positions == ends)
-        return Group(template, rows, values), _without(all_rows, rows)
+        return TemplateGroup(template, rows, values), _without(all_rows, rows)
 
     def _values(self, positions: Numbers) -> tuple[Values, Numbers]:
         """Return the values at positions below the end, and the positions after them."""

@@ -6,9 +6,9 @@ and continues until the given number was killed; the last exporter runs to its e
 
 import os
 import random
+import select
 import signal
 import sys
-import time
 from contextlib import closing
 
 import callboard.commitlog.export.delta
@@ -65,7 +65,7 @@ def main(kind: str, folder: str, target: str, kills: int, seed: int) -> int:
                 print(repr(error), file=sys.stderr)
                 os._exit(1)
         if killed < kills:
-            time.sleep(chance.uniform(0.0, 0.4))
+            select.select([], [], [], chance.uniform(0.0, 0.4))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
