@@ -92,11 +92,11 @@ def _latest_times(segments: Sequence[SegmentInfo], now: int) -> list[int]:
     segment, so the time of that one is used.
     """
     times = []
-    following = now
+    next_time = now
     for segment in reversed(segments):
         if segment.latest_time <= now:
-            following = segment.latest_time
-        times.append(following)
+            next_time = segment.latest_time
+        times.append(next_time)
     return times[::-1]
 
 

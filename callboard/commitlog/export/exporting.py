@@ -58,7 +58,7 @@ def open_target(format_: str, target: str, log: LogReader, options: RowOptions) 
 
 
 def log_id(log: LogReader) -> str:
-    """Return what identifies a log: its id, or its address if callboard 0.1 wrote it."""
+    """Return the id of a log, or its address if callboard 0.1 wrote it."""
     return log.identity.log or str(log.folder)
 
 
@@ -88,13 +88,13 @@ def export(
     if progress is None:
         progress = ExportProgress(0 if start is None else start, [])
     elif identity := log.identity.log:
-        stored = Position(identity, progress.epoch, progress.offset)
-        log.resume(stored, name="the export", way="another target; this log is {}")
-    position, end = max(progress.offset, start or 0), log.end
+        target_position = Position(identity, progress.epoch, progress.offset)
+        log.resume(target_position, name="the export", way="another target; this log is {}")
+    offset, end = max(progress.offset, start or 0), log.end
     fields = progress.fields
-    while position < end:
-        stop = target.planned_end(position) or min(end, position + rows)
-        table, fields = rows_of(log, position, stop, fields, options)
-        target.write(table, position, ExportProgress(stop, fields, log.position(stop).epoch))
-        yield Exported(position, stop)
-        position = stop
+    while offset < end:
+        stop = target.planned_end(offset) or min(end, offset + rows)
+        table, fields = rows_of(log, offset, stop, fields, options)
+        target.write(table, offset, ExportProgress(stop, fields, log.position(stop).epoch))
+        yield Exported(offset, stop)
+        offset = stop

@@ -114,12 +114,12 @@ class PostgresqlTarget:
     def _make_table(self, rows: pa.Table) -> None:
         """Create the table, add the columns that it lacks, and widen integers to floats."""
         sql = self._psycopg.sql
-        wanted = {field.name: _sql_type(field.type) for field in rows.schema}
+        types = {field.name: _sql_type(field.type) for field in rows.schema}
         table = sql.Identifier(self._table)
         if not self._columns:
             columns = sql.SQL(", ").join(
                 sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
-                for name, kind in wanted.items()
+                for name, kind in types.items()
             )
             ending = sql.SQL(" PARTITION BY LIST ({})").format(sql.Identifier(DAY))
             self._connection.execute(
@@ -134,7 +134,7 @@ class PostgresqlTarget:
                     (table.as_string(self._connection),),
                 ).fetchall()
             )
-        for name, kind in wanted.items():
+        for name, kind in types.items():
             column = sql.Identifier(name)
             if name not in self._columns:
                 statement = "ALTER TABLE {} ADD COLUMN IF NOT EXISTS {} {}"
