@@ -137,7 +137,7 @@ class ParquetTarget:
         return LogFailed(f"{self._directory} cannot be written: {reason}; check its disk")
 
     def close(self) -> None:
-        """Let other processes export to the directory."""
+        """Release the lock of the directory."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
