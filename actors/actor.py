@@ -57,6 +57,8 @@ class Actor(ThespianActor):
     current message.
 
     An exception in a handler ends the actor with reason `error`; its supervisor may restart it.
+
+    A method `on_stop(self, reason)`, which may be a coroutine, is called once before the end.
     """
 
     #: Receive an `Exit` message when a linked actor ends, instead of ending too.

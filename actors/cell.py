@@ -57,6 +57,7 @@ from callboard.actors.dispatch import (
     DispatchTable,
     HandlerEntry,
     callable_methods,
+    is_handler,
     why_not_callable,
 )
 from callboard.actors.envelope import INSTRUMENTATION, Encoded, Envelope, accompanied, traced_as
@@ -94,6 +95,7 @@ from callboard.actors.streams.messages import StreamRequest
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.task import ConcurrentTask, HandlerTask
 from callboard.actors.values import Answer, Message
+from callboard.actors.waits.shutdown import SHUTDOWN_TIMEOUT
 from callboard.support.calls import AnyCoroutine, Arguments, Callback, Keywords
 from callboard.support.dataclass import dataclass
 from callboard.support.text import class_name, error_text
@@ -244,6 +246,9 @@ class RareState:
     #: Tasks of streams, and the streams.
     stream_tasks: dict[ConcurrentTask, None] = field(default_factory=dict)
     streams: "ActorStreams | None" = None
+    #: Whether the hook `on_stop` was called, and its coroutine while it awaits.
+    has_stopped: bool = False
+    stop_task: HandlerTask | None = None
     #: Whether the first message has to wait for a concurrent handler to finish.
     is_held: bool = False
     #: High-priority messages; each has an `Urgent` mark at the front of the mailbox.
@@ -723,9 +728,52 @@ class Cell(MessageSender):
         self.sender = None
         # The actor may have ended in this turn already: an entity whose state cannot be read
         # ends during its activation, and a kill may arrive in the same turn.
-        if self._end is not None and self.reason is None:
+        if self._end is not None and self.reason is None and not self.is_stopping():
             self.terminate(*self._end)
             self._context = None
+
+    def is_stopping(self) -> bool:
+        """Run the hook `on_stop` once, before the end; return whether it still awaits."""
+        hook = getattr(type(self.actor), "on_stop", None)
+        if hook is None or self._end is None or is_handler(hook):
+            return False
+        rare = self.open_rare()
+        if not rare.has_stopped:
+            rare.has_stopped = True
+            now = self.runner.now()
+            askers = [(asker, now) for asker in self._cancel_tasks()]
+            if askers:  # `terminate` fails them
+                promises = self._promises = self._promises or _Promises()
+                promises.extend(askers)
+            self._guard("in its on_stop", self._begin_stop, hook, self._end[0])
+        elif rare.stop_task is not None and rare.stop_task.ready:
+            self._guard("in its on_stop", self._step_stop, rare.stop_task)
+        return rare.stop_task is not None
+
+    def _begin_stop(self, hook: Callback, reason: ExitReason) -> None:
+        """Call the hook `on_stop`; a coroutine gets the time of the node's shutdown."""
+        result = hook(self.actor, reason)
+        if isinstance(result, Coroutine):
+            self._step_stop(HandlerTask(self, result.send, None))
+            if self.open_rare().stop_task is not None:
+                self.runner.call_later(SHUTDOWN_TIMEOUT, self._cut_stop)
+
+    def _step_stop(self, task: HandlerTask) -> None:
+        """Run the hook `on_stop` to its next await."""
+        rare = self.open_rare()
+        rare.stop_task = None  # also if it raises
+        if task.step():
+            rare.stop_task = task
+
+    def _cut_stop(self) -> None:
+        """Cancel a hook `on_stop` that has awaited for too long."""
+        task = None if self.rare is None else self.rare.stop_task
+        if task is not None and self.reason is None:
+            text = f"on_stop of {self.ref} awaited for {SHUTDOWN_TIMEOUT:g} s and was cancelled"
+            self.runtime.warn_once((type(self.actor), "on_stop"), text)
+            self.open_rare().stop_task = None
+            self._guard("in its on_stop", task.abandon)
+            self.schedule()
 
     def _may_continue(self) -> bool:
         """Check the reason for `attention`; return whether messages may be handled."""
@@ -744,7 +792,8 @@ class Cell(MessageSender):
         if self.reason is not None:
             return bool(self._mailbox)
         if self._end is not None:
-            return True
+            stop_task = None if self.rare is None else self.rare.stop_task
+            return stop_task is None or stop_task.ready
         if self.attention and self.is_paused:
             return False
         if self.task is not None:

@@ -703,6 +703,16 @@ class ActorRef(Callee[A_co], Asked, ActorAddress):
         """End the actor normally, after the messages that it has received."""
         self.target.stop()
 
+    async def astop(self) -> None:
+        """End the actor as `stop` does, and wait until it has ended, with its `on_stop`."""
+        ended: Future[Down] = Future(self)
+        self.target.monitor(ended, ended.set_result)
+        self.target.stop()
+        try:
+            await self.home.shutdown.guard(ended)
+        finally:
+            self.target.demonitor(ended)
+
     def kill(self) -> None:
         """End the actor before its next message; a handler that awaits is cancelled."""
         self.target.kill()

@@ -48,7 +48,7 @@ from callboard.actors.reference import (
 from callboard.actors.runner.runner import Runner
 from callboard.actors.supervision.succession import Succession
 from callboard.actors.values import Event, Message
-from callboard.actors.waits.shutdown import Phase, Shutdown
+from callboard.actors.waits.shutdown import SHUTDOWN_TIMEOUT, Phase, Shutdown
 from callboard.arguments import seconds as checked
 from callboard.support import after_fork
 from callboard.support.calls import Arguments, Keywords
@@ -67,9 +67,6 @@ LAST_NUMBER: Final = 2**32 - 1
 
 #: Limit of different warnings about mistakes of a program; each is logged once.
 WARNINGS: Final = 1_000
-
-#: Seconds that closing waits for running handlers.
-SHUTDOWN_TIMEOUT: Final = 5.0
 
 
 class LocalOnly:

@@ -23,7 +23,7 @@ from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
 from callboard.actors.runner.runner import Runner
-from callboard.actors.runtime import SHUTDOWN_TIMEOUT, Runtime
+from callboard.actors.runtime import Runtime
 from callboard.actors.supervision.child import Child, check_children
 from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
@@ -31,7 +31,13 @@ from callboard.actors.system_actor import NodeContext
 from callboard.actors.thespian import PlainActors
 from callboard.actors.values import Event
 from callboard.actors.waits.feed import Feed, Source
-from callboard.actors.waits.shutdown import STEP_SECONDS, CloseStep, Deadline, Phase
+from callboard.actors.waits.shutdown import (
+    SHUTDOWN_TIMEOUT,
+    STEP_SECONDS,
+    CloseStep,
+    Deadline,
+    Phase,
+)
 from callboard.arguments import require
 from callboard.arguments import seconds as checked
 from callboard.basp.accounting import Account

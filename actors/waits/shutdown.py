@@ -58,6 +58,9 @@ GRACE_SECONDS: Final = 0.5
 #: milliseconds; a node that skipped these steps would leave them running.
 STEP_SECONDS: Final = 0.1
 
+#: Seconds that closing waits for running handlers.
+SHUTDOWN_TIMEOUT: Final = 5.0
+
 
 class Phase(IntEnum):
     """The phase of a node's life; it never returns to an earlier one."""

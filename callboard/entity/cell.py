@@ -332,6 +332,10 @@ class EntityCell(Cell):
             coroutine = _Steps(self, coroutine, is_reading=False)
         super().start_task(coroutine, sender, message)
 
+    def is_stopping(self) -> bool:
+        """Return False: an entity has the hook `passivated` instead of `on_stop`."""
+        return False
+
     def stream_steps(self, coroutine: AnyCoroutine) -> AnyCoroutine:
         """Return a coroutine that runs a stream, which may only read the state."""
         return _Steps(self, coroutine, is_reading=True)
