@@ -1,16 +1,24 @@
-"""A bridge between two routers whose uplink breaks, and which are killed, again and again."""
+"""A bridge between two routers whose uplink breaks, and which are killed, again and again.
 
+The far one can be mosquitto, which is stopped with SIGTERM.
+"""
+
+import contextlib
 import itertools
 import random
+import shutil
+import socket
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from callboard.mqtt.wire.packet import V5
 from tests.faults.peers import relay
 from tests.faults.test_mqtt_kill import Wire, pump, start
+from tests.polling import eventually
 from tests.simulation.mqtt_client import Message, SimulatedClient
 
 
@@ -54,6 +62,7 @@ class Site:
 
     def __init__(self, folder: Path, client: SimulatedClient, *arguments: str) -> None:
         self._folder, self.client, self._arguments = folder, client, arguments
+        self._process: subprocess.Popen[Any]
         self.start()
 
     def start(self) -> None:
@@ -70,7 +79,50 @@ class Site:
         pump(self.wire, [self.client])
 
 
-def play(folder: Path, outages: Outages, patience: float) -> Result:
+MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/bin")
+_SETTINGS = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+persistence true
+persistence_location {folder}/
+max_queued_messages 0
+user root
+"""
+"""Mosquitto writes its file when it is stopped, and nothing may be dropped."""
+
+
+class MosquittoSite(Site):
+    """A mosquitto in a process, and its client; it is stopped with SIGTERM."""
+
+    def start(self) -> None:
+        self._folder.mkdir(exist_ok=True)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        conf = self._folder / "mosquitto.conf"
+        conf.write_text(_SETTINGS.format(port=self.port, folder=self._folder))
+        assert MOSQUITTO is not None
+        self._process = subprocess.Popen([MOSQUITTO, "-c", conf], stderr=subprocess.DEVNULL)
+        eventually(self._is_open)
+        self.wire = Wire(self.port)
+        self.client.connect(self.wire)
+
+    def _is_open(self) -> bool:
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self.port), 1),
+        ):
+            return True
+        return False
+
+    def kill(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self.client.lose(tells=False)
+
+
+def play(
+    folder: Path, outages: Outages, patience: float, far_site: type[Site] = Site
+) -> Result:
     """Carry messages over a bridge, and do everything to it that may happen."""
     rng, ticks, began = random.Random(11), itertools.count(1), time.monotonic()
     clients = [
@@ -80,7 +132,7 @@ def play(folder: Path, outages: Outages, patience: float) -> Result:
         client.receive_maxima = (None, 100)
     publisher, reader = clients
     reader.subscribe(["load/#"], 2)
-    far = Site(folder / "far", reader)
+    far = far_site(folder / "far", reader)
     with relay(f"127.0.0.1:{far.port}") as uplink:
         near = Site(folder / "near", publisher, uplink.address.removeprefix("basp://"))
         try:

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 import paho.mqtt.client as paho
 import pytest
@@ -153,6 +154,37 @@ certfile {certificate}
 cafile {authority}
 keyfile {key}
 """
+
+SHIPPED = Path("/usr/share/doc/mosquitto/examples")
+"""The examples of the Debian package, whose users have the password "password"."""
+
+
+@pytest.mark.skipif(not SHIPPED.is_dir(), reason="the examples are not installed")
+@pytest.mark.parametrize("broker", ["mosquitto", "callboard"])
+def test_the_files_that_mosquitto_ships_are_imported(place, broker) -> None:
+    (port,) = free_ports(1)
+    settings = (SHIPPED / "mosquitto.conf").read_text()
+    for name in ("pwfile.example", "aclfile.example"):
+        place.write(name, (SHIPPED / name).read_text())
+    conf = (
+        f"{settings}\nlistener {port} 127.0.0.1\nallow_anonymous false\nuser root\n"
+        f"password_file {place.folder}/pwfile.example\n"
+        f"acl_file {place.folder}/aclfile.example\n"
+    )
+    roger = ["-p", port, "-u", "roger", "-P", "password"]
+    with place.running(broker, conf, port):
+        assert publish("-p", port, "-u", "roger", "-P", "wrong", "-t", "x", "-m", "x") != 0
+        with subscriber(*roger, "-t", "foo/#", "-q", 1) as read:
+            line = until_seen(
+                read,
+                lambda: (
+                    publish(*roger, "-q", 1, "-t", "foo/other", "-m", "no rule"),
+                    publish(*roger, "-q", 1, "-t", "foo/bar", "-m", "on"),
+                ),
+            )
+    assert line == "foo/bar on"
+    assert [text for text in place.unconverted if not text.startswith("user")] == []
+
 
 RULES = """
 # clients without a name
