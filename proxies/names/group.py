@@ -57,6 +57,8 @@ class Members:
         self._ring: HashRing[ActorRef] | None = None
         self._lock = locks.lock("members of a group", 640)
         self._waiting: list[tuple[int, Future[list[ActorRef]]]] = []
+        #: Numbers the choices of the least busy member.
+        self._turns = itertools.count()
         self._watcher = watch_name(runtime, name, is_group=True, on_change=self._changed)
 
     def close(self) -> None:
@@ -92,8 +94,13 @@ class Members:
         return ring.find(key)
 
     def least_busy(self) -> ActorRef:
-        """Return the member with the fewest asks of this node outstanding."""
-        return min(self.refs, key=lambda ref: self.asks.get(ref, 0))
+        """Return the member with the fewest asks of this node outstanding.
+
+        Members with equally many take turns, so that an idle group shares its messages.
+        """
+        refs = self.refs
+        start = next(self._turns) % len(refs)
+        return min(refs[start:] + refs[:start], key=lambda ref: self.asks.get(ref, 0))
 
     def count(self, ref: ActorRef, future: Future) -> None:
         """Count an ask until it is answered."""

@@ -153,6 +153,16 @@ def test_the_least_busy_member_is_asked(nodes, cluster):
     assert group.pick() in refs
 
 
+def test_equally_busy_members_take_turns(nodes):
+    group = nodes[0].group("sinks", routing="least_busy")
+    refs = grow(group, nodes, Keeper)
+
+    for number in range(30):
+        group.tell(number)
+
+    assert set(who_got(refs, nodes[0]).values()) == {10}
+
+
 @pytest.mark.parametrize("key", ["content", lambda parcel: parcel.content])
 def test_a_key_stays_with_its_member_on_every_node(nodes, cluster, key):
     groups = [node.group("sinks", routing="hash", key=key) for node in nodes]
