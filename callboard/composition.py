@@ -49,7 +49,12 @@ slots.BACKENDS.fill(
     }
 )
 
-slots.NODE_PARTS.fill({"dashboard": "callboard.dashboard:DashboardServer"})
+slots.NODE_PARTS.fill(
+    {
+        "backup": "callboard.backup.service:answer",
+        "dashboard": "callboard.dashboard:DashboardServer",
+    }
+)
 
 slots.NODE_WIRES.fill(
     {

@@ -27,16 +27,17 @@ from callboard.arguments import count as checked_count
 from callboard.arguments import require
 from callboard.arguments import seconds as checked_seconds
 from callboard.basp.errors import MalformedPayload
-from callboard.basp.header import LOG_INTAKE, LOG_SERVICE
+from callboard.basp.header import INSPECTOR, LOG_INTAKE, LOG_SERVICE
 from callboard.closing import blocking_twin
 from callboard.kernel.wire import NodeWire
 from callboard.proxies import node
 from callboard.proxies.environment import NodeEnvironment
 from callboard.proxies.link.limits import Limits
-from callboard.proxies.messages import Spawn
+from callboard.proxies.messages import BackUpNode, Spawn
 from callboard.proxies.names.search import CONNECT_TIMEOUT
 from callboard.proxies.rights.permissions import Secrets
 from callboard.proxies.rights.rights import Rights
+from callboard.support.calls import Keywords
 from callboard.support.slots import NODE_PARTS, NODE_WIRES
 from callboard.tls.certificates import Certificates, TlsSource
 from callboard.tls.contexts import Tls
@@ -643,3 +644,21 @@ class Node(node.Node):
         """Return the logs that other nodes may read here, and the progress of their readers."""
         cell = self.runtime.contexts.get(LOG_SERVICE)
         return [] if cell is None else cell.actor.served()
+
+
+def ask_for_backup(node: Node, peer: bytes, folder: str, token: str) -> Keywords:
+    """Have another node back up the files of its process; return the summary when it is done.
+
+    Args:
+        node: the node that asks.
+        peer: id of the other node.
+        folder: the unfinished folder of the backup; see `callboard.backup.service`.
+        token: the content of the file `request` in it.
+
+    Raises:
+        RemoteError: the backup could not be made.
+        NotPermitted: this node has limited rights at the other one.
+    """
+    inspector = node.runtime.ref_of(peer, INSPECTOR)
+    summary: Keywords = inspector.ask(BackUpNode(folder, token)).result()
+    return summary

@@ -36,7 +36,7 @@ from callboard.proxies.event_history import (
     RestartInfo,
 )
 from callboard.proxies.lifetime.proxy import Proxy
-from callboard.proxies.messages import DrainNode, frozen_message, message
+from callboard.proxies.messages import BackUpNode, DrainNode, frozen_message, message
 from callboard.proxies.names.directory import Names
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.row_cache import RowCache
@@ -51,6 +51,7 @@ from callboard.support.inspection_tables import (
     key_of,
 )
 from callboard.support.release import RELEASE, build_id
+from callboard.support.slots import NODE_PARTS
 from callboard.support.text import sendable
 
 #: Actors in one answer at most, about a megabyte: those with the highest sort value.
@@ -674,6 +675,12 @@ class Inspector(SystemActor):
             awaits=doing.awaits,
             rate=self._sampler.rate(cell),
         )
+
+    @handler
+    def back_up(self, request: BackUpNode) -> None:
+        """Back up the files of this process on a thread, and answer with the contents."""
+        back_up = NODE_PARTS.load("backup")  # a higher layer that few programs need
+        back_up(self.runtime, request.folder, request.token, self.promise())
 
     @handler(cancellable=False)
     async def drain(self, request: DrainNode) -> None:

@@ -231,6 +231,20 @@ class DrainNode(Query[Drained]):
     timeout: float = DRAIN_TIMEOUT
 
 
+@frozen_message("callboard.BackUp")
+class BackUpNode(Query[Keywords]):
+    """Have an inspector back up the files of its process.
+
+    Attributes:
+        folder: the unfinished folder, on the node's machine.
+        token: the content of a file that the asker wrote there, as proof that it may write to
+            the folder.
+    """
+
+    folder: str
+    token: str
+
+
 @frozen_message("callboard.Stop")
 class StopActor:
     """Have a node end an actor; `kill` does not wait for its mailbox."""

@@ -14,6 +14,7 @@ LIST: Final = Path(__file__).with_name("public_names.txt")
 #: The packages whose `__all__` is public.
 PACKAGES: Final = (
     "callboard",
+    "callboard.backup",
     "callboard.broker",
     "callboard.caf",
     "callboard.channel",

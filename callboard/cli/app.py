@@ -212,6 +212,73 @@ def new(
 
 
 @dataclass(frozen=True, kw_only=True)
+class BackupOptions(AccessOptions):
+    """Timeout of the connection with a node."""
+
+    timeout: float = option(5.0, "Seconds to reach the node.", min=0.001)
+
+
+@command(app)
+def backup(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS|FOLDER|verify",
+            help="A node of this machine, a folder that no node uses, or the word verify.",
+        ),
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The new folder of the backup.")
+    ],
+    options: BackupOptions,
+) -> None:
+    """Back up a running node, as one cut, into a new folder; or check a backup.
+
+    The backup contains entities and stores in SQLite, and logs, journals of MQTT included. The
+    node must run on this machine, and its user must be able to write to the folder. A backup is
+    complete when its folder has this name; until then the name ends with .partial.
+
+    With verify, every file of a backup is checked; the exit code is 1 if one is damaged.
+
+    \b
+    Examples:
+      callboard backup basp://127.0.0.1:4222 /var/backups/shop-2026-11-30
+      callboard backup /srv/callboard/shop/data /var/backups/shop-2026-11-30
+      callboard backup verify /var/backups/shop-2026-11-30
+      callboard backup verify /var/backups/shop-2026-11-30 --json | jq .time
+    """  # noqa: D301
+    from callboard.cli.work import backup as work
+
+    if source == "verify":
+        work.check(target, options)
+    else:
+        work.back_up(source, target, options, options.timeout)
+
+
+@command(app)
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="TARGET", help="The folder of a backup.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The new folder, missing or empty.")
+    ],
+    options: JsonOptions,
+) -> None:
+    """Make a new folder from a backup, for nodes that are started there.
+
+    Each file is checked while it is copied. The restored data is marked as such: nodes that
+    still have the former data cannot share entities with nodes that have the restored data.
+
+    \b
+    Examples:
+      callboard restore /var/backups/shop-2026-11-30 /srv/callboard/shop/data
+      callboard restore /var/backups/shop-2026-11-30 data --json | jq .parts
+    """  # noqa: D301
+    from callboard.cli.work import backup as work
+
+    work.restore_into(source, folder, options)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DoctorOptions(AccessOptions):
     """Additional checks."""
 

@@ -4,9 +4,9 @@ import time as clocks
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
-from weakref import WeakSet
 
 from callboard import locks
 from callboard.commitlog.arrow import load_pyarrow
@@ -45,6 +45,7 @@ from callboard.commitlog.retention import Retention, SegmentLimits
 from callboard.commitlog.sealed import Sealing
 from callboard.commitlog.writer import Claimed, Grouping, Writer
 from callboard.support import after_fork
+from callboard.support.files.open_objects import OpenObjects
 from callboard.support.files.private_file import check_mode
 from callboard.support.inspection_tables import PROCESS_TABLES, Row
 from callboard.support.seconds import checked_seconds
@@ -53,12 +54,10 @@ from callboard.support.text import safe_repr
 Sync = Literal["none", "group", "each"]
 
 
-#: The logs that this process writes, for the inspection tables of its nodes.
-_WRITTEN: "Final[WeakSet[CommitLog]]" = WeakSet()
+#: The logs that this process writes, for the inspection tables of its nodes, and for backups.
+WRITTEN: "Final[OpenObjects[CommitLog]]" = OpenObjects(locks.lock("written logs", 601))
 #: Types with a length that are a single payload, not a list of payloads.
 _SINGLE_PAYLOADS: Final = (str, bytes, bytearray, Mapping, AbstractSet)
-
-_LOCK: Final = locks.lock("written logs", 601)
 
 
 def _wall_ns() -> int:
@@ -441,6 +440,11 @@ class CommitLog(LogReader):
         self._writer.refuse_inside(call)
 
     @property
+    def writer(self) -> Writer:
+        """The writer of this log, for backups."""
+        return self._writer
+
+    @property
     def holds_lock(self) -> bool:
         """Whether this object holds the writer's lock of its folder."""
         return self._lock is not None
@@ -474,14 +478,13 @@ class CommitLog(LogReader):
 
     def _register(self) -> None:
         """Register a log that this process writes."""
-        with _LOCK:
-            _WRITTEN.add(self)
+        WRITTEN.add(self)
         if self.folder:  # a log in memory can be used in a forked process too
             after_fork.register(self, CommitLog._drop_copy)
 
     def _drop_copy(self) -> None:
         """Refuse all calls in a forked process, which would overwrite records of its parent."""
-        _WRITTEN.discard(self)
+        WRITTEN.leave(self)
         self._lock = None  # the copy of the lock drops its own descriptor
         refusing: Any = after_fork.Refusing(
             LogClosed,
@@ -492,8 +495,7 @@ class CommitLog(LogReader):
 
     def _release(self) -> None:
         """Release the writer's lock."""
-        with _LOCK:
-            _WRITTEN.discard(self)
+        WRITTEN.discard(self)
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -558,8 +560,8 @@ def _refuse_large(columns: Columns) -> None:
 def written_here(folder: str | Path) -> CommitLog | None:
     """Return the log in a folder if this process has it open for writing."""
     place = Path(folder).resolve()
-    with _LOCK:
-        return next((log for log in _WRITTEN if log.writes(place)), None)
+    logs = WRITTEN.sorted(attrgetter("folder"))
+    return next((log for log in logs if log.writes(place)), None)
 
 
 def _check_options(
@@ -582,9 +584,7 @@ def _check_options(
 
 def _log_rows(_which: str, permits: Any) -> Iterator[Row]:
     """Yield a row for each log that this process writes, with the lag of its named readers."""
-    with _LOCK:
-        logs = sorted(_WRITTEN, key=lambda log: log.folder)
-    for log in logs:
+    for log in WRITTEN.sorted(attrgetter("folder")):
         name = Path(log.folder).name
         if permits is not None and not permits.permit("logs", name):
             continue

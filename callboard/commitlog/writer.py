@@ -9,7 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from callboard import locks
 from callboard.commitlog.batch import Compression, compressor, encode_batch
@@ -49,6 +49,14 @@ _NO_LIMIT: Final = 1 << 62
 _CHECK_NS: Final = round(CHECK_SECONDS * 1e9)
 #: A run of records, and the claim of its producer.
 Claimed = tuple[Claim, Columns]
+
+
+class LogExtent(NamedTuple):
+    """The segments of a log, the bytes of the last one, and the offset after its records."""
+
+    bases: list[int]
+    size: int
+    end: int
 
 
 class Writer:
@@ -102,6 +110,8 @@ class Writer:
         self._file_lock = lock
         #: When an append last checked the places of the files, by the clock.
         self._checked_at = _NO_LIMIT  # so that the first append checks them
+        #: Number of backups that copy segments, which stay until the last one has ended.
+        self._pins = 0
         #: Called after a segment was sealed, on the thread that appended.
         self.on_sealed: list[Callable[[], object]] = []
         bases = folder.bases()
@@ -337,6 +347,37 @@ class Writer:
         self.durable = mark.end
         self._marks.add(mark)
 
+    def hold(self, seconds: float) -> bool:
+        """Stop all writes until `resume`; return False if a writer does not stop in time."""
+        if not self._sync_lock.acquire(timeout=seconds):
+            return False
+        if not self._lock.acquire(timeout=seconds):
+            self._sync_lock.release()
+            return False
+        return True
+
+    def resume(self) -> None:
+        """End a `hold`; on the same thread."""
+        self._lock.release()
+        self._sync_lock.release()
+
+    def pin(self) -> LogExtent:
+        """Keep all segments until `unpin`, and return their extent; during a `hold`.
+
+        Raises:
+            LogFailed: the disk has failed before.
+            LogClosed: the log is closed.
+        """
+        self._check()
+        self._pins += 1
+        bases = [segment.base for segment in self.table.segments]
+        return LogExtent(bases, self._index.size, self._index.end)
+
+    def unpin(self) -> None:
+        """End a `pin`: its segments may expire again."""
+        with self._lock:
+            self._pins -= 1
+
     def trim(self, before: int | None) -> int:
         """Remove expired segments, and those before an offset; return the new start."""
         with self._syncing("trim()"):
@@ -346,6 +387,8 @@ class Writer:
         """Remove segments; the caller holds the sync lock, so that none is added in between."""
         segments = self.table.segments
         count = 0
+        if self._pins:
+            return segments[0].base
         if not self._retention.is_unlimited:
             count = self._retention.count_expired(self.table.infos(), self._clock())
         if before is not None:

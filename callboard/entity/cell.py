@@ -39,6 +39,7 @@ from callboard.entity.machine.activation_stage import (
     CommitEvent,
     CommitStage,
 )
+from callboard.entity.machine.table import RESTORE_EPOCHS
 from callboard.entity.reminders import ReminderTicket
 from callboard.entity.state.interface import (
     Committed,
@@ -188,7 +189,7 @@ class EntityCell(Cell):
         "_broken", "_events", "_in_flight", "_next", "_outbox", "_recovered", "_saved",
         "_since", "after_commits", "host", "is_ending", "is_reading", "_batches", "_partial",
         "_reads", "_rows", "_writing", "durable", "home", "key", "last_used", "slot", "stage",
-        "type", "type_is_kept", "written",
+        "restores", "type", "type_is_kept", "written",
     )  # fmt: skip
 
     def __init__(self, host: Any, number: int, key: str, slot: int) -> None:
@@ -203,6 +204,8 @@ class EntityCell(Cell):
         #: The name of the type, and the slot.
         self.home: Slot = host.type.name, slot
         self.known_ref = host.ref(key)
+        #: How often the state was restored from a backup.
+        self.restores = host.epochs.get(slot, 0) // RESTORE_EPOCHS
         #: The number of the last event.
         self.written = 0
         #: Whether the running handler is read-only.

@@ -179,9 +179,12 @@ class Entity(Actor):
 
         The key names the next event of this entity. It stays the same on any node until an
         event is persisted. So if a crash makes the handler repeat the effect, the key is the
-        same as in the first attempt.
+        same as in the first attempt. After a restore from a backup, the key ends with `~` and
+        the number of restores.
         """
-        return f"{self.context.type.name}/{self.key}/{self.context.written + 1}"
+        context = self.context
+        fence = f"{context.type.name}/{self.key}/{context.written + 1}"
+        return f"{fence}~{context.restores}" if context.restores else fence
 
     def persist(self, event: object) -> None:
         """Apply an event, and store it when the handler returns or awaits.

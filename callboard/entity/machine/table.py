@@ -22,6 +22,10 @@ from callboard.support.nesting import parse_json
 #: Slots of a type. It must never change, as keys are stored with the fences of their slots.
 SLOTS: Final = 256
 
+#: How far the restore of a backup raises the epochs of all slots: more claims than a slot has
+#: had since any backup. So the quotient of an epoch and this is the number of restores.
+RESTORE_EPOCHS: Final = 2**32
+
 #: Every epoch is smaller: databases have 63 bits for one.
 _BEYOND: Final = 2**62
 

@@ -62,6 +62,7 @@ from callboard.lease.postgresql import (
     check_safety,
     pipelined,
 )
+from callboard.support.files.open_objects import OpenObjects
 
 #: Seconds of attempts to read the outcome of a commit whose answer was lost.
 SETTLE_SECONDS: Final = 6.0
@@ -168,6 +169,12 @@ _CLAIM = """INSERT INTO callboard_fences VALUES (%s, %s, %s, %s) ON CONFLICT (ty
     WHERE callboard_fences.epoch < excluded.epoch"""
 
 
+#: The states that this process has open; backups name them as left out.
+OPEN: "Final[OpenObjects[PostgresqlState]]" = OpenObjects(
+    locks.lock("open states in PostgreSQL", 603)
+)
+
+
 class PostgresqlState(SqlState):
     """The state of a writer in a database: a connection for commits, and one for the rest."""
 
@@ -191,6 +198,7 @@ class PostgresqlState(SqlState):
         self._writing = Connected(url, self._greet)
         self._reading = Connected(url, self._greet)
         self._id = self._writing.transaction(self._prepare)
+        OPEN.add(self)
 
     def _greet(self, connection: "psycopg.Connection[Any]") -> None:
         """Check a new connection: the server must be safe, and the same as before."""
@@ -495,6 +503,7 @@ class PostgresqlState(SqlState):
 
     def close(self) -> None:
         """Delete the writer's row, and close the connections."""
+        OPEN.discard(self)
         with suppress(StorageError):
             sql = "DELETE FROM callboard_writers WHERE writer = %s RETURNING 1"
             self._writing.query(sql, (self.writer,))

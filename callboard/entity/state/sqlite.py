@@ -29,6 +29,7 @@ from socket import gethostname
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
+from callboard import locks
 from callboard.entity.state.interface import (
     NO_FENCE,
     PAGE,
@@ -61,6 +62,8 @@ from callboard.lease.errors import (
     StorageError,
 )
 from callboard.lease.sqlite import SharedFile, connect, connect_to_read
+from callboard.support import after_fork
+from callboard.support.files.open_objects import OpenObjects
 from callboard.support.system import boot_id
 
 T = TypeVar("T")
@@ -211,6 +214,10 @@ class _FileView(SqlView):
         return time.time_ns() // 1_000_000
 
 
+#: The states that this process has open, for backups.
+OPEN: "Final[OpenObjects[SqliteState]]" = OpenObjects(locks.lock("open states", 605))
+
+
 class SqliteState(_FileView, SqlState):
     """The state of a writer in a file that all processes of the machine may open."""
 
@@ -248,6 +255,8 @@ class SqliteState(_FileView, SqlState):
             self._writing.close()
             raise
         self._fence_reads.connection.execute("PRAGMA busy_timeout=0")
+        OPEN.add(self)
+        after_fork.register(self, OPEN.leave)
         #: The last seen data version, and the fences read since then, by type.
         self._seen: tuple[int, dict[str, dict[int, int]]] = -1, {}
         #: Shows whether anything was committed; None before the first query.
@@ -551,6 +560,7 @@ class SqliteState(_FileView, SqlState):
 
     def close(self) -> None:
         """Close the file."""
+        OPEN.discard(self)
         self.settle(is_idle=True)
         self._fence_reads.close()  # first, so that no query starts to read the index
         if self._index is not None:

@@ -40,6 +40,7 @@ from zlib import crc32
 import cbor2
 from cbor2 import CBORError
 
+from callboard import locks
 from callboard.commitlog.disk import check_plain, open_plain
 from callboard.model.errors import EndpointError, InvalidData
 from callboard.model.scalar import Enum
@@ -53,10 +54,12 @@ from callboard.support.database.group_worker import GroupWorker
 from callboard.support.database.sqlite_file import (
     Problem,
     SqliteFile,
+    copy_database,
     open_file,
     problem_of,
 )
 from callboard.support.dataclass import dataclass
+from callboard.support.files.open_objects import OpenObjects
 from callboard.support.files.private_file import check_file_mode, make_private_file
 from callboard.support.system import boot_id
 from callboard.support.text import error_text, safe_repr
@@ -240,6 +243,10 @@ class CommitMark:
 _log = logging.getLogger("callboard.store")
 
 
+#: The backends whose file is open in this process, for backups.
+OPEN: "Final[OpenObjects[SqliteBackend]]" = OpenObjects(locks.lock("open files of stores", 604))
+
+
 class SqliteBackend:
     """A backend in a SQLite file."""
 
@@ -258,6 +265,7 @@ class SqliteBackend:
         self.commits = 0
         self._mark = CommitMark(options.path, options.mode)
         self._name, self._number = b"", 0
+        self._writing = locks.lock("file of a store", 591)
         after_fork.register(self, SqliteBackend._drop_copy)
 
     def open(self, wall_offset: float) -> Contents:
@@ -277,6 +285,7 @@ class SqliteBackend:
             contents = self._start_over()
         name = f"callboard-sqlite-{Path(self.options.path).name}"
         self._worker = GroupWorker(name, self._write_group)
+        OPEN.add(self)
         return contents
 
     def write(self, changes: Persist, done: Done) -> None:
@@ -284,20 +293,43 @@ class SqliteBackend:
         assert self._worker is not None
         self._worker.add((changes, done))
 
+    def hold(self, seconds: float) -> bool:
+        """Stop all writes until `resume`; return False if the writer does not stop in time."""
+        return self._writing.acquire(timeout=seconds)
+
+    def resume(self) -> None:
+        """End a `hold`; on the same thread."""
+        self._writing.release()
+
+    def copy_to(self, path: Path) -> None:
+        """Copy the database into a new file, durably; the caller holds this backend.
+
+        Raises:
+            BackendFailure: it is closed, or cannot be read.
+            sqlite3.Error: the copy cannot be written.
+        """
+        if self._file is None:
+            msg = f"the store in {self.options.path} is closed; open it again"
+            raise BackendFailure(msg)
+        copy_database(self._file.connection, path)
+
     def close(self) -> None:
         """Write all queued changes, and close the file."""
         if after_fork.is_copy(self):
             return
+        OPEN.discard(self)
         if self._worker is not None:
             self._worker.close()
         is_open = self._file is not None
-        self._close_file()
+        with self._writing:
+            self._close_file()
         if is_open:
             self._write_mark(is_durable=self.options.synchronous != "OFF")
         self._mark.close()
 
     def _drop_copy(self) -> None:
         """Drop the file in a forked process, in which no node closes this backend."""
+        OPEN.leave(self)
         file, self._file = self._file, None
         self._mark.leave()
         if file is not None:
@@ -429,7 +461,8 @@ class SqliteBackend:
         """Commit a group of changes, and report each of them."""
         if self._failed is None:
             try:
-                self._commit([changes for changes, _ in group])
+                with self._writing:
+                    self._commit([changes for changes, _ in group])
             except (sqlite3.Error, *_UNREADABLE) as cause:
                 self._failed = self._failure(cause, "cannot be written")
         for _, done in group:
@@ -489,6 +522,25 @@ def _migrate(connection: sqlite3.Connection) -> tuple[bytes, int]:
         row = os.urandom(16), 0
         connection.execute("INSERT INTO commits VALUES (?, ?)", row)
     return bytes(row[0]), int(row[1])
+
+
+def is_store(tables: set[str]) -> bool:
+    """Return whether a database with these tables holds a store."""
+    return _TABLES.keys() <= tables or {*_FIRST_NAMES.values(), "writers"} <= tables
+
+
+def facts_of(connection: sqlite3.Connection) -> dict[str, Any]:
+    """Return the version of a file, and the number of its entries."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    name = _FIRST_NAMES["entries"] if version == 1 else "entries"
+    (entries,) = connection.execute(f"SELECT count(*) FROM {name}").fetchone()  # noqa: S608
+    return {"version": version, "entries": entries}
+
+
+def rename_file(connection: sqlite3.Connection) -> None:
+    """Give a restored file a new id, so that a mark of the former file does not fit to it."""
+    with suppress(sqlite3.OperationalError):  # files of the first release have no id
+        connection.execute("UPDATE commits SET file = ?", (os.urandom(16),))
 
 
 def _check_owner(connection: sqlite3.Connection) -> int:

@@ -79,6 +79,23 @@ def open_read_only(path: Path, seconds: float) -> sqlite3.Connection:
     )
 
 
+def copy_database(connection: sqlite3.Connection, path: Path) -> None:
+    """Copy the database of a connection into a new file, durably.
+
+    The copy has the state of the transaction that the connection has open. It is one file
+    without a write-ahead log.
+
+    Raises:
+        sqlite3.Error: the database cannot be read, or the copy cannot be written.
+    """
+    copy = open_file(path, 0)
+    try:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")
+    finally:
+        copy.close()
+
+
 class SqliteFile:
     """An open file, used by one thread at a time."""
 
