@@ -99,6 +99,7 @@ films: .venv/.dev ## run the programs that the docs show in a terminal, and reco
 docs: .venv/.docs ## build the documentation in docs/_build, and follow every link in it
 	@$(python) -m sphinx -W --keep-going --quiet -b html docs docs/_build
 	@$(python) -m scripts.links docs/_build
+	@$(python) -m scripts.docs_search docs/_build
 
 look: docs ## look at every page in a browser, on a phone and a desk, in light and dark (ARGS=FOLDER for pictures)
 	@$(python) -m scripts.look docs/_build $(ARGS)

@@ -31,9 +31,10 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 
 html_theme = "furo"
-html_title = "callboard"
+html_title = f"callboard {release}"
 html_static_path = ["static"]
 html_css_files = ["pages.css"]
+html_js_files = ["copy.js"]
 
 
 def read_google_form(

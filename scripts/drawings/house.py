@@ -13,7 +13,7 @@ HOLDS: Final = {
     "demo": "the demo: a story of four nodes",
     "dashboard": "the page in the browser",
     "simulation": "the test kit",
-    "backup": "one cut of all files",
+    "backup": "a cut of all files",
     "convention": "Thespian’s rules",
     "broker": "Endpoint",
     "mqtt": "MQTT’s router",

@@ -148,7 +148,8 @@ def test_a_cut_is_one_moment_of_all_files_while_they_are_written(tmp_path: Path)
     shop.close()
 
     for before, events, records, stored in facts:
-        assert before <= stored <= records <= events <= stored + 1
+        assert stored <= records  # a put may return before its commit
+        assert before <= records <= events <= records + 1
     assert facts == sorted(facts)
 
 
