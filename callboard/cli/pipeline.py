@@ -250,6 +250,12 @@ class StreamOptions(QueryOptions, JoinOptions):
         **RUNS,
     )
     name: str = option("", "Name of this run; default: that of the query.", **RUNS)
+    accept_log: str = option(
+        "",
+        "A state of a log, as an error named it, to continue with despite the error.",
+        metavar="LOG/EPOCH",
+        **RUNS,
+    )
     metrics: str = option("", "Serve /metrics for monitoring.", metavar="HOST:PORT", **RUNS)
     metrics_host: list[str] | None = option(None, METRICS_HOST, metavar="NAME", **RUNS)
     peer: list[str] | None = option(
@@ -307,6 +313,7 @@ class StreamOptions(QueryOptions, JoinOptions):
             interval=interval,
             name=self.name,
             checkpoint_at=self.checkpoint,
+            accept_log=self.accept_log,
         )
 
     @property
@@ -694,6 +701,7 @@ def _bridge(job: Job, hub: "Hub", options: StreamOptions) -> Iterator["Bridge"]:
             start=_end_of(job.to),
             wait=options.wait,
             on_silence=tell,
+            accept_log=job.accept_log,
         )
         stack.callback(bridge.close)
         yield bridge

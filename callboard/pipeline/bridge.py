@@ -2,7 +2,8 @@
 
 A bridge follows a log and passes each record on: as a message on its topic, and as a store
 entry with the topic as its key. It records its position after a run of records, so it resumes
-there after any kind of end. The records of the last run may then be passed on again. A store
+there after any kind of end. A position of another log, or of records that were replaced, is
+refused. The records of the last run may then be passed on again. A store
 does not change by this, because the same values are put in the same order. Subscribers may see
 up to one run of messages twice.
 
@@ -27,9 +28,11 @@ from callboard.commitlog import (
     LogError,
     LogFailed,
     LogReader,
+    Position,
     Record,
 )
 from callboard.commitlog.disk import read_plain, replace_plain
+from callboard.commitlog.identity.position import decode_position
 from callboard.commitlog.objects.store import FileSystemObjects, object_address
 from callboard.commitlog.reader import is_archive
 from callboard.kernel.errors import CallboardError
@@ -69,6 +72,7 @@ class Bridge(Closing):
         lost: Records that retention removed first, that are damaged, or that cannot be a
             message.
         begin: The position at which this object started.
+        failure: The error that ended the bridge; None while it works.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class Bridge(Closing):
         storage_options: Mapping[str, Any] | None = None,
         wait: float = 0.0,
         on_silence: OnSilence = lambda _, __: None,
+        accept_log: str = "",
     ) -> None:
         """Start following the log.
 
@@ -102,9 +107,14 @@ class Bridge(Closing):
                 Subscribers are only known if `endpoint` is an `Endpoint` or its hub.
             on_silence: Called with a topic and the number of messages without a subscriber:
                 before each wait and, with a negative number, after a wait that did not help.
+            accept_log: State of the log, `LOG/EPOCH`, with which the bridge continues although
+                its position belongs to another log.
 
         Raises:
             InvalidSetting: neither an endpoint nor a store is given, or the place is missing.
+            LogCorrupt: the file with the position is damaged.
+            PositionRefused: the position does not belong to the log. If the log does not exist
+                yet, the bridge ends later, with this error as its `failure`.
             LogFailed: the store of the log fails.
         """
         if endpoint is None and store is None:
@@ -123,9 +133,15 @@ class Bridge(Closing):
         self._store = store
         self._topics = tuple(topics)
         self._place = Path(place or Path(folder) / f"{name}.position")
-        self._name = f"positions/{name}"
+        self._name, self._title = f"positions/{name}", f"the bridge {name}"
+        self._accept = accept_log
         self._ends = threading.Event()
-        self.position = self._read_place(start)
+        self.failure: LogError | None = None
+        #: The stored position; None before the first one.
+        self._stored = self._read_place(start)
+        self.position = start if self._stored is None else self._stored.offset
+        with suppress(LogFailed):  # the log need not exist yet
+            self._open()
         self.begin = self.position
         #: Lost records, without the ones that the current follower counts.
         self._lost_before = 0
@@ -169,6 +185,18 @@ class Bridge(Closing):
 
     def _run(self) -> None:
         """Follow the log and pass records on, until the bridge is closed."""
+        try:
+            self._follow()
+        except LogError as error:
+            self.failure = error
+            log.error("the bridge ends: %s", error)
+
+    def _follow(self) -> None:
+        """Follow the log and pass records on, until the bridge is closed.
+
+        Raises:
+            PositionRefused: the log was replaced, or records that were read were.
+        """
         follower, was_last = self._await_log(), False
         while follower is not None:
             is_last = self._ends.is_set()
@@ -186,7 +214,7 @@ class Bridge(Closing):
                 follower.cursor = Cursor(error.next_offset)
                 self._advance(follower)
                 continue
-            except LogError as error:
+            except LogFailed as error:
                 log.warning("the bridge waits: %s", error)
                 self._ends.wait(_RETRY)
                 if is_last:
@@ -201,23 +229,34 @@ class Bridge(Closing):
 
     def _advance(self, follower: Follower) -> None:
         """Record the position and losses of the follower before it may be replaced."""
-        self.position = follower.cursor.offset
+        self._stored = follower.position
+        self.position = self._stored.offset
         self.lost = self._lost_before + follower.lost
-        self._write_place()
+        self._write_place(self._stored)
 
     def _await_log(self) -> Follower | None:
         """Wait for the log; return None if the bridge was closed first."""
         for _ in retrying(Backoff.fixed(_WAIT), stop=self._ends):
             with suppress(LogFailed):
-                reader = LogReader(self._folder, storage_options=self._storage)
-                if self.position > reader.end:
-                    msg = (
-                        "the log %s ends at %d, before the position %d; the bridge starts over"
-                    )
-                    log.error(msg, self._folder, reader.end, self.position)
-                    self.position = reader.start
-                return reader.follow(self.position)
+                return self._open()
         return None
+
+    def _open(self) -> Follower:
+        """Open the log at the position.
+
+        Raises:
+            LogFailed: the log does not exist, or cannot be read.
+            PositionRefused: the position does not belong to the log.
+        """
+        reader = LogReader(self._folder, storage_options=self._storage)
+        if self._stored is None:
+            return reader.follow(self.position)
+        way = 'accept_log="{0}", or --accept-log {0}'
+        position = reader.resume(self._stored, accept=self._accept, name=self._title, way=way)
+        if position != self._stored:
+            self._stored, self.position = position, position.offset
+            self._write_place(position)
+        return reader.follow(position)
 
     def _messages(self, records: list[Record]) -> Iterator[tuple[str, Any]]:
         """Yield topic and value of each record that the filter selects."""
@@ -250,24 +289,35 @@ class Bridge(Closing):
                 log.warning("results cannot be passed on; trying again: %s", error)
         return False
 
-    def _read_place(self, start: int) -> int:
-        """Return the position that an earlier bridge of this name recorded."""
+    def _read_place(self, start: int) -> Position | None:
+        """Return the position that an earlier bridge of this name recorded.
+
+        Raises:
+            LogCorrupt: the file is damaged.
+        """
         try:
             data = self._objects.read(self._name) if self._objects else read_plain(self._place)
-            return max(0, int(data))
+            return decode_position(data)
         except FileNotFoundError:
-            return start
-        except (OSError, ValueError) as error:
+            return None
+        except OSError as error:
             if self._objects and isinstance(error, LogFailed):  # a position may exist
                 raise
             text = "%s holds no position, so the bridge starts over from offset %s: %s"
             log.error(text, self._place, start, error)
-            return start
+            return None
+        except ValueError as error:
+            place = self._name if self._objects else self._place
+            msg = (
+                f"the position of {self._title} in {place} is unknown: {error}; put the file"
+                f" back, or remove it to start at {start}"
+            )
+            raise LogCorrupt(msg) from None
 
-    def _write_place(self) -> None:
+    def _write_place(self, position: Position) -> None:
         """Record the position; after an error, records may be passed on again."""
         try:
-            data = str(self.position).encode()
+            data = position.encode()
             if self._objects:
                 self._objects.write(self._name, [data])
             else:

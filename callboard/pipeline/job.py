@@ -37,6 +37,7 @@ class Job:
         dead_letters: The log for records that do not decode; "" skips them.
         where: Conditions on topic, key, time and offset that limit the records to read.
         checkpoint_at: The directory of its checkpoint, if it is not beside the results.
+        accept_log: State of a log, with which positions of another log are continued.
     """
 
     query: str
@@ -56,6 +57,7 @@ class Job:
     checkpoint_at: str = ""
     where: str = ""
     min_rows: int | None = None
+    accept_log: str = ""
 
     @property
     def title(self) -> str:
@@ -154,6 +156,8 @@ class Job:
         if self.min_rows is not None:
             options["minOffsetsPerTrigger"] = str(self.min_rows)
         options["where"] = self.where
+        if self.accept_log:
+            options["acceptLog"] = self.accept_log
         if self.dead_letters:
             options["deadLetters"] = self.dead_letters
         rows = read_rows(reader, self.log, query, settings, options, observed)

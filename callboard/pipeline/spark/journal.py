@@ -35,6 +35,7 @@ from callboard.commitlog import LogLocked, LogReader, Retention
 from callboard.commitlog.batch import HEADER_SIZE, decode_header, encode_header
 from callboard.commitlog.disk import open_plain
 from callboard.commitlog.folder import PUBLISHED, FileLock, Folder, lock_writing
+from callboard.commitlog.identity.identity import begin_epoch, give_identity, read_identity
 from callboard.commitlog.reader import open_folder
 from callboard.commitlog.retention import SegmentLimits
 from callboard.pipeline.errors import PublishFailed
@@ -131,6 +132,8 @@ class CommitRecords(NamedTuple):
 _log = logging.getLogger("callboard.pipeline")
 
 STAGED: Final = "staged"
+#: File with the last run of each query, so that a new run gets a new epoch.
+RUNS: Final = "runs"
 _COPY: Final = 1 << 20
 #: Seconds to wait for another query that publishes in this log.
 _PATIENCE: Final = 60.0
@@ -197,13 +200,17 @@ class FolderJournal:
         for staged_rows in staged:
             (self._path / STAGED / staged_rows.name).unlink(missing_ok=True)
 
-    def publish(self, query: str, batch: int, staged: Sequence[StagedSegment]) -> bool:
+    def publish(
+        self, query: str, batch: int, staged: Sequence[StagedSegment], run: str = ""
+    ) -> bool:
         """Publish staged rows; return False if the batch is published already.
 
         Args:
             query: Id of the query, which stays the same after a restart.
             batch: Number of its batch, greater than all earlier ones.
             staged: Rows of its tasks, in the order in which to publish them.
+            run: Id of the run of the query, which differs after a restart: the log gets a new
+                epoch with the first batch of each run.
 
         Raises:
             PublishFailed: the disk fails, or other queries hold the log; nothing is visible.
@@ -215,6 +222,7 @@ class FolderJournal:
             published = self.published()
             is_fresh = published.get(query, -1) < batch
             if is_fresh and nonempty:
+                self._begin_epoch(query, run)
                 self._publish({**published, query: batch}, query, nonempty)
         except OSError as error:
             if isinstance(error, PublishFailed):
@@ -252,6 +260,23 @@ class FolderJournal:
         self._notes.confirm(end)
         self._notes.forget(self._notes.bases() - {end})  # only the newest one is needed
         self._clear_up(note.end, len(bases))
+
+    def _begin_epoch(self, query: str, run: str) -> None:
+        """Start a new epoch of the log with the first batch of a run."""
+        path = self._folder.file(RUNS)
+        try:
+            runs = dict(json.loads(self._folder.read(path)))
+        except (ValueError, TypeError, RecursionError):  # there are none yet
+            runs = {}
+        is_new = not read_identity(self._folder).log and not self._folder.bases()
+        give_identity(self._folder)
+        if runs.get(query) == run:
+            return
+        if not is_new:
+            begin_epoch(self._folder, self._end())
+        runs.pop(query, None)
+        newest = dict([*runs.items(), (query, run)][-QUERIES:])
+        self._folder.replace(path, json.dumps(newest).encode())
 
     def _clear_up(self, end: int, segments: int) -> None:
         """Remove old segments and merge small ones; errors are logged only."""

@@ -13,7 +13,7 @@ Side = Literal["source", "sink"]
 
 _FLAG: Final = "true or false"
 _COUNT: Final = "a number of at least 1"
-_PLACE: Final = "earliest, latest, an offset or a time like 2026-01-31T12:00:00Z"
+_PLACE: Final = "earliest, latest, an offset or a time like 2026-01-31T12:00:00Z, or a position"
 _LIMITS: Final = "a value like bytes=1000000000,seconds=86400"
 _SPAN: Final = "a time span like 30s, 5m or 1h"
 _TEXT: Final = ""
@@ -33,6 +33,7 @@ SOURCE: Final[Mapping[str, str]] = {
     "minOffsetsPerTrigger": _COUNT,
     "maxTriggerDelay": _SPAN,
     "failOnDataLoss": _FLAG,
+    "acceptLog": _TEXT,
     "deadLetters": _TEXT,
     "queryId": _TEXT,
     "deadLettersRetain": _LIMITS,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from callboard.commitlog import LogReader, Retention
+from callboard.commitlog import LogReader, Retention, parse_position
 from callboard.commitlog.fields.decoding import Rules
 from callboard.commitlog.folder import PUBLISHED
 from callboard.commitlog.reader import is_archive
@@ -45,6 +45,8 @@ class SourceOptions:
         min_rows: `minOffsetsPerTrigger`; a micro-batch waits for so many records.
         max_delay: `maxTriggerDelay`: how long it waits, in seconds.
         fails_on_loss: `failOnDataLoss`.
+        accept_log: `acceptLog`: the state of the log, `LOG/EPOCH`, with which the checkpoint of
+            another log is continued.
         dead_letters: `deadLetters`: the log for records that do not decode; a folder, or on an
             object store.
         dead_letters_retain: `deadLettersRetain`: how long dead letters are kept.
@@ -88,6 +90,7 @@ class SourceOptions:
     storage: str = field(default="", repr=False)
     min_rows: int = 1
     max_delay: float = MAX_DELAY
+    accept_log: str = ""
 
     @property
     def access(self) -> dict[str, Any]:
@@ -142,6 +145,7 @@ class SourceOptions:
             storage=storage_of(values),
             min_rows=_count(values, "minOffsetsPerTrigger") or 1,
             max_delay=_span(values, "maxTriggerDelay", MAX_DELAY),
+            accept_log=values.get("acceptlog", "").strip(),
         )
 
 
@@ -205,13 +209,20 @@ def storage_of(values: Mapping[str, str]) -> str:
 
 
 def find_offset(log: LogReader, place: str) -> int:
-    """Return the offset for `earliest`, `latest`, a number or a time."""
+    """Return the offset for `earliest`, `latest`, a number, a position or a time.
+
+    Raises:
+        PositionRefused: the position does not belong to this log.
+    """
     if place == "earliest":
         return log.start
     if place == "latest":
         return log.end
     if _NUMBER.fullmatch(place):
         return int(place)
+    if "@" in place:
+        way = "use an offset without a log"
+        return log.resume(place, name="the option startingOffsets", way=way).offset
     return log.offset_at(nanoseconds(place))
 
 
@@ -251,7 +262,7 @@ def _place(text: str, name: str) -> str:
     if _NUMBER.fullmatch(place) and int(place) >= 0:
         return place
     try:
-        nanoseconds(place)
+        parse_position(place) if "@" in place else nanoseconds(place)
     except ValueError:
         refuse(name, text)
     return place

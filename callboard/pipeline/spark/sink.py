@@ -39,6 +39,8 @@ _UNSTORABLE: Final = frozenset(("variant", "interval", "yearmonthinterval"))
 
 #: Local property with the query's id, which stays the same after a restart.
 _QUERY_ID: Final = "sql.streaming.queryId"
+#: Local property with the id of the query's run, which differs after a restart.
+_RUN_ID: Final = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +134,20 @@ class StagedRows(WriterCommitMessage):
         staged: Rows that are staged in the folder of the log.
         sent: Batches that are not staged yet, with their numbers of records.
         query: Id of the query.
+        run: Id of the run of the query; empty outside streams.
     """
 
     def __init__(
-        self, staged: StagedSegment | None, sent: Sequence[tuple[bytes, int]], query: str
+        self,
+        staged: StagedSegment | None,
+        sent: Sequence[tuple[bytes, int]],
+        query: str,
+        run: str = "",
     ) -> None:
         self.staged = staged
         self.sent = sent
         self.query = query
+        self.run = run
 
 
 class _Stager:
@@ -179,15 +187,17 @@ class _Stager:
 
         task = TaskContext.get()
         query = self._options.query or (task and task.getLocalProperty(_QUERY_ID)) or ""
+        run = (task and task.getLocalProperty(_RUN_ID)) or ""
         if self._options.is_sent:
-            return StagedRows(None, list(batches()), query)
-        return StagedRows(self._options.journal.stage(batches()), (), query)
+            return StagedRows(None, list(batches()), query, run)
+        return StagedRows(self._options.journal.stage(batches()), (), query, run)
 
     def _publish(self, query: str, batch: int, results: "list[StagedRows]") -> None:
         """Publish the rows of a batch, unless it is published already."""
         journal = self._options.journal
         sent = [journal.stage(result.sent) for result in results if result.sent]
-        journal.publish(query, batch, [*_staged(results), *sent])
+        run = results[0].run if results else ""
+        journal.publish(query, batch, [*_staged(results), *sent], run)
 
     def _discard(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove staged rows."""

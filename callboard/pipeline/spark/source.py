@@ -24,12 +24,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from callboard.commitlog import ExtraMissing, LogFailed, LogReader
+from callboard.commitlog import ExtraMissing, LogFailed, LogReader, Position
 from callboard.commitlog.fields.declared import arrow_fields
 from callboard.commitlog.fields.decoding import infer_fields
 from callboard.pipeline.errors import InvalidSetting
 from callboard.pipeline.spark.cluster import tasks_at_once
 from callboard.pipeline.spark.options import SourceOptions, find_offset
+from callboard.pipeline.spark.positions import StreamPositions, check_task
 from callboard.pipeline.spark.range_reader import (
     ERROR,
     RECORD_COLUMNS,
@@ -53,13 +54,24 @@ _DESCRIBED: Final = [
 _UNSIGNED_LIST: Final = pa.list_(pa.uint64())
 
 
-class Range(InputPartition):
-    """A range of records for one task."""
+#: The position of a range that no task checks.
+_UNKNOWN: Final = Position("", 0, 0)
 
-    def __init__(self, start: int, end: int) -> None:
-        super().__init__((start, end))
+
+class Range(InputPartition):
+    """A range of records for one task.
+
+    Attributes:
+        start: The first offset.
+        end: The offset after the last one.
+        position: The position at the end in the log of the driver.
+    """
+
+    def __init__(self, start: int, end: int, position: Position = _UNKNOWN) -> None:
+        super().__init__((start, end, *position))
         self.start = start
         self.end = end
+        self.position = position
 
 
 def open_log(options: SourceOptions) -> LogReader:
@@ -141,14 +153,16 @@ def split(start: int, end: int, part_count: int = 0) -> list[Range]:
     parts = part_count or min(tasks_at_once(), count // _LEAST_ROWS)
     parts = max(1, min(parts, count))
     borders = [start + count * part // parts for part in range(parts + 1)]
-    return [Range(*borders[part : part + 2]) for part in range(parts)]
+    return [Range(borders[part], borders[part + 1]) for part in range(parts)]
 
 
 def _parts(options: SourceOptions, log: LogReader, start: int, end: int) -> list[Range]:
     """Return the ranges for tasks."""
     ranges = options.where.ranges(log, start, end) if end > start else []
     part_count = -(-options.partitions // len(ranges)) if ranges else 0
-    return [part for segment in ranges for part in split(*segment, part_count)]
+    parts = [part for segment in ranges for part in split(*segment, part_count)]
+    identity = log.identity
+    return [Range(part.start, part.end, identity.position(part.end)) for part in parts]
 
 
 class _RangeTasks:
@@ -163,6 +177,7 @@ class _RangeTasks:
         """Read a partition; runs in a task."""
         assert isinstance(partition, Range)
         options = self._options
+        check_task(options, partition.position)
         if options.dead_letters:
             options = _for_query(options, TaskContext.get())
         return read_range(options, self._schema, partition.start, partition.end)
@@ -209,7 +224,7 @@ class PushedBatchReader(LogBatchReader):
 
 
 class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a growing log; a position is `{"offset": n}`."""
+    """Reads a growing log; see `positions` for the positions in its checkpoint."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.end != "latest":
@@ -217,26 +232,28 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
             raise InvalidSetting(msg)
         super().__init__(options, schema)
         self._log = open_log(options)
+        self._positions = StreamPositions(self._log, options)
         self._target: int | None = None
         self._last_batch = time.monotonic()
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the start of a query without a checkpoint."""
-        return {"offset": find_offset(self._log, self._options.start)}
+        return self._positions.fields_at(find_offset(self._log, self._options.start))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the most records of a micro-batch."""
         limit = self._options.max_rows
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
-    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next micro-batch.
 
         Raises:
             DataLost: the log ends before the position of the query.
+            PositionRefused: the checkpoint belongs to another log, or to other records.
         """
+        begin = self._positions.resume(start).offset
         end = self._log.end if self._target is None else self._target
-        begin = start["offset"]
         check_loss(self._options, end, begin)
         end = max(end, begin)
         if isinstance(limit, ReadMaxRows):
@@ -245,9 +262,9 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
             first = begin if self._options.fails_on_loss else max(begin, self._log.start)
             end = min(end, first + limit.max_rows)
         if not self._is_due(end - begin):
-            return {"offset": begin}
+            return dict(start)
         self._last_batch = time.monotonic()
-        return {"offset": end}
+        return self._positions.fields_at(end)
 
     def _is_due(self, records: int) -> bool:
         """Return whether there are enough records for a micro-batch, or it waited too long."""
@@ -257,23 +274,24 @@ class LogStreamReader(_RangeTasks, DataSourceStreamReader, SupportsTriggerAvaila
             return True
         return time.monotonic() - self._last_batch >= options.max_delay
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the end of the log, for progress reports."""
-        return {"offset": self._log.end}
+        return self._positions.fields_at(self._log.end)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of the query."""
         self._target = self._log.end
 
     def partitions(
-        self, start: Mapping[str, int], end: Mapping[str, int]
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
         """Return the ranges for the tasks of a micro-batch.
 
         Raises:
             DataLost: retention has removed records that were not read yet.
+            PositionRefused: the checkpoint belongs to another log, or to other records.
         """
-        first, last = start["offset"], end["offset"]
+        first, last = self._positions.resume(start).offset, self._positions.resume(end).offset
         oldest = min(self._log.start, last)
         check_loss(self._options, first, oldest)
         first = max(first, oldest)

@@ -116,13 +116,16 @@ class StoreJournal:
         newest = self._manifests.newest(surely=True)
         return {} if newest is None else dict(newest.published)
 
-    def publish(self, query: str, batch: int, staged: Sequence[StagedSegment]) -> bool:
+    def publish(
+        self, query: str, batch: int, staged: Sequence[StagedSegment], run: str = ""
+    ) -> bool:
         """Publish staged rows; return False if the batch is published already.
 
         Args:
             query: Id of the query, which stays the same after a restart.
             batch: Number of its batch, greater than all earlier ones.
             staged: Rows of its tasks, in the order in which to publish them.
+            run: Ignored: a manifest is never undone, so the log has one epoch.
 
         Raises:
             PublishFailed: the store fails for a minute, or holds another log.

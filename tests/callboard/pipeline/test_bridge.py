@@ -1,6 +1,7 @@
 """Results become messages and entries, and a restart skips none."""
 
 import os
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
@@ -10,8 +11,9 @@ import pytest
 from callboard import Endpoint
 from callboard.actors.errors import CallboardError
 from callboard.actors.future import Future
-from callboard.commitlog import CommitLog
+from callboard.commitlog import CommitLog, LogCorrupt, LogReader, OtherLog, PositionAhead
 from callboard.commitlog.columns import Cbor
+from callboard.commitlog.identity.position import decode_position
 from callboard.pipeline import InvalidSetting, result_publisher
 from callboard.pipeline import bridge as module
 from callboard.pipeline.bridge import Bridge
@@ -157,20 +159,71 @@ def test_damage_that_was_met_before_the_close_is_counted_once(folder):
     assert (bridge.handed, bridge.lost, bridge.position) == (19, 1, 20)
 
 
-@pytest.mark.parametrize("place", ["99", "-1", "", "many", "9" * 5000])
-def test_an_invalid_stored_position_is_reported_and_all_results_are_published(
-    fill, folder, place, caplog
-):
+@pytest.mark.parametrize("place", ["-1", "", "many", "9" * 5000, '{"offset": 1, "sum": 7}'])
+def test_a_damaged_position_is_refused_until_its_file_is_removed(fill, folder, place):
     fill([1, 2])
-    Path(folder, "bridge.position").write_text(place)
+    path = Path(folder, "bridge.position")
+    path.write_text(place)
     taker = Taker()
 
+    with pytest.raises(LogCorrupt, match=r"bridge.position is unknown: .*remove it"):
+        Bridge(folder, endpoint=taker)
+    path.unlink()
     with Bridge(folder, endpoint=taker) as bridge:
         pass
 
     assert [value for _, value in taker.messages] == [1, 2]
     assert bridge.position == 2
-    assert place == "-1" or "starts over" in caplog.text
+
+
+def test_the_position_of_another_log_is_refused_until_it_is_accepted(fill, folder, tmp_path):
+    fill([1, 2])
+    with Bridge(folder, endpoint=Taker()):
+        pass
+    shutil.move(folder, tmp_path / "before")
+    fill([3, 4, 5])
+    shutil.copy(tmp_path / "before/bridge.position", folder)
+    taker = Taker()
+
+    with pytest.raises(OtherLog, match=r"the bridge bridge is at 2 .*--accept-log"):
+        Bridge(folder, endpoint=taker)
+    state = str(LogReader(folder).identity)
+    with Bridge(folder, endpoint=taker, accept_log=state):
+        pass
+    assert [value for _, value in taker.messages] == [5]
+    with Bridge(folder, endpoint=taker) as bridge:  # it belongs to this log now
+        assert bridge.failure is None
+
+
+def test_a_position_ahead_of_the_log_is_refused(fill, folder):
+    fill([1, 2])
+    Path(folder, "bridge.position").write_text("99")
+    with pytest.raises(PositionAhead, match="ends at 2"):
+        Bridge(folder, endpoint=Taker())
+
+
+def test_a_position_of_the_first_release_adopts_its_log(fill, folder, caplog):
+    fill([1, 2])
+    path, taker = Path(folder, "bridge.position"), Taker()
+    path.write_text("1")
+    with Bridge(folder, endpoint=taker):
+        pass
+    assert [value for _, value in taker.messages] == [2]
+    assert decode_position(path.read_bytes()) == LogReader(folder).position(2)
+    assert "belongs to" in caplog.text
+
+
+def test_a_bridge_ends_when_its_log_is_replaced(fill, folder, caplog):
+    fill([1, 2])
+    taker = Taker()
+    with Bridge(folder, endpoint=taker) as bridge:
+        eventually(lambda: len(taker.messages) == 2)
+        shutil.rmtree(folder)
+        fill([3, 4, 5])
+        eventually(lambda: bridge.failure is not None)
+    assert isinstance(bridge.failure, OtherLog)
+    assert "the bridge ends" in caplog.text
+    assert len(taker.messages) == 2
 
 
 @pytest.mark.timeout(30)
