@@ -457,7 +457,7 @@ class Writer:
                 self._check()
                 if not self._is_full(now):
                     return  # another thread has started it
-                self._check_places(now)
+                self._prepare(now)
                 index, active = self._index, self._active
                 self._sync(Mark(active.base, index.size, index.end))
                 path = self._folder.segment(active.base, INDEX)

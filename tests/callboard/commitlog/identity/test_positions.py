@@ -118,6 +118,13 @@ def test_the_epoch_rises_with_the_first_record_after_each_opening(tmp_path):
     assert LogReader(folder).identity.epochs == (first, second)
 
 
+def test_the_epoch_rises_when_the_first_record_starts_a_new_segment(tmp_path):
+    for number in range(3):
+        with CommitLog(tmp_path / "log", segment_bytes=1) as log:
+            log.append("/n", 1)
+            assert [epoch.first for epoch in log.identity.epochs] == [*range(number + 1)]
+
+
 def test_a_position_is_valid_after_restarts_and_appends(tmp_path):
     folder, taken = tmp_path / "log", []
     for _ in range(5):
