@@ -645,7 +645,10 @@ class Link:
         effects += self.close(str(error), None if is_clean else error, None)
 
     def _is_holder_alive(self) -> bool:
-        """Return whether the holder received bytes a heartbeat after this link parked."""
+        """Return whether the link that this one waits for is alive.
+
+        It is alive if it received bytes at least one heartbeat after this link parked.
+        """
         holder = self._pairs.holder(self._peer_id)
         return (
             self.is_originator

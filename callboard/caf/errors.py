@@ -88,12 +88,12 @@ class LimitExceeded(RemoteProtocolError):
 class CafError(RemoteError):
     """An error with CAF's code, such as the answer of a CAF actor to an ask.
 
-    A handler that returns one, or sets it on a promise, answers with this code.
+    If a handler returns a `CafError`, or sets it on a promise, the answer has this code.
 
     Attributes:
         code: number of the error in its category.
         category: `system`, `exit`, or the category of an application; at most 10 characters.
-        context: the values that describe it further, often one text.
+        context: values with details of the error, often one text.
     """
 
     def __init__(self, code: int, category: str = SYSTEM, *context: object) -> None:

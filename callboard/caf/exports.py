@@ -1,7 +1,8 @@
 """Actors of this node and of its BASP neighbors, as CAF nodes see them.
 
-An actor of this node has its own number there. An actor of another node of ours, an entity or a
-group gets a number of this node above all others; it is released when the actor ends.
+For CAF nodes, an actor of this node has the number that it has here. An actor of another
+callboard node, an entity or a group gets an unused number of this node. The number is released
+when the actor ends.
 """
 
 import itertools

@@ -1,11 +1,12 @@
-"""CAF's wire on a node: ports, connections, and the messages between actors of both sides.
+"""CAF's wire on a node: its ports, its connections, and the messages of actors over them.
 
     actors ── stand-ins ── peers ── machine of a connection ── stream
               (refs)      (nodes)          (frames)           (bytes)
 
-A frame for another CAF node is forwarded unchanged. CAF drops frames without a route silently
-and reports nothing to nodes whose path is lost; this node answers such requests with
-`no_route_to_receiving_node`, and reports the actors that went down.
+A frame for another CAF node is forwarded unchanged. When a CAF node has no route for a frame,
+it drops the frame silently. When it loses a connection, it does not report that to the nodes
+which reached others through it. callboard's node answers a request without a route with
+`no_route_to_receiving_node`, and reports the actors behind a lost connection as ended.
 
 Everything but `listen`, `connect`, `remote_actor`, `spawn`, `disconnect` and the sending of
 messages runs on the node's thread.
@@ -103,8 +104,8 @@ class CafWire:
         """Create a wire without ports and connections.
 
         Args:
-            node: the public node.
-            tls: encryption of connections.
+            node: the `Node` whose actors use the wire.
+            tls: the certificates of encrypted connections; None without encryption.
         """
         self.context, self.runner = node.context, node.runner
         host = hashlib.sha1(node.node_id, usedforsecurity=False).digest()
@@ -120,19 +121,19 @@ class CafWire:
         self.peers: dict[CafNode, CafPeer] = {}
         #: The stand-ins of CAF actors.
         self.stand_ins: dict[CafActor, CafCell] = {}
-        #: Those of the latest ended actors.
+        #: The stand-ins of the CAF actors that ended last.
         self.ended: OrderedDict[CafActor, CafCell] = OrderedDict()
-        #: The number of an actor that does not exist, for pings. No other node can guess it, so
-        #: a ping that comes back has made the way of a ping.
+        #: The number of an actor that does not exist; pings name it. Other nodes cannot guess
+        #: it, so an answer with this number answers a ping of this node.
         self.pinged = 1 << 62 | self.context.random.getrandbits(62)
         self._quotas: dict[ForeignLink, Quota] = {}
         self._foreign, self._tls = node.overlay.foreign, tls
         self._services = Services(self.context, self.own)
         self._services.endpoint = self._own_endpoint
         self._ports: list[_CafPort] = []
-        #: Handshakes that callers wait for.
+        #: The futures of callers that wait for the handshake of a dialed node.
         self._waiting: dict[ForeignDial, Future[NodeIntroduced]] = {}
-        #: Dials that are kept, by address, with their latest handshake.
+        #: Addresses to which this node stays connected: their dial and its latest handshake.
         self._dials: dict[Endpoint, tuple[ForeignDial, NodeIntroduced]] = {}
         #: The connection whose frame is being handled.
         self._reading: ForeignLink | None = None
@@ -143,7 +144,7 @@ class CafWire:
     def listen(self, address: str, port: int, **options: Unpack[NodeWirePort]) -> int:
         """Accept connections of CAF nodes; return the port.
 
-        Without `tls`, that of the node is used.
+        Without `tls`, the port uses the certificates of the node.
 
         Raises:
             PublicAddress: other machines can reach the port, and it has no TLS.
@@ -171,7 +172,7 @@ class CafWire:
         return door.port.port
 
     def _own_endpoint(self) -> Endpoint | None:
-        """Return the address of an open port without TLS, which CAF's nodes dial; or None."""
+        """Return the address of an open port without TLS, for CAF nodes to dial; or None."""
         for door in self._ports:
             if door.port is not None and door.port in self._foreign.ports and not door.has_tls:
                 host, port = door.port.endpoint
@@ -270,10 +271,10 @@ class CafWire:
         return await self.context.shutdown.guard(future)
 
     def _peer(self, handshake: NodeIntroduced) -> CafPeer:
-        """Return the peer of a handshake.
+        """Return the peer that sent a handshake.
 
         Raises:
-            NodeUnreachable: it was lost meanwhile.
+            NodeUnreachable: the connection to the peer was lost after the handshake.
         """
         peer = self.peers.get(handshake.node)
         if peer is None:
@@ -284,12 +285,13 @@ class CafWire:
     async def _handshake(
         self, endpoint: Endpoint, timeout: float, *, fresh: bool = False
     ) -> NodeIntroduced:
-        """Return the handshake of the node at an address, linked with it.
+        """Connect with the node at an address, and return its handshake.
 
         Args:
             endpoint: the address.
             timeout: seconds to wait.
-            fresh: whether the actor published at the port has to be alive.
+            fresh: whether to dial again if the node is connected, because the actor that its
+                earlier handshake names may have ended.
         """
         done: Future[NodeIntroduced] = Future()
         self.context.post(partial(self._begin_handshake, endpoint, done, fresh=fresh))
@@ -306,7 +308,7 @@ class CafWire:
     def _begin_handshake(
         self, endpoint: Endpoint, done: Future[NodeIntroduced], *, fresh: bool
     ) -> None:
-        """Dial, unless the node is linked by this address already."""
+        """Dial an address, unless this node is already connected with the node there."""
         if endpoint in self._dials:
             handshake = self._dials[endpoint][1]
             peer = self.peers.get(handshake.node)
@@ -319,7 +321,7 @@ class CafWire:
         self._waiting[dial] = done
 
     def _give_up(self, done: Future[NodeIntroduced]) -> None:
-        """Stop the dial of a caller that no longer waits."""
+        """Stop the dial whose caller no longer waits for the handshake."""
         for dial, other in list(self._waiting.items()):
             if other is done:
                 del self._waiting[dial]
@@ -328,7 +330,10 @@ class CafWire:
     async def _ask(
         self, handshake: NodeIntroduced, name: int, message: Any, timeout: float
     ) -> Any:
-        """Ask an actor of CAF itself on a node."""
+        """Send a request to one of the actors that CAF runs on every node.
+
+        Return the answer.
+        """
         done: Future[Any] = Future()
 
         def answered(answer: Any) -> None:
@@ -349,7 +354,7 @@ class CafWire:
     # --- callbacks of the links; on the node's thread ---
 
     def handshake(self, link: ForeignLink, handshake: NodeIntroduced) -> None:
-        """Handle the handshake of a peer: use the connection, or the earlier one."""
+        """Handle the handshake of a peer: use this connection, unless an earlier one exists."""
         machine: CafConnection = link.machine  # type: ignore[assignment]
         peer, dial = self.peers.get(handshake.node), link.dial
         is_redundant = peer is not None and peer.is_direct and peer.link.is_open
@@ -372,7 +377,7 @@ class CafWire:
             done.set_result(handshake)
 
     def _select(self, link: ForeignLink, handshake: NodeIntroduced) -> None:
-        """Handle the choice of a dialer among its connections: end the one that it has lost."""
+        """Use the connection that a dialer has selected, and end the earlier connection."""
         peer = self.peers.get(handshake.node)
         if peer is None or peer.link is not link:
             if peer is not None and peer.is_direct:
@@ -380,7 +385,7 @@ class CafWire:
             self.handshake(link, handshake)
 
     def _adopt(self, node: CafNode, link: ForeignLink) -> None:
-        """Use a connection for a node; one that was known indirectly is direct from now on."""
+        """Use a connection for a node; others may have forwarded the node's frames before."""
         peer = self.peers.get(node)
         if peer is None:
             self.peers[node] = CafPeer(self, node, link, is_direct=True)
@@ -388,7 +393,7 @@ class CafWire:
             peer.go_direct(link)
 
     def quota(self, link: ForeignLink) -> Quota:
-        """Return the limits of the connection that is being read, or else of another one."""
+        """Return the limits of the connection whose frame is handled, or else of `link`."""
         link = self._reading or link
         quota = self._quotas.get(link)
         if quota is None:
@@ -398,11 +403,11 @@ class CafWire:
         return quota
 
     def peer_of(self, node: CafNode, link: ForeignLink) -> CafPeer:
-        """Return a node; one that is not known is reached through a connection.
+        """Return the peer object of a node; create one that sends over `link` if there is none.
 
         Raises:
-            LimitExceeded: the connection has shown too many nodes.
-            MalformedFrame: it is this node.
+            LimitExceeded: frames of the connection named too many nodes.
+            MalformedFrame: the frame names this node as another one.
         """
         peer = self.peers.get(node)
         if peer is None:
@@ -417,10 +422,11 @@ class CafWire:
         return peer
 
     def _sender(self, node: CafNode, link: ForeignLink) -> CafPeer | None:
-        """Return the node that a frame comes from; None if it cannot come from there.
+        """Return the node that sent a frame; None if the frame claims a false sender.
 
-        A node that is linked with this one sends over its own connection. Its frames on another
-        one are invented, or go in a circle. While it was not linked, they came over the former.
+        A node that is connected with this one sends over that connection. A frame that arrives
+        on another connection and names this node as its sender is forged, or was forwarded in a
+        circle. The exception is the connection over which the node was reached before.
         """
         peer = self.peer_of(node, link)
         if peer.is_direct and link not in (peer.link, peer.former_link):
@@ -445,7 +451,7 @@ class CafWire:
             self.context.call_later(pause, self._tick)
 
     def _tick(self) -> None:
-        """Ping the nodes that are reached through others."""
+        """Ping the nodes whose frames another node forwards."""
         self._is_ticking = False
         if self.context.is_closed:
             return
@@ -457,14 +463,14 @@ class CafWire:
             self._tick_later()
 
     def link_down(self, link: ForeignLink, reason: str) -> None:
-        """Handle the loss of a connection, and of all nodes that were reached through it."""
+        """Treat all nodes that were reached through a lost connection as lost."""
         for peer in list(self.peers.values()):
             if peer.link is link:
                 self._lose(peer, reason)
         self._quotas.pop(link, None)
 
     def _lose(self, peer: CafPeer, reason: str) -> None:
-        """Handle the loss of a node, and report its actors to the nodes that watch them."""
+        """Treat a node as lost, and report its monitored actors as ended."""
         if self.peers.get(peer.node) is peer:
             del self.peers[peer.node]
         for actor in [actor for actor in self.ended if actor.node == peer.node]:
@@ -514,7 +520,7 @@ class CafWire:
     # --- messages of CAF actors ---
 
     def _value_of(self, actor: CafActor | None) -> ActorRef | CafActor | None:
-        """Return the value for an actor in a message: a ref, or None for no actor."""
+        """Return the value that handlers receive for an actor in a message: a ref, or None."""
         if actor is None or self._reading is None:
             return actor
         if actor.node != self.own:
@@ -559,7 +565,7 @@ class CafWire:
         message: CafMessage,
         source: CafCell | None,
     ) -> None:
-        """Pass a message to its actor."""
+        """Put a message into the mailbox of its actor."""
         if message.types == ("@exit",):
             self._exit(ref, message.content)
         elif frame.message_id & REQUEST_MASK:
@@ -570,7 +576,10 @@ class CafWire:
             ref.target.post_urgent(message.content, source)
 
     def _request(self, peer: CafPeer, frame: MessageFrame, ref: ActorRef, content: Any) -> None:
-        """Pass a request to its actor."""
+        """Put a request into the mailbox of its actor.
+
+        The answer is sent to the asking node.
+        """
         quota = self.quota(peer.link)
         respond = partial(self._respond, peer, frame)
         if not quota.may_ask:
@@ -644,7 +653,7 @@ class CafWire:
     def _undecoded(
         self, peer: CafPeer, frame: MessageFrame, ref: ActorRef | None, error: BaspError
     ) -> None:
-        """Refuse a message with a type that is not known here."""
+        """Refuse a message that contains a type which this program does not have."""
         text = str(error)
         self.context.warn_once(("caf", text), f"a message of {peer.node} is refused: {text}")
         self.context.counters.unexpected += 1
@@ -660,7 +669,7 @@ class CafWire:
     # --- links, exits, monitors ---
 
     def _link(self, ref: ActorRef | None, message: CafMessage) -> None:
-        """Link an actor of this node with a CAF actor, or undo it."""
+        """Link an actor of this node with a CAF actor, or remove the link."""
         match message.values:
             case (Atom("link"), ActorRef() as other) if ref is not None:
                 if isinstance(other.target, CafCell):
@@ -681,7 +690,7 @@ class CafWire:
             other.target.report_exit(down)
 
     def _exit(self, ref: ActorRef, message: ExitMessage) -> None:
-        """End an actor of this node, or notify it, as a CAF actor asks."""
+        """Handle an exit message from a CAF actor: end the receiving actor, or notify it."""
         reason, detail = reason_of(message.error)
         target: Any = ref.target
         source = message.source if isinstance(message.source, ActorRef) else None
@@ -704,7 +713,7 @@ class CafWire:
             target.kill(reason, detail)
 
     def _monitor(self, link: ForeignLink, frame: MonitorFrame) -> None:
-        """Report the end of an actor to a CAF node, once it ends."""
+        """Monitor an actor for a CAF node, so that the node learns of the actor's end."""
         if frame.actor not in (SPAWN_SERVER, CONFIG_SERVER, ASKER):
             peer = self._sender(frame.node, link)
             if peer is not None:
@@ -751,7 +760,7 @@ class CafWire:
         destination.link.say(passing.octets)
 
     def _unrouted(self, source: CafPeer, passing: PassingFrame) -> None:
-        """Answer a frame whose node is not known here; CAF drops it silently."""
+        """Answer a frame for a node that this node does not know; CAF would drop the frame."""
         source.report_lost(passing.destination)
         frame, nodes = passing.frame, (passing.destination, passing.source)
         if frame.operation == CafOperation.ROUTED and frame.target != self.pinged:

@@ -1,14 +1,16 @@
 """One CAF node, as this node sees it: its actors, pending asks and monitors.
 
-A node is *direct* if a connection leads to it, and otherwise reached through a direct one, from
-which a frame or an address of it arrived. CAF reports nothing when such a path breaks: so all
-actors of a lost connection go down here at once, and an indirect node is pinged while it is
+A node is *direct* if this node has a connection with it. This node learns of an *indirect* node
+when a direct node forwards its frame or names its actor, and then sends frames to it through
+that direct node. CAF does not report when such a path breaks. Therefore all actors that were
+reached through a lost connection end here at once, and an indirect node is pinged while it is
 used.
 
-A ping monitors an actor that does not exist. CAF's thread for connections refuses it at once,
-however busy its actors are. If an answer is missing, the node before it is asked by a message
-that mentions an actor of the silent node: a CAF node that has lost its connection with that
-node then believes that the path leads through us, and its next frame shows it.
+A ping monitors an actor that does not exist. CAF's thread for connections answers it at once,
+even if all actors of that node are busy. If the answer is missing, this node sends the
+forwarding node a message that mentions an actor of the silent node. If the forwarding node has
+lost its connection with the silent node, it then sends its next frame for the silent node to
+this node, which reveals the loss.
 """
 
 import logging
@@ -60,33 +62,33 @@ class CafPeer:
     """One CAF node.
 
     Attributes:
-        node: its id.
-        link: the connection to it, or to the node before it.
-        is_direct: whether the connection leads to this node.
-        former_link: the connection to the node before it, while it was not direct.
-        shown_by: the limits of the connection that showed it, if it is not direct.
-        is_used: whether a frame was forwarded to it since the last ping, if it is not direct.
+        node: the node's id.
+        link: the connection to the node, or to the direct node that forwards its frames.
+        is_direct: whether the connection leads to the node itself.
+        former_link: the connection that was used before the node became direct.
+        shown_by: of an indirect node, the limits of the connection whose frame named it.
+        is_used: of an indirect node, whether a frame was sent to it since the last ping.
     """
 
     def __init__(self, wire: Any, node: CafNode, link: ForeignLink, *, is_direct: bool) -> None:
-        """Create the view of a node that has become known."""
+        """Create the object for a node that a handshake or a frame has named."""
         self.context, self.runner = wire.context, wire.runner
         self.node, self.link, self.is_direct = node, link, is_direct
         self.former_link: ForeignLink | None = None
         self.shown_by: Quota | None = None
         self.is_lost = self.is_used = False
         self._heard_at = self.context.now()
-        #: Pings since then.
+        #: Pings since the node was last heard.
         self._pings = 0
         self._is_introduced = False
         self.pending = CafRequests()
-        #: The stand-ins of its actors, by number.
+        #: The stand-ins of the node's actors, by number.
         self.cells: dict[int, CafCell] = {}
-        #: Actors of this node that it monitors, by number, with the quota that counts them.
+        #: Local actors that the peer monitors, by number, with the quota that counts them.
         self.watched: dict[int, tuple[ActorRef, Quota]] = {}
-        #: Actors of other CAF nodes that it monitors through this node.
+        #: Actors of other CAF nodes that the peer monitors through the local node.
         self.watched_behind: dict[CafActor, Quota] = {}
-        #: Those of nodes that were lost, by node.
+        #: Monitored actors of lost nodes whose end the peer does not know yet, by node.
         self._unreported: dict[CafNode, list[CafActor]] = {}
         self._wire = wire
 
@@ -104,8 +106,8 @@ class CafPeer:
         """Serialize a message.
 
         Raises:
-            NotSerializable: CAF has no type for a part of it.
-            MessageTooLarge: it is larger than the limit of this node.
+            NotSerializable: CAF has no type for a part of the message.
+            MessageTooLarge: the message is larger than the limit of this node.
         """
         content: bytes = self._wire.codec.encode(message)
         if len(content) > self._wire.limits.payload:
@@ -141,9 +143,10 @@ class CafPeer:
         self.link.write(frame)
 
     def mention(self, node: CafNode) -> None:
-        """Mention another node to this one; without a path of its own, it sends a frame here.
+        """Send the peer a message that names an actor of `node`.
 
-        The mentioned actor does not exist: its node drops the answer of this one.
+        A peer without a connection to `node` then sends a frame for it here, which shows that
+        `node` is lost. The named actor does not exist, so `node` drops the peer's answer.
         """
         stack = (CafActor(self._wire.pinged, node),)
         self.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY, stack)
@@ -154,7 +157,7 @@ class CafPeer:
         """Send a message to an actor; register the sender of an ask.
 
         Raises:
-            LinkFull: the peer does not read.
+            LinkFull: too many bytes wait to be sent to the peer.
         """
         if not self.has_room:
             self.link.make_room()
@@ -163,7 +166,7 @@ class CafPeer:
             self.message(message_id, 0, cell.caf.number, content)
         elif not sender.expects:
             self.message(message_id, self._number_of(sender), cell.caf.number, content)
-        elif not sender.wants_reply:  # it arrived from another node over BASP
+        elif not sender.wants_reply:  # the message arrived from another node over BASP
             ref = sender.reference(self.context)
             source = 0 if ref is None else self._wire.exports.actor_of(ref).number
             self.message(message_id, source, cell.caf.number, content)
@@ -173,7 +176,8 @@ class CafPeer:
             source = ASKER if asking is None else self._number_of(asking)
             request = self.pending.add(sender, cell)
             self.message(message_id | request, source, cell.caf.number, content)
-            if self.is_lost or cell.reason is not None:  # another thread has ended it meanwhile
+            # Another thread has ended the actor meanwhile.
+            if self.is_lost or cell.reason is not None:
                 self.pending.fail(cell, cell.ended_error())
 
     def _number_of(self, sender: Any) -> int:
@@ -184,10 +188,13 @@ class CafPeer:
     def request(
         self, name: int, message: Any, on_answer: Callable[[Any], object], *, limit: float
     ) -> None:
-        """Ask an actor of CAF itself; `on_answer` is called with the answer or an exception."""
+        """Ask an actor that CAF runs on every node.
+
+        `on_answer` gets the answer or an exception.
+        """
         asker = SystemAsk(on_answer)
         home = CafActor(caf.CONFIG_SERVER, self.node)
-        cell = CafCell(self, caf.CONFIG_SERVER, home)  # it is in no table
+        cell = CafCell(self, caf.CONFIG_SERVER, home)  # other actors cannot find this stand-in
         request = self.pending.add(asker, cell)  # type: ignore[arg-type]
         self.named(NORMAL | request, ASKER, name, self.encode(message))
         late = TimeoutError(f"{self.node} did not answer within {limit:g} s")
@@ -196,12 +203,12 @@ class CafPeer:
             asker.set_exception(NodeUnreachable(f"{self.node} is lost"))
 
     def command(self, cell: CafCell, message: Any, *, is_link: bool = False) -> None:
-        """Send a message of the runtime itself to an actor."""
+        """Send an actor a message that CAF's runtime handles, such as a link or an exit."""
         if self.is_lost:
             return
         content, number = self.encode(message), cell.caf.number
         if is_link:
-            # CAF sends links as if from the actor to itself, on its own node (captured).
+            # As captured frames show, CAF names the receiving actor as the sender of a link.
             nodes = self.node, self.node
             self.link.write(caf.routed(nodes, NORMAL, number, number, content))
             return
@@ -214,10 +221,10 @@ class CafPeer:
     # --- actors of the node ---
 
     def cell_of(self, number: int) -> CafCell:
-        """Return the stand-in of an actor; a new one is monitored at once, as CAF does it.
+        """Return the stand-in of an actor; like CAF, monitor the actor of a new stand-in.
 
         Raises:
-            LimitExceeded: the connection has shown too many.
+            LimitExceeded: frames of the connection named too many actors.
         """
         actor = CafActor(number, self.node)
         cell = self.cells.get(number) or self._wire.ended.get(actor)
@@ -234,10 +241,10 @@ class CafPeer:
         return cell
 
     def down(self, number: int, error: CafError | None) -> None:
-        """Handle the end of an actor.
+        """Handle the end of an actor of the peer.
 
-        CAF says `unknown` of an actor that ended before the monitor arrived. If the actor was
-        linked, a message with the reason is under way.
+        CAF reports the reason `unknown` for an actor that ended before the monitor arrived. If
+        the actor was linked, an exit message with the reason follows.
         """
         cell = self.cells.get(number)
         if cell is None:
@@ -260,12 +267,12 @@ class CafPeer:
         if cell.quota is not None:
             cell.quota.actors -= 1
         self._wire.stand_ins.pop(cell.caf, None)
-        if cell.reason is None:  # the end of this node has ended it already
+        if cell.reason is None:  # the stand-in has not ended with this node
             cell.terminate(reason, detail)
         self.pending.fail(cell, cell.ended_error())
 
     def lose(self, reason: str) -> None:
-        """Handle the loss of the node: all its actors are unreachable."""
+        """End the stand-ins of all actors of the node, because the node is lost."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -330,7 +337,9 @@ class CafPeer:
                 ref.target.demonitor(self._key(number))
 
     def watch_behind(self, actor: CafActor, quota: Quota | None) -> None:
-        """Record that the node monitors an actor of another CAF node; no longer if None.
+        """Record that the peer monitors an actor of another CAF node.
+
+        Remove that if `quota` is None.
 
         Raises:
             LimitExceeded: there are too many monitors.
@@ -344,10 +353,10 @@ class CafPeer:
             self.watched_behind[actor] = quota
 
     def lose_path(self, node: CafNode) -> None:
-        """Handle the loss of a node whose actors this one may monitor through us.
+        """Handle the loss of `node`, whose actors the peer may monitor through the local node.
 
-        If it has connected with that node itself, it must not get a report. So the report waits
-        for the next frame to that node.
+        The peer must not get a report if it is now connected with `node` itself. Therefore the
+        report waits until the peer sends a frame for `node` here.
         """
         lost = [actor for actor in self.watched_behind if actor.node == node]
         if not lost or not self.link.is_open:
@@ -365,7 +374,7 @@ class CafPeer:
             self.link.write(caf.down(actor, self.node, error))
 
     def _report(self, number: int, down: Down) -> None:
-        """Send the end of an actor. Can be called from any thread."""
+        """Report the end of an actor to the peer. Can be called from any thread."""
         self._unwatch(number)
         if not self.is_lost:
             error = self._wire.codec.error_bytes(exit_error(down.reason, down.detail))
@@ -377,7 +386,8 @@ class CafPeer:
     def go_direct(self, link: ForeignLink) -> None:
         """Use a connection to the node itself from now on.
 
-        Its actors are monitored again: the end of one may have been reported to a lost hub.
+        All its actors are monitored again, because the end of an actor may have been reported
+        only to the node that forwarded frames before.
         """
         self.former_link, self.link, self.is_direct = self.link, link, True
         self._uncount()
@@ -403,7 +413,8 @@ class CafPeer:
         if self._pings >= LEAST_PINGS and now >= self._heard_at + SILENCE_LIMIT:
             return False
         if not self._is_introduced or self._pings % 10 == 9:
-            # A routed message shows the node the way back; a monitor does not.
+            # From a routed message the node learns where to send answers; from a monitor it
+            # does not.
             self._is_introduced = True
             self.named(NORMAL, ASKER, caf.SPAWN_NAME, caf.INFO_QUERY)
         pinged = CafActor(self._wire.pinged, self.node)
@@ -416,7 +427,7 @@ class CafPeer:
 
 
 class SystemAsk:
-    """An ask of this node's wire itself."""
+    """An ask that the node's wire itself sends; no actor waits for the answer."""
 
     def __init__(self, on_answer: Callable[[Any], object]) -> None:
         self._on_answer, self.is_done = on_answer, False

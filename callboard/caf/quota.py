@@ -1,8 +1,8 @@
 """Limits of one connection with a CAF node.
 
-CAF has no limits: a node may show any number of nodes and actors, also those of others, monitor
-any number of actors and send any number of requests. Here each connection has its own limits,
-and a node that exceeds them loses its own connection only.
+CAF has no limits: the frames of a peer may name any number of nodes and actors, monitor any
+number of actors, and contain any number of requests. Here each connection has its own limits. A
+peer that exceeds them loses only its own connection.
 """
 
 from typing import Final
@@ -20,12 +20,12 @@ class Quota:
     """The limits of one connection.
 
     Attributes:
-        limit: actors that it may show, and monitors that it may place.
-        nodes: indirect nodes that are known through it.
-        actors: stand-ins that exist because of its frames.
-        monitors: monitors of its nodes on actors here, and on actors of other CAF nodes; any
-            thread removes them.
-        unanswered: requests that are not answered; any thread removes them.
+        limit: how many actors the peer may name, and how many it may monitor.
+        nodes: indirect nodes that its frames named.
+        actors: stand-ins that were created for its frames.
+        monitors: actors that its nodes monitor, here and on other CAF nodes; any thread may
+            remove one.
+        unanswered: requests without an answer; any thread may remove one.
     """
 
     def __init__(self, limit: int) -> None:

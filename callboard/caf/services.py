@@ -88,7 +88,10 @@ class Services:
         directory.ask(Lookup(name)).on_done(answered)
 
     def _value(self, key: str, answer: Answer) -> None:
-        """Answer with the value of a key of the configuration; only an address is known."""
+        """Answer a request for a value of the configuration.
+
+        Only the address of a port is known.
+        """
         endpoint = self.endpoint() if key == _CONNECTIVITY else None
         if endpoint is None:
             answer((), ())

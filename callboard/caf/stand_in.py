@@ -32,7 +32,7 @@ _NO_HANDLERS: Final = DispatchTable.of_functions({})
 
 
 class CafOutlet(Protocol):
-    """The way to the node of a CAF actor."""
+    """Sends messages to the node of a CAF actor."""
 
     context: Any
     runner: Any
@@ -76,15 +76,16 @@ class CafCell(Cell):
         super().__init__(runtime, outlet.runner, number, _NO_HANDLERS, None, runtime.now())
         self.running = False
         self.actor = CafActorStandIn()
-        #: The way to its node.
+        #: Sends messages to the actor's node.
         self.outlet = outlet
         #: The actor.
         self.caf = caf
-        #: The limits of the connection that showed it.
+        #: The limits of the connection whose frame named the actor.
         self.quota = quota
-        #: Whether the actor itself has linked itself with one of ours.
+        #: Whether the CAF actor has linked itself with an actor of this node.
         self.is_linked = False
-        #: Whether it has ended, and the message with the reason is under way.
+        #: Whether the CAF actor has ended, and the exit message with the reason has not
+        #: arrived.
         self.awaits_reason = False
 
     # --- messages ---
@@ -110,7 +111,7 @@ class CafCell(Cell):
             self.outlet.send(self, content, sender, is_urgent=is_urgent)
         except CallboardError as error:
             if sender is None or not sender.expects or not sender.node:
-                raise  # the caller is on this node
+                raise  # the caller is on this node and handles the exception
             sender.set_exception(error)
             self.runtime.dead_letter(self.ref, message, sender)
 
@@ -129,7 +130,10 @@ class CafCell(Cell):
         await SendTurn(self.ref).send(offer)
 
     def offer(self, message: Any) -> Future[None] | None:
-        """Send a message of a topic; return a future of the time to try again without room."""
+        """Send a message of a topic.
+
+        Without room, return a future that is done when to retry.
+        """
         if self.outlet.has_room or self.reason is not None:
             self.post_run((message,))
             return None
@@ -168,7 +172,10 @@ class CafCell(Cell):
         self._exit(4)
 
     def kill(self, reason: ExitReason = ExitReason.KILLED, detail: str = "") -> None:
-        """Ask the actor to end with the reason `kill`; this node's end ends the stand-in."""
+        """Ask the CAF actor to end with the reason `kill`.
+
+        If this node is closed, only the stand-in ends.
+        """
         if self.runtime.is_closed or reason is ExitReason.SHUTDOWN:
             super().kill(reason, detail)
         else:
@@ -180,7 +187,7 @@ class CafCell(Cell):
             self.outlet.command(self, ExitMessage(self.ref, CafError(code, "exit")))
 
     def link(self, other: ActorRef) -> None:
-        """Link the actor to `other`: CAF's node learns the link, and then the end."""
+        """Link the CAF actor to `other`, and report the end of `other` to the CAF node."""
         if self.reason is None:
             self.outlet.command(self, _link_message("link", other), is_link=True)
 

@@ -72,7 +72,7 @@ def open_sql(
         ExtraMissing: DuckDB or pyarrow is not installed.
         LogFailed: a log does not exist.
         LogCorrupt: durable bytes that are not in a Parquet file are damaged.
-        LogError: too much of a log is not in Parquet files.
+        LogError: a log has too many records that are not in Parquet files.
     """
     with closing(load_duckdb().connect()) as connection:
         from callboard.commitlog.fields.decoding import rules_for

@@ -47,7 +47,10 @@ class _Visits:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, host: str, sock: socket.socket) -> _Visit | None:
-        """Register a connection; return None at the limit if all others await responses."""
+        """Register a connection.
+
+        At the limit, drop an idle one, or return None if there is none.
+        """
         hosts = [other.host for other in self._open]
         if len(hosts) >= web.CONNECTIONS and not self._drop_one(None):
             return None

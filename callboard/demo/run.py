@@ -363,7 +363,7 @@ class Show:
         if self._is_ending:
             prompt = "settling the accounts"
         elif not self.stood_ms:
-            prompt = "starting the nodes"  # keys have no effect before the line is complete
+            prompt = "starting the nodes"  # keys have no effect before all nodes are connected
         self.screen.draw(self.scene, self._seconds(), prompt)
         self._next_draw = time.monotonic() + self.screen.interval
 

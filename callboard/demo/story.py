@@ -57,7 +57,10 @@ class Timeline:
     """The schedule of steps, in seconds since the line was complete."""
 
     def __init__(self, seconds: float | None) -> None:
-        """Create the timeline; `seconds` is the duration, None for no steps and no end."""
+        """Create the timeline of a run that takes some seconds.
+
+        None for a run without an end.
+        """
         self._end = math.inf if seconds is None else seconds
         self._steps: list[tuple[float, Step]] = []
         if seconds is not None:

@@ -92,7 +92,7 @@ class Memberships:
         hooks = OwnershipHooks(
             partial(self._adopted, name),
             partial(self._ask_vote, name),
-            partial(self._settle, name),
+            partial(self._ask_markers, name),
             self._turns,
         )
         return Ownership(self._node, hosted, self._router(name), register, lease, hooks)
@@ -174,12 +174,14 @@ class Memberships:
         )
         return answer
 
-    def _settle(self, name: str, slots: Iterable[int], settled: Callable[[], object]) -> None:
+    def _ask_markers(
+        self, name: str, slots: Iterable[int], on_answers: Callable[[], object]
+    ) -> None:
         """Call back when all messages that other members forwarded for some slots arrived."""
         nodes = {bytes.fromhex(node) for node in self._owned[name].table.nodes}
         nodes.discard(self._runtime.node_id)
         reachable = [node for node in nodes if self._runtime.is_reachable(node)]
-        self._router(name).ask_markers(slots, reachable, settled)
+        self._router(name).ask_markers(slots, reachable, on_answers)
 
     def vote(self, name: str, writer: str) -> bool | None:
         """Return whether a member is unreachable; None if this node is not a member."""

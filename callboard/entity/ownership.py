@@ -121,7 +121,7 @@ class OwnershipHooks:
     #: Asks a node whether it cannot reach the node of a writer.
     ask_vote: Callable[[bytes, str], Future[Any]]
     #: Calls back after all messages that other members forwarded for some slots have arrived.
-    settle: Callable[[Iterable[int], Callable[[], object]], object]
+    ask_markers: Callable[[Iterable[int], Callable[[], object]], object]
     #: Lets one type of the node move slots at a time.
     turns: "MoveTurns"
 
@@ -396,7 +396,7 @@ class Ownership:
                 self._hooks.adopted(table)
             case Joined() | Left() | SlotsDrained():
                 waits = {Joined: self._joining, Left: self._leaving}
-                self._settle(waits.get(type(effect), self._draining))
+                self._complete(waits.get(type(effect), self._draining))
             case JoinRefused(table):
                 self._refuse(table)
 
@@ -457,11 +457,14 @@ class Ownership:
         A waiting join or leave fails; otherwise the error is logged.
         """
         self._step(event)
-        waits = self._settle(self._joining, error), self._settle(self._leaving, error)
+        waits = (
+            self._complete(self._joining, error),
+            self._complete(self._leaving, error),
+        )
         if not any(waits):
             self._warn(error)
 
-    def _settle(
+    def _complete(
         self, future: "Future[None] | None", error: BaseException | None = None
     ) -> bool:
         """Complete or fail a future; return whether there was one to complete."""
@@ -476,7 +479,7 @@ class Ownership:
     def _refuse(self, table: Table) -> None:
         """Refuse a join, or log, because the members use another state."""
         error = wrong_state(self._name, self._machine.state, table)
-        if not self._settle(self._joining, error):
+        if not self._complete(self._joining, error):
             self._warn(error)
 
     def _warn(self, error: BaseException) -> None:
@@ -499,12 +502,12 @@ class Ownership:
             late.cancel()
             answer(SlotsEmptied())
 
-        def settled() -> None:
+        def answered() -> None:
             if move == self._moves:
                 self.host.stop_slots(slots, partial(self._runtime.post, emptied))
 
         self.host.shorten_replay(slots)
-        self._hooks.settle(slots, settled)
+        self._hooks.ask_markers(slots, answered)
 
     def _stopped(self, move: int, event: OwnershipEvent) -> None:
         """Report the end of a drain to the machine, and adapt the time for the next one."""

@@ -176,7 +176,7 @@ class OutProcess(Module):
     def _drop_copy(self) -> None:
         """Abandon the channels in a forked process.
 
-        Closing them would wait for their threads.
+        Closing them would wait for threads that exist only in the parent.
         """
         for channel in self._channels:
             after_fork.keep_for_ever(channel)

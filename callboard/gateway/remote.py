@@ -94,7 +94,8 @@ class RemoteHost(ModuleHost):
         self._place = handle.where
         super().__init__(handle)
         if handle.counted.restarts:
-            self.post_self(MakeAgent())  # after a restart; the first time the broker sends it
+            # This actor was restarted; after the first start the broker sends `MakeAgent`.
+            self.post_self(MakeAgent())
 
     def open_inbox(self) -> None:
         """Attach the actor to the inbox, if the agent exists."""

@@ -42,7 +42,7 @@ def boot_time() -> float:
 
 
 class LeasePlace(Protocol):
-    """The executor of a driver, which runs its callbacks one at a time."""
+    """The executor of a driver: it runs the driver's callbacks one at a time."""
 
     def now(self) -> float:
         """Return seconds of a clock that runs while the machine is suspended."""
@@ -61,7 +61,7 @@ class LeasePlace(Protocol):
 
 
 class LeaseThread:
-    """A place with its own thread and its own connection to the register."""
+    """Runs the callbacks of a driver on a thread of its own."""
 
     def __init__(
         self, leases: Leases, name: str, clock: Callable[[], float] = boot_time
@@ -69,9 +69,9 @@ class LeaseThread:
         """Start the thread.
 
         Args:
-            leases: the register; closed with the place.
+            leases: the register; `close` closes it, too.
             name: part of the thread's name.
-            clock: returns seconds, including time in suspension.
+            clock: returns seconds, including the time while the machine was suspended.
         """
         self._leases, self.now = leases, clock
         self._timers: list[tuple[float, int, Any]] = []
@@ -110,7 +110,7 @@ class LeaseThread:
 
 
 class LeaseLoop:
-    """A place on a node's own thread, for a register that does not block, as in simulations."""
+    """Runs callbacks on the node's thread; for a register that does not block."""
 
     def __init__(self, calls: Any, runtime: Any) -> None:
         """Run on a node's runtime; `calls.submit` calls the register."""
@@ -135,16 +135,18 @@ class LeaseDriver:
         """Create the driver of a life.
 
         Args:
-            place: executor of the driver; closed with it.
+            place: the executor; it is closed with the driver.
             machine: state machine of the life.
-            tell: called in the place with `LeaseHeld`, `HolderGone`, `LeaseLost` if the lease
-                was not renewed in time, and `LeaseKilled` if its term has ended for good.
+            tell: called on the executor with `LeaseHeld`, with `HolderGone`, with `LeaseLost`
+                if the lease was not renewed in time, and with `LeaseKilled` if another life has
+                killed the lease.
             running: returns the name of the running handler, for the text of `LeaseLost`.
         """
         self._place, self._machine, self._tell = place, machine, tell
         self._running = running
         self._is_closed = False
-        #: Time of the next renewal, and the number of the current timer: earlier ones are void.
+        #: Time of the next renewal, and the number of the latest timer; earlier timers do
+        #: nothing.
         self._due = float("-inf")
         self._timer = 0
         #: Times at which the counters of other lives rose last. The mapping is replaced, never

@@ -112,7 +112,7 @@ class EtcdLeases:
                 member.session.close()
 
     def _drop_copy(self) -> None:
-        """Drop the connections of this copy in a forked process."""
+        """Drop the inherited connections in a forked process."""
         for member in self._members:
             for adapter in member.session.adapters.values():
                 for pool in list(adapter.poolmanager.pools._container.values()):  # noqa: SLF001
@@ -156,7 +156,7 @@ class EtcdLeases:
         return StateUnavailable(text)
 
     def _check_cluster(self, answer: Any, *, is_write: bool) -> None:
-        """Raise `DatabaseReplaced`, once, if another cluster or an older state answers."""
+        """Raise `DatabaseReplaced`, once, if the cluster is another one or lost writes."""
         try:
             cluster, revision = (
                 answer["header"]["cluster_id"],

@@ -205,7 +205,10 @@ class Connected:
                 raise
 
     def _drop_copy(self) -> None:
-        """Drop the connection in a forked process; closing it would end the parent's."""
+        """Drop the inherited connection in a forked process.
+
+        Closing it would close the parent's connection, too.
+        """
         connection, self._connection = self._connection, None
         if connection is not None and not connection.closed:
             after_fork.keep_for_ever(connection)

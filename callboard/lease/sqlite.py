@@ -149,7 +149,7 @@ class SharedFile(SqliteFile):
         #: Whether a statement has been executed.
         self._is_used = False
         after_fork.register(self, SharedFile._drop_copy)
-        #: Whether SQLite waits for locks of other processes, rather than `begin`.
+        #: Whether SQLite waits for locks of other processes; else `begin` waits for them.
         self._waits = True
         #: Descriptor of the write-ahead log, opened by the first `sync`; -1 before.
         self._log = -1
@@ -191,7 +191,7 @@ class SharedFile(SqliteFile):
             return answer
 
     def _drop_copy(self) -> None:
-        """Replace the connection of the copy in a forked process by one that refuses calls."""
+        """In a forked process, replace the inherited connection by one that refuses calls."""
         log, self._log = self._log, -1
         after_fork.drop(log)
         remedy = "create a Node with another one here"
@@ -274,7 +274,7 @@ class SharedFile(SqliteFile):
         raise failure
 
     def _set_waiting(self, *, waits: bool) -> None:
-        """Set whether SQLite waits for locks; free of cost if that does not change."""
+        """Set whether SQLite waits for locks; do nothing if that does not change."""
         if waits is not self._waits:
             seconds = BUSY_TIMEOUT if waits else 0
             self.connection.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}")

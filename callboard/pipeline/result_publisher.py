@@ -174,7 +174,7 @@ class Outlet:
         self.leave()
 
     def hurry(self) -> None:
-        """Stop waiting for room, except as publishing itself does.
+        """Stop the extra wait for room in the mailbox. Publishing itself may still wait.
 
         Can be called from any thread.
         """

@@ -302,7 +302,7 @@ class History:
         self.unknown(operation)
 
     def take(self, subscriber: Polled, client: object = "") -> int:
-        """Poll a subscriber and record its messages; return their number."""
+        """Record all messages that a subscriber has received; return their number."""
         messages = subscriber.poll()
         for topic, value in messages:
             self.received(value, key=topic, client=client)

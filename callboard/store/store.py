@@ -327,7 +327,7 @@ class Store(Closing):
             raise WouldBlock(msg)
         if not self._can_read():
             try:
-                self._actor.settle().result(self._read_timeout())
+                self._actor.readable().result(self._read_timeout())
             except ResultTimeout as cause:
                 raise self._unreachable() from cause
         return self._checked_entries()
@@ -335,9 +335,9 @@ class Store(Closing):
     async def _aentries(self) -> Entries:
         """Return the entries; the awaitable twin of `_entries`."""
         if not self._can_read():
-            settled = self._actor.settle()
+            readable = self._actor.readable()
             try:
-                await self._actor.within(settled, self._read_timeout())
+                await self._actor.within(readable, self._read_timeout())
             except TimeoutError as cause:
                 raise self._unreachable() from cause
         return self._checked_entries()
@@ -353,14 +353,14 @@ class Store(Closing):
         if self._can_read():
             read()
             return
-        settled = self._actor.settle()
-        self._actor.expire_in(settled, self._read_timeout())
-        settled.on_done(lambda _: read())
+        readable = self._actor.readable()
+        self._actor.expire_in(readable, self._read_timeout())
+        readable.on_done(lambda _: read())
 
     def _can_read(self) -> bool:
         """Return whether a read needs no wait."""
         machine = self._actor.machine
-        return machine.has_copy if isinstance(machine, Clone) else self._actor.is_settled()
+        return machine.has_copy if isinstance(machine, Clone) else self._actor.is_readable()
 
     def _read_timeout(self) -> float:
         """Return the seconds that a read may wait."""
@@ -425,7 +425,7 @@ class Store(Closing):
     async def _awrite(self, action: Action) -> None:
         """Write a command, once there is room for another one."""
         while not self._actor.has_room():
-            await self._actor.settle()
+            await self._actor.readable()
         self._actor.write(action)
 
     aput = awrites(_put)

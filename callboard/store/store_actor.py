@@ -182,7 +182,7 @@ class StoreActor(SystemActor, RunReceiver):
         self._timer: Any = None
         self._timer_at = 0.0
         self._idle_awaited: list[Future[bool]] = []
-        self._settled_awaited: list[Future[None]] = []
+        self._reads_awaited: list[Future[None]] = []
         #: Whether the store ends when all writes are durable.
         self._is_leaving = False
         self._has_ended = False
@@ -221,16 +221,16 @@ class StoreActor(SystemActor, RunReceiver):
         self.wake_pending = True
         self.post_self(self._drain_order)
 
-    def is_settled(self) -> bool:
+    def is_readable(self) -> bool:
         """Return whether all earlier writes of this node can be read."""
         # In this order: the actor sets `is_busy` before it removes inputs. Checked the other
         # way round, inputs that are removed between the two checks would be missed.
         return not self.inputs and not self.is_busy
 
-    def settle(self) -> Future[None]:
+    def readable(self) -> Future[None]:
         """Return a future that is done when earlier writes can be read, and there is a copy."""
         future: Future[None] = Future(self)
-        self.call_soon(self._settle, future)
+        self.call_soon(self._await_readable, future)
         return self._fail_late(future)
 
     def idle(self) -> Future[bool]:
@@ -346,10 +346,10 @@ class StoreActor(SystemActor, RunReceiver):
         while self.inputs:
             self._drain()
 
-    def _settle(self, future: Future[None]) -> None:
+    def _await_readable(self, future: Future[None]) -> None:
         """Execute queued inputs; complete the future when there is a copy to read."""
         self._drain_all()
-        self._settled_awaited.append(future)
+        self._reads_awaited.append(future)
         self._fail_refused_reads()
         self._check_waiters()
 
@@ -429,9 +429,9 @@ class StoreActor(SystemActor, RunReceiver):
         if error is not None:
             if isinstance(self.machine, Clone):
                 self._execute(self.machine.refused(error))
-            settled, self._settled_awaited = self._settled_awaited, []
+            waiting, self._reads_awaited = self._reads_awaited, []
             idle, self._idle_awaited = self._idle_awaited, []
-            for future in (*settled, *idle):
+            for future in (*waiting, *idle):
                 future.set_exception(error)  # type: ignore[attr-defined]
 
     def _fail_refused_writes(self) -> None:
@@ -577,9 +577,9 @@ class StoreActor(SystemActor, RunReceiver):
 
     def _check_waiters(self) -> None:
         """Complete the futures whose condition a step may have made true."""
-        if self._settled_awaited and self.machine.has_copy:
-            settled, self._settled_awaited = self._settled_awaited, []
-            for future in settled:
+        if self._reads_awaited and self.machine.has_copy:
+            waiting, self._reads_awaited = self._reads_awaited, []
+            for future in waiting:
                 future.set_result(None)
         if self._idle_awaited:
             self._check_idleness()

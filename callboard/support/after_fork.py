@@ -153,7 +153,7 @@ def nothing_in_copies(close: Callable[P, None]) -> Callable[P, None]:
 def nothing_awaited_in_copies(
     close: Callable[P, Coroutine[Any, Any, None]],
 ) -> Callable[P, Coroutine[Any, Any, None]]:
-    """Return a coroutine method that does nothing in a copy."""
+    """Return a coroutine method that does nothing if a fork has copied its object."""
 
     @wraps(close)
     async def checked(*args: P.args, **kwargs: P.kwargs) -> None:

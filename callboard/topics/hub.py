@@ -391,13 +391,13 @@ class Hub(SystemActor):
                 self._process_inputs()
             if not self.core.catch_up.pending:
                 return self.core.receivers_of(checked)
-            promise, is_settled = self.promise(), Future[bool]()
-            is_settled.add_done_callback(
+            promise, is_caught_up = self.promise(), Future[bool]()
+            is_caught_up.add_done_callback(
                 lambda _: self.call_soon(
                     lambda: promise.set_result(self.core.receivers_of(checked))
                 )
             )
-            self.waits.add(lambda core: not core.catch_up.pending, SETTLE_LIMIT, is_settled)
+            self.waits.add(lambda core: not core.catch_up.pending, SETTLE_LIMIT, is_caught_up)
             return None
 
         return self.me.ask(CallBack(find))

@@ -59,7 +59,8 @@ class Peerings:
     def unpeer(self, address: Address) -> Future[bool]:
         """Stop dialing an address and end its link. Can be called from any thread.
 
-        The future completes after the events of the end were reported.
+        The future completes after the end of the link was reported to subscribers of status
+        events.
         """
         return self._waits.begin(self._unlink, address)
 

@@ -200,7 +200,7 @@ class StreamPair:
             return AckBatch(credit, batch)
         if tag in (_DROP, _FORCED_DROP):
             return StreamEnd("drop" if tag == _DROP else "forced drop")
-        msg = f"{tag} is not a kind of reply on a stream"
+        msg = f"a reply in a stream of CAF has the unknown tag {tag}"
         raise MalformedPayload(msg)
 
     def read_down(self, reader: CafReader) -> StreamBatch | StreamEnd:

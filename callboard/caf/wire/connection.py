@@ -7,9 +7,10 @@
       direct, routed, monitor, down, heartbeat  <────>
 
 Both sides send their first frame at once. `NodeIntroduced` is the first message; the driver
-then calls `accept`. If the node is linked by another connection, a dialer calls `redundant`; an
-acceptor waits, because the dialer must read the handshake before the end. A dialer that has
-lost the other connection selects this one: `NodeIntroduced` arrives again.
+then calls `accept`. If the two nodes already have a connection, the driver of the dialer calls
+`redundant` instead. The acceptor waits, because the dialer must read the handshake before the
+connection ends. If the dialer loses the earlier connection, it selects this one, and the
+acceptor's driver gets `NodeIntroduced` again.
 
 Nothing that a peer sends raises an exception: a violation ends the connection, with the name of
 CAF's own error. CAF has no limits and, by default, no heartbeats. So this side queries a silent
@@ -85,10 +86,10 @@ class NodeIntroduced(NamedTuple):
     """The peer has introduced itself.
 
     Attributes:
-        node: its node.
-        actor: the number of the actor published at its port; 0 for none.
-        interface: the signatures of this actor; empty for an untyped one.
-        is_selected: whether it has selected this one of several connections.
+        node: the peer's node.
+        actor: the number of the actor published at the peer's port; 0 for none.
+        interface: the signatures of this actor; empty for an untyped actor.
+        is_selected: whether the peer has selected this one of its connections to the node.
     """
 
     node: CafNode
@@ -218,7 +219,7 @@ class CafConnection:
         return [Transmit(handshake)]
 
     def accept(self) -> list[_Effect]:
-        """Use this connection for the peer's node, whose `NodeIntroduced` has arrived."""
+        """Use this connection for the peer's node, which has introduced itself."""
         if self.state is not CafState.KNOWN:
             return []
         self.state = CafState.OPEN
@@ -235,7 +236,7 @@ class CafConnection:
         return self._end(text, AlreadyLinked(text))
 
     def take(self, data: bytes, now: float) -> tuple[list[Any], list[_Effect]]:
-        """Process bytes of the peer; return its messages, or effects."""
+        """Process bytes from the peer; return the messages in them, and the effects."""
         if self.state is CafState.ENDED:
             return [], []
         self._heard_at = now
@@ -290,7 +291,7 @@ class CafConnection:
     # --- frames ---
 
     def _message_of(self, frame: CafFrame) -> Any:
-        """Return the message of a frame; None for one without a message.
+        """Return the message of a frame; None for a frame that only keeps the connection alive.
 
         Raises:
             BaspError: the frame violates the protocol.
@@ -325,7 +326,10 @@ class CafConnection:
         return DownFrame(source, frame.source, self._error(reader))
 
     def _handshake(self, frame: CafFrame, reader: ValueReader) -> NodeIntroduced | None:
-        """Handle a handshake; a second one has a message if it selects the connection."""
+        """Handle a handshake.
+
+        Return the event of the first, or of one that selects this link.
+        """
         name = CafOperation(frame.operation).name.lower()
         expected = (
             CafOperation.SERVER_HANDSHAKE if self._is_dialed else CafOperation.CLIENT_HANDSHAKE
@@ -373,7 +377,7 @@ class CafConnection:
         return MessageFrame(node, *ids, is_named, frame.data, frame.payload, reader.at)
 
     def _error(self, reader: ValueReader) -> CafError | None:
-        """Return the error of an actor's end; without its context if a type is unknown."""
+        """Return the error with which an actor ended; leave out a context of unknown types."""
         code, start = reader.buffer[reader.at : reader.at + 1], reader.at
         try:
             error = self._codec.read_error(reader)
@@ -420,7 +424,7 @@ def named(
         source: number of the sender.
         name: the name as a number.
         content: the message.
-        stack: the actors that pass on the answer; the last one gets it first.
+        stack: the actors through which the answer is sent; the last one receives it first.
     """
     return caf_frame(
         CafOperation.DIRECT,

@@ -112,14 +112,14 @@ class CafFrames:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        #: The pieces of an incomplete frame; small ones share one, as objects of their own
-        #: would take 25 times their size.
+        #: The pieces of an incomplete frame. Small pieces are appended to one bytearray,
+        #: because separate objects would take 25 times the memory.
         self._pieces: list[bytes | bytearray] = []
         self._size = 0
         self._needed = _HEADER.size
 
     def take(self, data: bytes) -> Iterator[CafFrame]:
-        """Yield the complete frames; consume all of them before the next call.
+        """Yield the complete frames; the caller must consume all of them before the next call.
 
         Raises:
             UnknownOperation: the header belongs to another protocol.
@@ -157,7 +157,7 @@ class CafFrames:
     def _check(
         self, operation: int, size: int, ids: tuple[int, int, int], header: bytes
     ) -> None:
-        """Raise for a header that CAF would refuse, or for a large payload."""
+        """Raise an error for a header that CAF would refuse, or for too large a payload."""
         needs = _NEEDS.get(operation)  # type: ignore[call-overload]
         wire = wire_of(header) if operation == 0 or needs is None else ""
         if wire == "TLS":

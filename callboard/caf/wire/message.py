@@ -1,7 +1,7 @@
 """Messages of CAF: their type names, and the Python value of each type.
 
-A message is a list of values. Here it is a tuple, or the value itself if there is one; the
-empty message is None.
+CAF's message is a list of values. In Python it is a tuple; a message with one value is that
+value, and an empty message is None.
 
 | CAF | Python |
 |---|---|
@@ -63,7 +63,7 @@ TYPE_LIMIT: Final = 1_000
 
 @frozen_message("callboard.caf.Atom")
 class Atom:
-    """A name of at most ten characters: ` 0-9A-Z_a-z`."""
+    """A name of at most ten of the characters ` 0-9A-Z_a-z`."""
 
     name: str
 
@@ -129,7 +129,7 @@ class TypedMessage(NamedTuple):
 
 
 class CafGroup(NamedTuple):
-    """A group of CAF: the actor that sends to its members, and the group's name there."""
+    """A group of CAF: the actor that sends to the members, and the name of the group."""
 
     module: str
     name: str = ""
@@ -174,7 +174,7 @@ class ValueReader(CafReader):
 
     @contextlib.contextmanager
     def nested(self) -> Iterator[None]:
-        """Read something that is inside something of the same kind."""
+        """Limit the depth while a message or value inside another one is read."""
         self.depth += 1
         if self.depth > DEPTH_LIMIT:
             msg = f"messages are nested deeper than {DEPTH_LIMIT}"
@@ -183,7 +183,7 @@ class ValueReader(CafReader):
         self.depth -= 1
 
     def items(self) -> range:
-        """Return the indexes of a list; its items follow."""
+        """Read the length of a list; return its range. The caller then reads the items."""
         count = self.count()
         self.budget -= count
         if self.budget < 0:
@@ -210,7 +210,7 @@ def _refuse(value: object, name: str, advice: str = "") -> NotSerializable:
 
 
 def _number(name: str, size: int, *, signed: bool) -> ValueType:
-    """Return the type of integers of some bytes."""
+    """Return the type of integers that take `size` bytes."""
     least = -(1 << 8 * size - 1) if signed else 0
     limit = least + (1 << 8 * size)
 
@@ -223,7 +223,7 @@ def _number(name: str, size: int, *, signed: bool) -> ValueType:
 
 
 def _float(name: str, layout: str, size: int) -> ValueType:
-    """Return the type of IEEE numbers."""
+    """Return the type of floating-point numbers that take `size` bytes."""
     form = struct.Struct(layout)
 
     def write(_: "MessageCodec", value: Any) -> bytes:
@@ -725,7 +725,7 @@ class MessageCodec:
             return self._read(reader).values
 
     def read_error(self, reader: CafReader) -> CafError | None:
-        """Read an error; None for the end without one."""
+        """Read the error with which an actor ended; None for an end without an error."""
         own = ValueReader(self, reader.buffer, reader.at)
         error = _read_error(own)
         reader.at = own.at
@@ -767,10 +767,10 @@ class MessageCodec:
         """Return an encoded message.
 
         Raises:
-            NotSerializable: CAF has no type for it, or it does not fit its type.
+            NotSerializable: CAF has no type for the message, or a value does not fit its type.
         """
         kind = message.__class__
-        if kind is int and -0x80000000 <= message < 0x80000000:  # the most frequent ones first
+        if kind is int and -0x80000000 <= message < 0x80000000:  # the most frequent types first
             number: int = message
             return _INT_HEAD + number.to_bytes(4, signed=True)
         if kind is str:
@@ -850,7 +850,7 @@ class MessageCodec:
         return _Signature(cls, names, atoms, fields)
 
     def named(self, name: str) -> ValueType:
-        """Return the type of a program by its name.
+        """Return the type of one of the program's classes by its name.
 
         Raises:
             UnknownMessageType: no class has this name.

@@ -1,9 +1,10 @@
 """Fields of CAF's payloads: names, nodes, actors, texts and the types of messages.
 
-Strings and lists follow a varbyte with their length. A node is a name (`default`), its process
-id and 20 bytes for its host; an actor is a number and a node. The payload of a direct message
-is a list of the actors that forward it (empty on Broker's wire) and a message: two zero bytes,
-the names of its types as one text, and the values. Source: captured bytes (see the tests).
+A varbyte with the length precedes each string and list. A node is written as a name
+(`default`), its process id and 20 bytes for its host; an actor as a number and a node. The
+payload of a direct message has a list of the actors that forward it (empty on Broker's wire)
+and then the message: two zero bytes, the names of its types as one text, and the values.
+Source: captured bytes (see the tests).
 """
 
 import struct
@@ -129,7 +130,8 @@ class CafReader:
         """Return the next `size` bytes.
 
         Raises:
-            MalformedPayload: fewer are left. The other methods also raise it for wrong bytes.
+            MalformedPayload: fewer bytes are left. The other methods also raise it for wrong
+                bytes.
         """
         end = self.at + size
         if end > len(self.buffer):
@@ -203,7 +205,7 @@ class CafReader:
         return CafActor(number, node) if node is not None and number else None
 
     def types(self) -> str:
-        """Return the type names of a message; its values follow."""
+        """Read the type names of a message. The caller then reads its values."""
         if self.number(2):
             msg = f"the message at byte {self.at:,} has a numeric type; CAF 0.17 sends names"
             raise MalformedPayload(msg)

@@ -265,9 +265,9 @@ class Journal(Closing):
             last = await called(view, EntityState.last_position, self.type_name)
             if last < self._read:
                 msg = (
-                    f"the journal of {self.type_name} ends at {last}, but should be read after "
-                    f"{self._read}: it is another state, or a restored one; start again with "
-                    "after=0"
+                    f"the journal of {self.type_name} ends at {last}, so it cannot be read "
+                    f"after {self._read}; the state was replaced or restored: start again "
+                    "with after=0"
                 )
                 raise StateCorrupt(msg)
         self._is_open = True

@@ -263,11 +263,11 @@ class EntityState(Protocol):
     def recover(
         self, type_name: str, key: str, version: int | None, limit: int = PAGE
     ) -> Recovered:
-        """Return the newest snapshot of a version, or of any, and the events after it.
+        """Return the newest snapshot and the events after it.
 
         Raises:
-            StateCorrupt: a number is missing, or early events were deleted and there is no
-                snapshot of that version.
+            StateCorrupt: the number of an event is missing, or early events were deleted and
+                there is no snapshot of that version.
         """
 
     def events(

@@ -17,8 +17,9 @@ stops all work and then starts another **term** (`begin_anew`). Its numbers cont
 and a term is identified by its first number, so the end of an earlier term does not affect a
 later one.
 
-If the outcome of a write is unknown, a read settles it: a value carries its writer and number.
-A missing value counts as a kill, because its last content is unknown.
+If the outcome of a write is unknown, the machine reads the value, which contains its writer and
+number and so shows whether the write succeeded. A missing value counts as a kill, because its
+last content is unknown.
 """
 
 from typing import Final
@@ -57,7 +58,7 @@ class WriteLease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseHeld:
-    """The own lease is valid (again)."""
+    """The own lease is valid, for the first time or again."""
 
     #: The first number of its term.
     term: int
@@ -126,7 +127,7 @@ class LeaseMachine:
         self._is_held = False
         self._number = 0
         self._version = 0
-        #: Send time of the write in flight; None without one.
+        #: Send time of the write whose result has not arrived; None without such a write.
         self._sent_at: float | None = None
         self._is_unknown = False
         self._watched: dict[str, _Watched] = {}
@@ -254,7 +255,7 @@ class LeaseMachine:
         return [ReadLease(self.name)]
 
     def _own_read(self, now: float, answer: Versioned | None) -> list[Effect]:
-        """Handle a read of the own lease, which settles the outcome of a raise."""
+        """Handle a read of the own lease, which shows whether the last raise was written."""
         if not self._is_unknown or answer is None:
             return []  # the next tick reads again
         value, version = answer

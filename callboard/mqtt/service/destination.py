@@ -131,10 +131,10 @@ class Sender(Protocol):
     """Sends messages to one place; all calls come from one event loop."""
 
     async def send(self, topic: str, value: Any) -> None:
-        """Send a message; return when the destination is done with it.
+        """Send a message; return when the destination has accepted it.
 
         Raises:
-            Exception: it was not done; sending it again may help.
+            Exception: the destination did not accept the message; the caller may send it again.
         """
 
     def close(self) -> None:

@@ -183,7 +183,7 @@ def import_files(
     Args:
         conf: the file, `mosquitto.conf`.
         acl: the file of topic rules, in place of the one that the configuration names.
-        passwords: the same for passwords.
+        passwords: the file of passwords, in place of the one that the configuration names.
 
     Raises:
         MosquittoError: a file cannot be read.

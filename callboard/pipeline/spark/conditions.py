@@ -51,7 +51,7 @@ class Conditions:
 
     @classmethod
     def parse(cls, text: str) -> "Conditions":
-        """Parse SQL conditions joined by AND; an empty text has none.
+        """Parse SQL conditions joined by AND; an empty text means no condition.
 
         Raises:
             InvalidSetting: the text cannot be parsed.

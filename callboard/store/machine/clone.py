@@ -115,7 +115,7 @@ class Clone(Replica):
         self.now = now
         if run.receiver in (NIL, self.reader, self.entity):
             self._receive(run)
-            self._settle()
+            self._attach_if_due()
         return self._take_effects()
 
     def step(self, event: StoreInput, now: float) -> list[StoreEffect]:
@@ -151,7 +151,7 @@ class Clone(Replica):
         if self.master is None:
             self._ask_again(self.options.resync_interval)
             self._drop_old_writes()
-        self._settle()
+        self._attach_if_due()
 
     # --- state ---
 
@@ -248,7 +248,7 @@ class Clone(Replica):
         self._buffer(actions)
         if self.output is None:
             self._must_attach = self.is_connected
-            self._settle()
+            self._attach_if_due()
         else:
             self._send_actions(self.output.produce_run(actions), actions, self.master or NIL)
 
@@ -257,7 +257,7 @@ class Clone(Replica):
         self._writes.extend(actions)
         self._seq += len(actions)
 
-    def _settle(self) -> None:
+    def _attach_if_due(self) -> None:
         """Attach as a writer if the step made that necessary, once at its end."""
         if not self._must_attach or not self.is_connected:
             return

@@ -140,7 +140,7 @@ class CatchUp:
         #: Node, time and receiver of each question, by its number.
         self._questions: dict[int, tuple[bytes, float, Pending]] = {}
         self._question = 0
-        #: For each node, the number of the first run that is not settled for it.
+        #: For each node, the number of the first run that may still have to be sent to it.
         self._served: dict[bytes, int] = {}
 
     # --- published runs ---
@@ -309,7 +309,7 @@ class CatchUp:
                 full.append(pending)
         return ready, full
 
-    def settle(
+    def stop_holding(
         self, pending: Pending, hops: int, wants: Callable[[str], bool]
     ) -> list[TransmitRun]:
         """Stop holding runs for a receiver; returns its recent runs, and the held ones.

@@ -411,14 +411,14 @@ class Core:
             return runs
         ready, full = self.catch_up.hold(runs)
         for pending in full:
-            ready += self._settle(pending)
+            ready += self._stop_holding(pending)
         return ready
 
-    def _settle(self, pending: Pending) -> list[TransmitRun]:
+    def _stop_holding(self, pending: Pending) -> list[TransmitRun]:
         """Return the recent runs for a receiver, and after them the held ones."""
         node = pending.node
         hops = len(self.path_of(node)) if self._may_reach(node) else 0
-        runs = self.catch_up.settle(pending, hops, partial(self._wants, node))
+        runs = self.catch_up.stop_holding(pending, hops, partial(self._wants, node))
         self.counters.transmitted += sum(
             run.messages for run in runs[: len(runs) - len(pending.held_runs)]
         )
@@ -719,10 +719,10 @@ class Core:
         return effects + self._apply(self.filters.forget(node))
 
     def tick(self, now: float) -> list[CoreEffect]:
-        """Repeat unconfirmed filters, and settle receivers whose answers are overdue."""
+        """Repeat unconfirmed filters; stop holding runs for receivers that answer too late."""
         effects: list[CoreEffect] = self._send_updates(self.filters.tick(now))
         for pending in self.catch_up.tick(now):
-            effects += self._settle(pending)
+            effects += self._stop_holding(pending)
         return effects
 
     def endpoint_of(self, node: bytes) -> bytes | None:
@@ -880,7 +880,7 @@ class Core:
         effects: list[CoreEffect] = []
         if self.catch_up.pending:
             for pending in self.catch_up.apply_answers(node, items, now):
-                effects += self._settle(pending)
+                effects += self._stop_holding(pending)
         return effects
 
     def _pong(self, node: bytes, items: list[Item], now: float) -> list[CoreEffect]:
