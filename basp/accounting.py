@@ -14,10 +14,11 @@ written off, so that a late report cannot confirm messages that were already cou
 Reports are cumulative for each epoch: the next report makes up for a lost one.
 
 If a destination reports an epoch that has not begun, or more messages than were sent in an
-epoch, something on the way has deceived it, and it would treat new messages as late. The epoch
-after the reported one then begins at once. Because numbers wrap, only the last line of a
-report, with the present epoch of the destination, counts for this. A destination whose
-present epoch is closed (nothing of it is in flight) was deceived too, or has missed its end.
+epoch, another node has forged or repeated frames. The destination would then treat new messages
+as late. The epoch after the reported one then begins at once. Because epoch numbers are reused,
+this check uses only the last line of a report, which has the present epoch of the destination.
+If the present epoch of the destination is closed here (none of its messages is in flight), the
+destination was deceived, too, or has not learned that the epoch ended.
 
 An epoch has room for 2^24 messages; the next one begins after these.
 
@@ -92,7 +93,8 @@ class Account(_Sent):
         lost: messages written off, or given up by the destination.
         offset: a dispatch with one message has the position ``offset + sent &
             POSITION_MASK``; one with n messages has the position n - 1 after that.
-        is_missed: whether the destination, by its last report, is in a closed epoch.
+        is_missed: whether the last report of the destination names a closed epoch as the
+            present one.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 A machine of a foreign wire is pure, like a `Link`: bytes and the time go in, effects come out,
 to be executed in order. The effects are `Transmit` and `Closed`, as of links, and the two in
-this file. All other information about the peer reaches the door as an `Arrived`.
+this file. The adapter gets all other information about the peer as an `Arrived`.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Effect: pass messages from the peer to the door, in this order."""
+    """Effect: pass messages from the peer to the adapter, in this order."""
 
     messages: list[Any]
 

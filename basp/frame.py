@@ -98,8 +98,8 @@ class FrameReader:
         self._head = b""
         # After the header: its fields, the pieces of the payload, and the number of bytes that
         # are missing. The pieces are joined once, so a 16 MiB payload that arrives in 64 KiB
-        # reads is copied once. Small reads share one piece: as separate objects they would take
-        # 25 times their size.
+        # reads is copied once. Small reads are appended to one piece, because separate objects
+        # would take 25 times their size.
         self._fields: tuple[int, int, int, bytes, bytes, int, int] = _NO_FIELDS
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._missing = 0

@@ -68,9 +68,9 @@ unchanged does not have the keys.
 
 Nodes of release 0.1 do not bind their proof: it is HMAC-SHA256 with the secret over role,
 acceptor's nonce, dialer's nonce, acceptor's node id, dialer's node id; the role is ``server``
-or ``client`` (six bytes each). A relay can forward such a proof and then speak for the peer.
-Therefore these nodes are refused, before this node proves anything to them, unless
-``allow_unsealed`` is set.
+or ``client`` (six bytes each). A relay can forward such a proof, and then send its own frames
+in the name of the peer. Therefore these nodes are refused, before this node proves anything to
+them, unless ``allow_unsealed`` is set.
 
 originator_syn is empty; responder_syn_ack and originator_ack carry the opaque state of
 their senders (see :class:`PeerIdentity`).
@@ -143,8 +143,8 @@ class LinkGuard(StrEnum):
         NONE: no protection, because there is no secret.
         SEAL: each batch has a MAC.
         TLS: both sides have certificates, and the proof is bound to the TLS connection.
-        FIRST_WORDS: only the start proves a secret, as in release 0.1; a relay can speak for
-            the peer.
+        FIRST_WORDS: only the handshake proves a secret, as in release 0.1; a relay can send
+            frames in the name of the peer.
     """
 
     NONE = "none"
@@ -244,7 +244,8 @@ class PeerIdentity:
             the accepting side publishes.
         state: first state of the peer's upper layers (subscription filters, routes,
             endpoint UUID), opaque here; empty until the link is established.
-        standing: result of ``LinkConfig.admit``; None without it.
+        standing: result of ``LinkConfig.admit``, such as the peer's permissions; None if it is
+            not set.
         release: release of the peer; 0.1 if its handshake has none.
         build: build of that release.
         guard: protection of the link.
@@ -571,7 +572,8 @@ class Introduction:
         if self._keys and not flags & _BOUND and not config.allow_unsealed:
             msg = (
                 f"node {peer} is of release {FIRST_RELEASE}, which does not seal links with a "
-                "secret, or something between the nodes hides that it does; upgrade it, or "
+                "secret, or a relay between the nodes has changed its handshake; upgrade it, "
+                "or "
                 "pass allow_unsealed=True until it is"
             )
             raise NotSealed(msg)

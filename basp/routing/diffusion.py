@@ -169,11 +169,11 @@ class Diffusion:
         return own
 
     def awaits(self, neighbors: Collection[NodeId]) -> bool:
-        """Return whether a neighbor has not answered yet for a destination that we seek.
+        """Return whether a neighbor has still to answer about a destination that is sought.
 
-        Each neighbor answers with a path or a statement, or its link ends. Until then our
-        updates cannot end the search of another node, because our statement names this
-        neighbor.
+        Each neighbor answers with a path or a statement, or its link ends. Until all have
+        answered, other nodes cannot conclude from the statement of this node that no path
+        exists.
         """
         statements = self.statements
         return any(

@@ -122,7 +122,7 @@ def _head(payload: bytes, offset: int) -> tuple[int, int, int]:
     end = offset + 1 + width
     if short > 27:
         length = "an indefinite length" if short == 31 else "no length"
-        msg = f"an item of a large payload has {length}; encode it with a definite length"
+        msg = f"the item at byte {offset:,} of a large payload has {length}; send its length"
         raise MalformedPayload(msg)
     if end > len(payload):
         raise _truncated(payload)

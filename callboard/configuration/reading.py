@@ -296,9 +296,10 @@ def _lists(value: Any) -> Iterable[list[Any]]:
 
 
 def _leave_out(values: Any, mistakes: list[tuple[int | str, ...]], levels: int) -> bool:
-    """Delete the value of each mistake, or its container that many levels above.
+    """Delete the wrong value of each mistake.
 
-    Return False if nothing would be left.
+    With `levels` above 0, delete the container that is that many levels above the value
+    instead. Return False if nothing would be left.
     """
     targets: dict[tuple[int, Any], Any] = {}
     for key_path in mistakes:

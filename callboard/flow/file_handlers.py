@@ -126,7 +126,10 @@ class FileWriter(FileHandler):
     """A handler that appends each DAT to a file; its EOT counts the records and bytes."""
 
     async def transfer(self, flow: Flow, bot: Bot) -> dict[str, Any]:
-        """Append records until EOT; the first has the attributes of the BOT too."""
+        """Append a record for each DAT until EOT.
+
+        The first one also gets the BOT's attributes.
+        """
         records = size = 0
         attributes = bot.attributes
         async for dat in flow:

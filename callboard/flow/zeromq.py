@@ -73,7 +73,10 @@ class _Loop:
         """
         self.is_draft = "+draft://" in address
         if self.is_draft and not has_draft():
-            msg = f"{address}: this pyzmq has no draft sockets; use tcp:// on both sides"
+            msg = (
+                f"{address} needs draft sockets, which this pyzmq lacks; use tcp:// on both "
+                "sides"
+            )
             raise FlowError(msg)
         socket_type = getattr(zmq, draft_kind if self.is_draft else kind)
         self.socket: Any = zmq.Context.instance().socket(socket_type)

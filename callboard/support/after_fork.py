@@ -140,7 +140,10 @@ def refusal(label: str, remedy: str) -> str:
 
 
 def nothing_in_copies(close: Callable[P, None]) -> Callable[P, None]:
-    """Return a method that does nothing in a copy, because its resources are the parent's."""
+    """Return a method that does nothing if a fork has copied its object.
+
+    The resources of the object belong to the parent process.
+    """
 
     @wraps(close)
     def checked(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -164,7 +167,7 @@ def nothing_awaited_in_copies(
 
 
 class Refusing:
-    """Replaces the working part of a copy: every use of it raises."""
+    """Replaces a part of an object that a fork has copied: every use of it raises an error."""
 
     def __init__(self, error: Callable[[str], Exception], label: str, remedy: str) -> None:
         """Create a part that raises `error` with the text of `refusal`."""

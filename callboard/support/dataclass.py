@@ -56,7 +56,7 @@ def _set_state(instance: Any, state: list[Any]) -> None:
 
 
 def _define(cls: type[Any], **options: bool) -> type[Any]:
-    """Make a class a dataclass; one with `order` or an `InitVar` is generated at once."""
+    """Make a class a dataclass. With `order` or an `InitVar`, generate all methods at once."""
     kinds = cls.__dict__.get("__annotations__", {}).values()
     if options.get("order") or any(isinstance(kind, dataclasses.InitVar) for kind in kinds):
         return dataclasses.dataclass(**options)(cls)

@@ -65,9 +65,9 @@ class HostGuard:
     Attributes:
         hosts: more names, in lower case, each with or without a port; `*` for all. If a proxy
             sends its own `Host`, both are needed: this one, and the name that browsers use.
-        any_address: whether every IP address is allowed. So it is if other machines can reach
-            the port, maybe through address translation. DNS rebinding needs a name, not an
-            address.
+        any_address: whether every IP address is allowed. It is True if other machines can reach
+            the port, because address translation may change the address. DNS rebinding needs a
+            name, not an address.
         own: names that are always allowed.
         option: name of the option for `hosts`, for error texts.
     """

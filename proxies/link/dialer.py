@@ -51,7 +51,7 @@ class Dial:
         self.attempt: Attempt | None = None
         self.waiters: list[Future[Dial]] = []
         #: Futures that do not fail with an attempt: only success or `stop` completes them.
-        self.patient: list[Future[Dial]] = []
+        self.lasting_waiters: list[Future[Dial]] = []
         #: Called with the reason of each failed attempt.
         self.on_failure: Callable[[str], object] | None = None
         self.is_busy = False
@@ -77,7 +77,11 @@ class Dial:
     def succeed(self) -> None:
         """Complete all waiting futures, because the peer is linked."""
         self.backoff.reset()
-        waiters, self.waiters, self.patient = [*self.waiters, *self.patient], [], []
+        waiters, self.waiters, self.lasting_waiters = (
+            [*self.waiters, *self.lasting_waiters],
+            [],
+            [],
+        )
         for waiter in waiters:
             waiter.set_result(self)
 
@@ -93,7 +97,7 @@ class Dial:
         """
         waiters, self.waiters = self.waiters, []
         if cause is not None:
-            waiters, self.patient = [*waiters, *self.patient], []
+            waiters, self.lasting_waiters = [*waiters, *self.lasting_waiters], []
         for waiter in waiters:
             error = NodeUnreachable(text) if cause is None else LinkError(text)
             error.__cause__ = cause
@@ -103,8 +107,8 @@ class Dial:
         """Stop the dial for good, and fail all futures that wait for it."""
         self.is_stopped = True
         self.keep = False
-        self.waiters += self.patient
-        self.patient = []
+        self.waiters += self.lasting_waiters
+        self.lasting_waiters = []
         self.fail(text)
 
 
@@ -178,7 +182,7 @@ class Dialer:
         dial.on_failure = on_failure or dial.on_failure
         if retry > 0.0:
             dial.backoff.longest = retry
-            dial.patient.append(waiter)
+            dial.lasting_waiters.append(waiter)
         else:
             dial.waiters.append(waiter)
         if self._is_linked(dial):
@@ -344,7 +348,7 @@ class Dialer:
                 dial.logged_text = text
                 if cause is None:  # the peer may be started later than this node
                     text += "; the dial continues until it answers"
-                is_awaited = cause is not None or bool(dial.patient)
+                is_awaited = cause is not None or bool(dial.lasting_waiters)
                 # If all nodes have the same list of seeds, each node finds its own address in
                 # it. A warning would be wrong then.
                 is_awaited = is_awaited and not dial.leads_home

@@ -438,7 +438,7 @@ class PostgresqlState(SqlState):
         try:
             number = self._read_number()
         except DatabaseReplaced:
-            raise  # the number was set there, or commits are refused from now on
+            raise  # the server has set the number, or refuses commits from now on
         except BaseException:
             self._is_settled = False
             raise
@@ -453,7 +453,10 @@ class PostgresqlState(SqlState):
         return _settled(lambda: self._writing.transaction(self._count_on))
 
     def _count_on(self, connection: "psycopg.Connection[Any]") -> int:
-        """Wait for the commit in flight, and bar it if it is not there; returns the number."""
+        """Wait for the unanswered commit; prevent it if it did not take place.
+
+        Return the number.
+        """
         self._check_server(connection)
         sql = "SELECT number FROM callboard_writers WHERE writer = %s FOR UPDATE"
         row = connection.execute(sql, (self.writer,)).fetchone()
@@ -477,7 +480,7 @@ class PostgresqlState(SqlState):
             OutcomeUnknown: the database cannot be asked. Not `StateUnavailable`: callers repeat
                 a commit after it, and this one is stored.
         """
-        # While it fails, the other connection is not open again yet.
+        # A read that fails did not use the writing connection, which may still be closed.
         return _settled(lambda: self._read_outcome(batches))
 
     def _read_outcome(self, batches: Sequence[SlotBatch]) -> Committed:
@@ -515,7 +518,7 @@ def _settled(read: Callable[[], T]) -> T:
     """Read the outcome of a commit, again and again while the database is unavailable.
 
     Raises:
-        OutcomeUnknown: it does not answer for some seconds.
+        OutcomeUnknown: the database does not answer for some seconds.
     """
     try:
         return retried(read, StateUnavailable, Backoff.fixed(_SETTLE_PAUSE), SETTLE_SECONDS)

@@ -236,7 +236,8 @@ class SqliteState(_FileView, SqlState):
         self._new_kinds: set[tuple[str, str, int]] = set()
         #: By type: the text of this writer's fences, and the parsed text.
         self._known_fences: dict[str, tuple[str | None, dict[int, int]]] = {}
-        #: By type: number of events missing in the index, by the knowledge of this process.
+        #: By type: number of events that are missing in the index, as far as this process
+        #: knows.
         self._lags: dict[str, int] = {}
         self._new_lags: dict[str, int] = {}
         #: Types with events that cannot be indexed.
@@ -277,14 +278,14 @@ class SqliteState(_FileView, SqlState):
             fences = self._fence_reads.run(partial(self._read_own_fences, type_name))
         except StorageError:
             return None
-        # The mark is older than the query, so a commit between the two changes it.
+        # The mark was read before the query, so a commit between the two changes the mark.
         self._mark = mark
         return fences
 
     def _read_own_fences(
         self, type_name: str, connection: sqlite3.Connection
     ) -> Mapping[int, int]:
-        """Return this writer's fences of a type; read again only if anything has changed."""
+        """Return this writer's fences of a type; query them only if anything was committed."""
         # The version rises with each commit of another connection; the read may be newer.
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._seen[0]:
@@ -374,8 +375,7 @@ class SqliteState(_FileView, SqlState):
     def settle(self, *, is_idle: bool = False) -> bool:
         """Add events to the index if many are missing in it, or if the state is idle.
 
-        Returns:
-            Whether no event is missing, by the knowledge of this process.
+        Returns: Whether no event is missing, as far as this process knows.
         """
         most = INDEXED_FOR_READERS if self._is_read else INDEXED_TOGETHER
         for type_name, lag in list(self._lags.items()):
@@ -447,7 +447,7 @@ class SqliteState(_FileView, SqlState):
         return done
 
     def _write(self, batches: Sequence[SlotBatch], connection: sqlite3.Connection) -> Committed:
-        """Write batches that are not fenced; positions come last, as with other engines."""
+        """Write batches that are not fenced; assign positions last, as with PostgreSQL."""
         execute, now = connection.execute, time.time_ns() // 1_000_000
         self._new_kinds, self._new_lags = set(), {}
         fenced: dict[Slot, Fence] = {}

@@ -259,8 +259,9 @@ class _Draft:
     def mixture(self, kinds: list[FaultKind]) -> list[Fault]:
         """Draw a fault of each of these kinds.
 
-        Some start soon after another one and are often of the same kind. Real failures are
-        correlated, and a second one matters most while a program still handles the first.
+        Some faults start soon after another fault, and are often of the same kind. Real
+        failures are correlated, and a second failure matters most while a program still handles
+        the first.
         """
         rng = self._rng
         faults: list[Fault] = []
