@@ -204,7 +204,7 @@ class Pool:
         self._next = 0
 
     def __call__(self, bot: Bot) -> bool:
-        """Send the flow to a handler.
+        """Pass the flow to the next handler of the pool.
 
         Raises:
             FlowRefused: the pool is empty.

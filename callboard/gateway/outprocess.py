@@ -229,7 +229,10 @@ class OutProcess(Module):
                 _log.warning("module %r sent a malformed control message: %s", self.name, error)
                 continue
             if isinstance(message, control.ControlReply) and message.status != control.OK:
-                msg = f"the process replied with status {message.status}"
+                msg = (
+                    "the process of the module refused the request with status "
+                    f"{message.status}"
+                )
                 raise errors.ModuleFailed(msg)
 
     def _read_messages(self) -> None:

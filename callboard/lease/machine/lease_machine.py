@@ -166,7 +166,7 @@ class LeaseMachine:
         return effects + self.read_watched()
 
     def read_watched(self) -> list[Effect]:
-        """Read the watched leases."""
+        """Request a read of each watched lease that is not being read or killed."""
         effects: list[Effect] = []
         for name, watched in self._watched.items():
             if not watched.is_reading and not watched.is_killing:

@@ -183,7 +183,7 @@ def test_damage_is_told(node: Node, state: str) -> None:
 
 def test_a_state_that_ends_before_is_another_one(node: Node) -> None:
     put(node, "tea")
-    with pytest.raises(StateCorrupt, match="ends at 1, but should be read after 2"):
+    with pytest.raises(StateCorrupt, match="ends at 1, so it cannot be read after 2"):
         list(node.journal(Cart, after=2))
 
 
@@ -311,7 +311,7 @@ def test_a_failover_that_loses_events_is_told(cluster: Cluster) -> None:
     assert next(journal).position == 1
 
     cluster.database(SERVER).fail_over(lost=cluster.now)
-    with pytest.raises(StateCorrupt, match="ends at 0, but should be read after 1"):
+    with pytest.raises(StateCorrupt, match="ends at 0, so it cannot be read after 1"):
         next(journal)
 
 
