@@ -20,6 +20,7 @@ from contextvars import Context, ContextVar
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Final,
     Generic,
     Literal,
@@ -118,6 +119,9 @@ class Future(Reply, Generic[T]):
         "message_id",
         "timeout",
     )
+
+    #: Whether a handler that awaits it is idle: it waits for work, such as a job of a queue.
+    is_idle: ClassVar[bool] = False
 
     #: True, as a future wants a reply; False for an actor that sends a message.
     expects: Literal[True]

@@ -14,6 +14,7 @@ slots.COMMANDS.fill(
         "actor": "callboard.cli.actor",
         "topic": "callboard.cli.topic",
         "entity": "callboard.cli.entity",
+        "queue": "callboard.cli.durable.queue",
         "flow": "callboard.cli.flow",
         "gateway": "callboard.cli.gateway",
         "log": "callboard.cli.log",

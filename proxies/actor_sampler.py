@@ -93,6 +93,15 @@ class ActorSampler:
         samples = self._lines.get(cell)
         return now - samples[0][0] if samples else 0.0
 
+    def longest_wait(self, now: float) -> float:
+        """Return how long the oldest waiting message of all actors has waited, at least."""
+        oldest = min((samples[0][0] for samples in self._lines.values()), default=now)
+        return max(0.0, now - oldest)
+
+    def hanging(self, now: float, seconds: float) -> int:
+        """Return the number of actors that have been in one handler for some seconds."""
+        return sum(now - since >= seconds for _, since in self._handlers.values())
+
     def count(self, cells: Collection[Cell], now: float) -> None:
         """Count the handled messages of all actors, from which rates are computed.
 

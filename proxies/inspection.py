@@ -7,6 +7,7 @@ use it: `callboard node ps`, `top`, `events`, `dead-letters` and `drain`, and `c
 
 import functools
 import heapq
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, fields, is_dataclass, replace
@@ -15,7 +16,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from callboard.actors.cell import Cell
 from callboard.actors.dispatch import handler
-from callboard.actors.errors import CallboardError, InvalidSeconds
+from callboard.actors.errors import CallboardError, InvalidSeconds, WrongValue
 from callboard.actors.reference import Query
 from callboard.actors.runner.activity import Activity, activity_of
 from callboard.actors.supervision.supervisor import Supervisor
@@ -38,11 +39,13 @@ from callboard.proxies.event_history import (
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.messages import BackUpNode, DrainNode, frozen_message, message
 from callboard.proxies.names.directory import Names
+from callboard.proxies.node_monitor import NodeMonitor
 from callboard.proxies.route_table import RouteTable
 from callboard.proxies.row_cache import RowCache
 from callboard.proxies.stats import AccountInfo, LinkInfo, ReachableNode
 from callboard.support.calls import Keywords
 from callboard.support.inspection_tables import (
+    LATE_TABLES,
     PROCESS_TABLES,
     Row,
     RowWindow,
@@ -57,11 +60,19 @@ from callboard.support.text import sendable
 #: Actors in one answer at most, about a megabyte: those with the highest sort value.
 ROWS: Final = 10_000
 
+#: Seconds in one handler after which an actor counts as hanging.
+HANG_SECONDS: Final = 10.0
+
 #: Actors that are sorted for each question; for more, one order is reused for a while.
 ORDERED_AT_ONCE: Final = 2_000
 
 #: Rows of inspection tables that are computed per second if there are many.
 ROWS_A_SECOND: Final = 5_000
+
+#: The levels that `SetLogLevel` accepts.
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+_log = logging.getLogger("callboard.nodes")
 
 _PLAIN: Final = (str, int, float, bool)
 
@@ -160,6 +171,12 @@ class Inspection:
         release: the release of the node; `0.1` if it states none.
         build: the build of the node, if it states one.
         allows_unsealed: whether nodes of release 0.1 may be linked, whose links are not sealed.
+        process: figures of the process by name: `resident_bytes`, `cpu_seconds`, `threads`,
+            `descriptors`, `descriptors_max`, `gc_collections`, `gc_collected`; empty from nodes
+            of release 0.1.
+        deepest: messages in the deepest mailbox of an actor.
+        oldest: seconds that the oldest message in a mailbox has waited, at least.
+        hanging: actors that have been in one handler for `HANG_SECONDS`.
     """
 
     name: str
@@ -189,6 +206,10 @@ class Inspection:
     release: str = FIRST_RELEASE
     build: str = ""
     allows_unsealed: bool = False
+    process: dict[str, float] = field(default_factory=dict)
+    deepest: int = 0
+    oldest: float = 0.0
+    hanging: int = 0
 
 
 @frozen_message("callboard.Inspect")
@@ -279,11 +300,17 @@ class ReadEvents(Query[EventPage]):
 
 @frozen_message("callboard.PartRows")
 class PartRows:
-    """Rows of an inspection table, their total number, and the sort values of all."""
+    """Rows of an inspection table, their total number, and the sort values of all.
+
+    Attributes:
+        is_known: whether the node's release has the table; False from nodes of release 0.1,
+            which answer with no rows.
+    """
 
     rows: list[Keywords]
     count: int = 0
     keys: list[Any] = field(default_factory=list)
+    is_known: bool = False
 
 
 @frozen_message("callboard.ReadPart")
@@ -345,6 +372,19 @@ class InspectCluster(Query[ClusterInspection]):
     timeout: float = 3.0
 
 
+@frozen_message("callboard.SetLogLevel")
+class SetLogLevel(Query[str]):
+    """Have an inspector change a log level of its process; answered with the former one.
+
+    Attributes:
+        level: `DEBUG`, `INFO`, `WARNING`, `ERROR` or `CRITICAL`.
+        logger: the name of the logger; "" for the root logger.
+    """
+
+    level: str
+    logger: str = ""
+
+
 #: All read-only questions; they need the right `inspect`.
 QUESTIONS: Final = (Inspect, InspectActor, InspectCluster, ReadEvents, ReadPart, TraceActor)
 
@@ -371,14 +411,14 @@ class Inspector(SystemActor):
         names: Names,
         drain: Drain,
         history: EventHistory,
-        sampler: ActorSampler,
+        monitor: NodeMonitor,
     ) -> None:
         self._broker = broker
         self._names = names
         self._drain = drain
         self._history = history
         self._since = self.now()
-        self._sampler = sampler
+        self._monitor, self._sampler = monitor, monitor.sampler
         self._traces = ActorTraces(broker.runtime, history.origin_of)
         self._orders = RowCache(broker.runtime.call_later, ACTORS_A_SECOND)
         self._parts = RowCache(broker.runtime.call_later, ROWS_A_SECOND)
@@ -423,6 +463,10 @@ class Inspector(SystemActor):
             release=RELEASE,
             build=build_id(),
             allows_unsealed=broker.connector.options.access.allow_unsealed,
+            process=self._monitor.usage.figures(),
+            deepest=max((cell.depth for cell in actors), default=0),
+            oldest=self._sampler.longest_wait(now),
+            hanging=self._sampler.hanging(now, HANG_SECONDS),
             **self._more(question, first, now),
         )
 
@@ -432,6 +476,7 @@ class Inspector(SystemActor):
         if question.system is True:
             more["routes"] = self._broker.routes.nodes()[:ROWS]
         if question.system is True or question.accounts is True:
+            self._monitor.measure_links()
             more["neighbours"] = self.node.links()[:ROWS]
         if question.accounts is True:
             more["accounts"] = _account_rows(self.node.accounts())
@@ -591,7 +636,10 @@ class Inspector(SystemActor):
         if permits is None and (cached := self._parts.take(key)) is not None:
             return _part_rows(cached, window, question)
         rows: list[Row] = []
-        for source in (*overlay.parts.get(part, ()), *PROCESS_TABLES.get(part, ())):
+        sources = (*overlay.parts.get(part, ()), *PROCESS_TABLES.get(part, ()))
+        if not sources and part not in LATE_TABLES:
+            return PartRows([])
+        for source in sources:
             result = source(str(question.which), permits)
             rows += await result if isinstance(result, Awaitable) else result
         ordered = in_order(rows, window)
@@ -682,6 +730,26 @@ class Inspector(SystemActor):
         back_up = NODE_PARTS.load("backup")  # a higher layer that few programs need
         back_up(self.runtime, request.folder, request.token, self.promise())
 
+    @handler
+    def set_log_level(self, order: SetLogLevel) -> str:
+        """Change the level of a logger of this process.
+
+        Raises:
+            WrongValue: the level is unknown, or the name is not a text.
+        """
+        if order.level not in LOG_LEVELS or type(order.logger) is not str:
+            msg = (
+                f"{order.level!r:.80} is not a log level; use one of {', '.join(LOG_LEVELS)}, "
+                "and the name of a logger"
+            )
+            raise WrongValue(msg)
+        logger = logging.getLogger(order.logger[:PATTERN] or None)
+        former = logging.getLevelName(logger.getEffectiveLevel())
+        logger.setLevel(order.level)
+        values = logger.name, former, order.level, self.context.sender_node.hex()[:12]
+        _log.warning("the level of %s was %s and is %s now, as node %s requested", *values)
+        return str(former)
+
     @handler(cancellable=False)
     async def drain(self, request: DrainNode) -> None:
         """Drain the node, answer with the report, and close it."""
@@ -729,7 +797,7 @@ def _part_rows(ordered: list[Row], window: RowWindow, question: ReadPart) -> Par
         }
         for row in page.rows
     ]
-    return PartRows(rows, page.count, page.keys)
+    return PartRows(rows, page.count, page.keys, is_known=True)
 
 
 def _narrows(question: Inspect) -> tuple[object, ...]:

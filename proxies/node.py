@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import (
     Callable,
+    Collection,
     Coroutine,
     Mapping,
     Sequence,
@@ -19,6 +20,7 @@ from typing import Any, ClassVar, Final, ParamSpec, Self, TypeVar, overload
 
 from callboard.actors import errors
 from callboard.actors.actor import Actor
+from callboard.actors.cell import Cell
 from callboard.actors.future import Future
 from callboard.actors.mailbox import options_of
 from callboard.actors.reference import ActorRef, Down, checked_ref, current_cell
@@ -29,7 +31,7 @@ from callboard.actors.supervision.rules import BACKOFF
 from callboard.actors.supervision.supervisor import Supervisor
 from callboard.actors.system_actor import NodeContext
 from callboard.actors.thespian import PlainActors
-from callboard.actors.values import Event
+from callboard.actors.values import Answer, Event
 from callboard.actors.waits.feed import Feed, Source
 from callboard.actors.waits.shutdown import (
     SHUTDOWN_TIMEOUT,
@@ -60,7 +62,7 @@ from callboard.proxies.draining import Drain
 from callboard.proxies.environment import NodeEnvironment, real_surroundings
 from callboard.proxies.event_history import EventHistory
 from callboard.proxies.events import NodeDown
-from callboard.proxies.inspection import QUESTIONS, Inspector
+from callboard.proxies.inspection import QUESTIONS, Inspector, ReadPart
 from callboard.proxies.lifetime.proxy import Proxy
 from callboard.proxies.link.connector import LinkOptions
 from callboard.proxies.link.discovery import Discovery, KnownSource
@@ -73,6 +75,7 @@ from callboard.proxies.names.directory import Directory, Names
 from callboard.proxies.names.group import Group, Members
 from callboard.proxies.names.search import CONNECT_TIMEOUT, Reach
 from callboard.proxies.names.watch import NameChange, watch_name
+from callboard.proxies.node_monitor import NodeMonitor
 from callboard.proxies.rights.permissions import LinkAccess, Secrets
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.spawn_server import SpawnServer
@@ -261,15 +264,31 @@ class Node(Closing):
         start_actor, names = self.runtime.start_actor, self._names
         start_actor(SpawnServer, (self._offered,), number=SPAWN_SERVER)
         start_actor(Directory, (names, self._groups, self.name), number=DIRECTORY)
-        looks = ActorSampler()
         history = EventHistory(self.runtime, self._routes.names, names.names_of)
-        parts = (self._broker, names, self._drain, history, looks)
+        self._monitor = self._make_monitor()
+        parts = (self._broker, names, self._drain, history, self._monitor)
         start_actor(Inspector, parts, number=INSPECTOR)
-        contexts = self.runtime.contexts.values()
-        self._broker.on_upkeep = lambda now: looks.pass_by(contexts, now, self.runner.sampler)
+        self._broker.on_upkeep = self._monitor.tick
         authorizer = self._broker.authorizer
         authorizer.registered, authorizer.offered = names.names_of, self._offered
         authorizer.inspections = QUESTIONS
+
+    def _make_monitor(self) -> NodeMonitor:
+        """Return the measurements of this node, with their inspection tables."""
+        runtime = self.runtime
+
+        def ask(neighbor: bytes, timeout: float) -> Future[Answer]:
+            return runtime.ref_of(neighbor, INSPECTOR).ask(ReadPart(""), timeout)
+
+        def sample(cells: Collection[Cell], now: float) -> None:
+            sampler.pass_by(cells, now, self.runner.sampler)
+
+        sampler = ActorSampler()
+        monitor = NodeMonitor(runtime, sampler, sample, ask, self.links, self.accounts)
+        for name, source in monitor.tables().items():
+            self.overlay.add_table(name, source)
+        self.overlay.measure_links = monitor.measure_links
+        return monitor
 
     # --- identity and address ---
 
@@ -771,6 +790,7 @@ class Node(Closing):
                 wire.pauses,
                 peer in self._routes.tools,
                 *_description_of(wire),
+                round_trip=self._monitor.round_trips.get(peer, 0.0),
             )
             for peer, wire in list(self._routes.wires.items())
         ]

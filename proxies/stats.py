@@ -28,6 +28,8 @@ class LinkInfo:
         build: the build of the neighbor, if it states one.
         guard: what prevents other machines from sending on the link as the neighbor: `seal`,
             `tls`, `unsealed` (a secret was proven, but a relay is not detected) or `none`.
+        round_trip: seconds from a question to the neighbor until its answer, when figures of
+            links were last requested; 0 if it was not measured.
     """
 
     peer: bytes
@@ -43,6 +45,7 @@ class LinkInfo:
     release: str = "0.1"
     build: str = ""
     guard: str = "none"
+    round_trip: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from callboard.proxies.link.foreign import ForeignWires
 from callboard.proxies.link.network import listen_at
 from callboard.proxies.rights.rights import Rights
 from callboard.proxies.route_table import RouteTable
+from callboard.support.calls import Action
 from callboard.support.dataclass import dataclass
 from callboard.support.inspection_tables import Source
 from callboard.tls.certificates import Certificates
@@ -63,6 +64,8 @@ class Topology:
         """Start without inspection tables."""
         #: Inspection tables of packages above, by name.
         self.parts: dict[str, list[Source]] = {}
+        #: Starts to measure the round trips of the links, for the next `node.links()`.
+        self.measure_links: Action = list
 
     def add_table(self, name: str, source: Source) -> Callable[[], None]:
         """Register an inspection table; return the function that removes it."""

@@ -30,8 +30,13 @@ class Activity:
 
 
 def handler_under_way(cell: Cell) -> object:
-    """Return an object that identifies the running handler; None while the actor is idle."""
+    """Return an object that identifies the running handler; None while the actor is idle.
+
+    A handler that waits for work, such as a job of a queue, is idle.
+    """
     task = _oldest_task(cell)
+    if task is not None and isinstance(task.waiting_for, Future) and task.waiting_for.is_idle:
+        return None
     return cell.taken if task is None and cell.running else task
 
 
@@ -84,5 +89,6 @@ def _awaited(awaited: object) -> str:
     if isinstance(awaited, Pause):
         return "the end of a sleep"
     if isinstance(awaited, Future) and awaited.asked is not None:
-        return f"an answer of {awaited.asked}"
+        kind = "the next value" if awaited.is_idle else "an answer"
+        return f"{kind} of {awaited.asked}"
     return "" if awaited is None else f"a {type(awaited).__qualname__}"

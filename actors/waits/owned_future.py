@@ -14,7 +14,7 @@ was **fetched**, that is, returned by `await` or by `result()`. It is given back
 import asyncio
 import concurrent.futures
 from collections.abc import Callable, Generator
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from callboard import locks
 from callboard.actors.future import Future
@@ -30,6 +30,8 @@ class OwnedFuture(Future[T]):
     """A future that gives its value back unless it is fetched."""
 
     __slots__ = ("_give_back", "_holds")
+
+    is_idle: ClassVar[bool] = True
 
     def __init__(self, asked: object, give_back: Callable[[T], object]) -> None:
         """Create a pending future.

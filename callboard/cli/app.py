@@ -27,6 +27,7 @@ NOUNS: Final = {
     "actor": "Send messages to actors.",
     "topic": "Publish and subscribe.",
     "entity": "Inspect entities and their events, and move them.",
+    "queue": "Inspect work queues, and requeue or discard dead jobs.",
     "flow": "Serve files as flows, send and receive flows.",
     "gateway": "Run gateways: modules connected by a configuration.",
     "log": "Inspect logs.",

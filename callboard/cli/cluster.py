@@ -1,23 +1,29 @@
 """`callboard cluster …`: inspect all nodes through one of them."""
 
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, Any, Final
 
 from callboard.cli.cli_error import CliError, UsageError
-from callboard.cli.node import inspector, release_text
-from callboard.cli.options import AccessOptions, command, noun, option
-from callboard.cli.output import age_text, columns
+from callboard.cli.node import process_text
+from callboard.cli.options import command, noun, option
+from callboard.cli.output import age_text, columns, milliseconds
 from callboard.cli.work.actor_table import LISTED, loss_table, page, table_of_nodes
-from callboard.support.inspection_tables import found_rows
+from callboard.cli.work.cluster_options import (
+    Address,
+    ClusterEventsOptions,
+    ClusterOptions,
+    ClusterTopOptions,
+    Found,
+)
 
 if TYPE_CHECKING:
-    from callboard.kernel.tables import ActorInfo, ClusterInspection
+    from callboard.kernel.tables import (
+        ActorInfo,
+        ClusterInspection,
+    )
 
-#: Further seconds for the node that collects the answers.
-ANSWER_TIME: Final = 2.0
+#: Most rows of a table of one node.
+_ROW_LIMIT: Final = 10_000
 
 #: Sort keys of actors; texts sort in ascending order, numbers in descending order.
 SORTS: Final = (
@@ -25,52 +31,7 @@ SORTS: Final = (
     *("name", "class", "state", "node"),
 )
 
-T = TypeVar("T")
-
-#: Results, each with the name of its node.
-Found = list[tuple[str, T]]
-
 app = noun()
-
-Address = Annotated[
-    str, typer.Argument(metavar="ADDRESS", help="basp://HOST:PORT of any node of the cluster")
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterOptions(AccessOptions):
-    """Selection of the nodes, and their timeout."""
-
-    node: str = option("*", "Only nodes with a matching name (* and ?).", metavar="PATTERN")
-    timeout: float = option(3.0, "Timeout of each node in seconds.", min=0.001)
-
-    def ask(self, address: str, question: Any) -> "ClusterInspection":
-        """Return the answers of the selected nodes.
-
-        Raises:
-            CliError: no node is selected.
-        """
-        from callboard.kernel.tables import ClusterInspection, InspectCluster
-
-        with inspector(address, self.timeout + ANSWER_TIME, self) as inspector_ref:
-            order = InspectCluster(question, self.timeout)
-            inspection = inspector_ref.ask(order, timeout=self.timeout + ANSWER_TIME).result()
-        nodes = [answer for answer in inspection.nodes if fnmatchcase(answer.name, self.node)]
-        if not nodes:
-            names = ", ".join(sorted(answer.name for answer in inspection.nodes))
-            raise CliError(why=f"no node matches {self.node!r}", step=f"there are {names}")
-        return ClusterInspection(nodes)
-
-    def show(self, results: "Found[Any]", text: str, inspection: "ClusterInspection") -> None:
-        """Print results, and the nodes that did not answer."""
-        rows = found_rows(results)
-        silent = {
-            answer.name or answer.node[:12]: answer.error
-            for answer in inspection.nodes
-            if answer.error
-        }
-        missing = [f"{name} did not answer: {error}" for name, error in silent.items()]
-        self.say({"rows": rows, "silent": silent}, "\n".join([text, *missing]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,14 +97,12 @@ def ps(address: Address, options: ClusterPsOptions) -> None:
 
 
 def _releases(inspection: "ClusterInspection") -> str:
-    """Return the releases and builds with their nodes: they differ during an upgrade."""
-    names: dict[str, list[str]] = {}
-    for answer in inspection.nodes:
-        if answer.answer is not None:
-            names.setdefault(release_text(answer.answer), []).append(
-                answer.name or answer.node[:12]
-            )
-    return "; ".join(f"{release}: {', '.join(nodes)}" for release, nodes in names.items())
+    """Return the release and process of each node: releases differ during an upgrade."""
+    return "\n".join(
+        f"{answer.name or answer.node[:12]}: {process_text(answer.answer)}"
+        for answer in inspection.nodes
+        if answer.answer is not None
+    )
 
 
 @command(app)
@@ -258,3 +217,89 @@ def _show_pages(options: ClusterPsOptions, inspection: "ClusterInspection") -> N
             why=f"there is no actor {options.actor!r}",
             step="use a NAME, a number, or NUMBER@NODE, as shown by ps",
         )
+
+
+@command(app)
+def links(address: Address, options: ClusterOptions) -> None:
+    """List the links of all nodes with their round trips, the slowest first.
+
+    Each node asks its neighbours a short question, and measures the time until the answer. A
+    link appears at both of its nodes.
+
+    \b
+    Examples:
+      callboard cluster links basp://127.0.0.1:4222
+      callboard cluster links basp://127.0.0.1:4222 --json | jq '.rows[0].peer'
+    """  # noqa: D301
+    from callboard.kernel.tables import ReadPart
+
+    inspection = options.ask_table(address, ReadPart("links", limit=_ROW_LIMIT))
+    head = (
+        *("node", "peer", "round_trip", "bytes_waiting", "bytes_sent", "bytes_received"),
+        *("pauses", "guard", "release"),
+    )
+    formats = {"round_trip": milliseconds}
+    options.show_table(inspection, head, "there are no links", formats, sort="round_trip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizesOptions(ClusterOptions):
+    """Selection of the classes."""
+
+    actor_class: str = option("", "Only actors of this class.", "--class", metavar="CLASS")
+    limit: int = option(100, "Most classes to list for each node.", min=1, max=10_000)
+
+
+@command(app)
+def sizes(address: Address, options: SizesOptions) -> None:
+    """Estimate the memory of the actors of all nodes by class, the largest first.
+
+    Up to 20 actors of each class are measured, and count for the others. LARGEST is the largest
+    one that was measured; `callboard cluster ps --actor` describes it. Memory of libraries in
+    C, of mailboxes, and of objects of callboard, such as stores, is not included.
+
+    \b
+    Examples:
+      callboard cluster sizes basp://127.0.0.1:4222
+      callboard cluster sizes basp://127.0.0.1:4222 --class Cart --json
+    """  # noqa: D301
+    from callboard.kernel.tables import ReadPart
+
+    question = ReadPart("sizes", options.actor_class, limit=options.limit)
+    inspection = options.ask_table(address, question)
+    head = ("node", "class", "actors", "measured", "bytes", "largest_bytes", "largest")
+    options.show_table(inspection, head, "there are no such actors", sort="bytes")
+
+
+@command(app)
+def top(address: Address, options: ClusterTopOptions) -> None:
+    """Watch all nodes: rates, mailboxes, processor, memory; and the busiest actors.
+
+    In a terminal the tables are drawn in place; elsewhere each update is printed.
+
+    \b
+    Examples:
+      callboard cluster top basp://127.0.0.1:4222
+      callboard cluster top basp://127.0.0.1:4222 --interval 5 --count 12 --json
+    """  # noqa: D301
+    from callboard.cli.work.cluster_watch import watch_nodes
+
+    watch_nodes(address, options)
+
+
+@command(app)
+def events(address: Address, options: ClusterEventsOptions) -> None:
+    """Print the events of all nodes in the order of time, one per line.
+
+    Nodes that appear later are included. The time is that of this machine, as far as a node's
+    answer tells it.
+
+    \b
+    Examples:
+      callboard cluster events basp://127.0.0.1:4222
+      callboard cluster events basp://127.0.0.1:4222 -f --kind '*Down'
+      callboard cluster events basp://127.0.0.1:4222 --kind ActorRestarted --json
+    """  # noqa: D301
+    from callboard.cli.work.cluster_watch import print_events
+
+    print_events(address, options)

@@ -10,9 +10,9 @@ from uuid import uuid4
 import typer
 
 from callboard.cli.cli_error import CliError, UsageError, explained
-from callboard.cli.cluster import Address, ClusterOptions
 from callboard.cli.options import JsonOptions, command, flag, noun, option
-from callboard.cli.output import columns, say, to_json
+from callboard.cli.output import cell_text, columns, say, to_json
+from callboard.cli.work.cluster_options import Address, ClusterOptions
 
 if TYPE_CHECKING:
     from callboard.entity.journal.journal import Journal
@@ -176,7 +176,7 @@ def _list_rows(
         if answer.error
     }
     count = sum(answer.answer.count for answer in inspection.nodes if answer.answer is not None)
-    rows = [[_cell(row[name]) for name in head] for row in table_rows]
+    rows = [[cell_text(row[name]) for name in head] for row in table_rows]
     numbers = [
         i for i, name in enumerate(head) if table_rows and type(table_rows[0][name]) is not str
     ]
@@ -191,13 +191,6 @@ def _list_rows(
         lines.append(f"… {count - len(table_rows):,} more; --limit shows them")
     lines += [f"{name} did not answer: {error}" for name, error in silent.items()]
     options.say({"rows": table_rows, "silent": silent}, "\n".join(lines))
-
-
-def _cell(value: object) -> str:
-    """Return a value as text for a cell."""
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    return f"{value:,}" if type(value) is int else str(value)
 
 
 def _list_state(options: LsOptions) -> None:
@@ -227,7 +220,10 @@ def _list_state(options: LsOptions) -> None:
         say(to_json({"rows": table_rows}))
         return
     rows = [
-        [", ".join(sorted(set(v))) if isinstance(v, list) else _cell(v) for v in row.values()]
+        [
+            ", ".join(sorted(set(v))) if isinstance(v, list) else cell_text(v)
+            for v in row.values()
+        ]
         for row in table_rows
     ]
     say(columns(head, rows) if rows else "nothing is stored")

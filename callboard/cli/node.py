@@ -24,13 +24,13 @@ from callboard.cli.options import (
     noun,
     option,
 )
-from callboard.cli.output import age_text, columns, say, to_json
+from callboard.cli.output import age_text, bytes_text, columns, milliseconds, say, to_json
 from callboard.cli.work.actor_table import LISTED, RATED, loss_table, table
 from callboard.support.inspection_tables import event_row
 
 if TYPE_CHECKING:
     from callboard.kernel.actors import ActorRef
-    from callboard.kernel.tables import ActorInfo, EventInfo, EventPage, Inspection, LinkInfo
+    from callboard.kernel.tables import ActorInfo, EventInfo, Inspection, LinkInfo
 
 #: Name of these commands' own node.
 NAME: Final = "callboard node"
@@ -76,6 +76,11 @@ class RunNodeOptions(AccessOptions):
     )
     log_level: str | None = option(None, "debug, info (the default), warning, error, critical.")
     log_format: str | None = option(None, "text (the default) or json.", metavar="text|json")
+    tracing: str | None = option(
+        None,
+        "Export spans of OpenTelemetry: off (the default), otlp, or console.",
+        metavar="off|otlp|console",
+    )
     drain_timeout: float | None = option(None, "Longest drain in seconds (30).", min=0.0)
     when_exhausted: str | None = option(
         None,
@@ -88,7 +93,7 @@ class RunNodeOptions(AccessOptions):
         """Return the options that were given, as keys of a configuration."""
         keys = (
             *("listen", "join", "name", "insecure", "health", "log_level", "drain_timeout"),
-            *("when_exhausted", "permissions", "log_format"),
+            *("when_exhausted", "permissions", "log_format", "tracing"),
         )
         values = {"app": app} | {key: getattr(self, key) for key in keys}
         return {
@@ -288,28 +293,27 @@ def events(address: Address, options: EventsOptions) -> None:
     with inspector(address, ANSWER_TIME, options) as inspector_ref:
         for look in itertools.count(1):
             limit = options.limit if last < 0 else MOST_EVENTS
-            page: EventPage = inspector_ref.ask(
-                ReadEvents(last, limit), timeout=ANSWER_TIME
-            ).result()
+            question = ReadEvents(last, limit)
+            page = inspector_ref.ask(question, timeout=ANSWER_TIME).result()
             last = page.last
             if page.missed:
                 missed = f"… {page.missed:,} events were too fast and are lost"
                 options.say({"missed": page.missed}, missed)
             for event in page.events:
                 if fnmatchcase(event.kind, options.kind):
-                    _print_event(event, options)
+                    print_event(event, options)
             sys.stdout.flush()
             if look == updates:
                 return
             time.sleep(options.interval)
 
 
-def _print_event(event: "EventInfo", options: JsonOptions) -> None:
-    """Print an event with its time."""
-    row = event_row(event)
+def print_event(event: "EventInfo", options: JsonOptions, node: str = "") -> None:
+    """Print an event with its time, and with the name of its node if there are several."""
+    row = ({"node": node} if node else {}) | event_row(event)
     values = "  ".join(f"{name}={one_line(value)}" for name, value in event.values.items())
     stamp = datetime.fromisoformat(row["time"]).astimezone().isoformat(" ", "milliseconds")
-    options.say(row, f"{stamp[:23]} {event.kind}  {values}".rstrip())
+    options.say(row, f"{stamp[:23]} {node}{' ' if node else ''}{event.kind}  {values}".rstrip())
 
 
 @command(app, "dead-letters")
@@ -355,6 +359,41 @@ def drain(address: Address, options: DrainOptions) -> None:
     complain_unless_clean(report, address, "see the log of that node for unfinished work")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogLevelOptions(AccessOptions):
+    """The logger whose level changes."""
+
+    logger: str = option("", "A logger, such as callboard.nodes; the root by default.")
+    timeout: float = option(5.0, "Timeout in seconds.", min=0.001)
+
+
+@command(app, "log-level")
+def log_level(
+    address: Address,
+    level: Annotated[
+        str, typer.Argument(metavar="LEVEL", help="debug, info, warning, error or critical.")
+    ],
+    options: LogLevelOptions,
+) -> None:
+    """Change the log level of a running node, until it is changed again or the node ends.
+
+    The level is that of the node's process. The change is written to the node's log.
+
+    \b
+    Examples:
+      callboard node log-level basp://127.0.0.1:4222 debug
+      callboard node log-level basp://127.0.0.1:4222 debug --logger callboard.nodes --json
+    """  # noqa: D301
+    from callboard.kernel.tables import SetLogLevel
+
+    order = SetLogLevel(level.upper(), options.logger)
+    with inspector(address, options.timeout, options) as inspector_ref:
+        former: str = inspector_ref.ask(order, timeout=options.timeout).result()
+    name = options.logger or "the root logger"
+    row = {"logger": options.logger, "level": level.upper(), "former": former}
+    options.say(row, f"{name} logs from {level.upper()} on; it was {former}")
+
+
 @contextlib.contextmanager
 def inspector(address: str, timeout: float, access: AccessOptions) -> "Iterator[ActorRef]":
     """Yield the inspector actor of a running node."""
@@ -388,12 +427,28 @@ def _actors_text(inspection: "Inspection") -> str:
     count = sum(actor.actor_class != "Proxy" for actor in inspection.actors)
     if inspection.actor_count > count:
         text += f"\n… {inspection.actor_count - count:,} more; --limit shows them"
-    return text
+    return f"{text}\n{inspection.name}: {process_text(inspection)}"
 
 
 def release_text(node: "Inspection | LinkInfo") -> str:
     """Return the release and build of a node as text."""
     return f"release {node.release}" + (f" ({node.build})" if node.build else "")
+
+
+def process_text(info: "Inspection") -> str:
+    """Return the release of a node, and the figures of its process, as text."""
+    figures = info.process
+    parts = [release_text(info)]
+    if "resident_bytes" in figures:
+        parts.append(f"{bytes_text(figures['resident_bytes'])} of memory")
+    if "cpu_seconds" in figures:
+        parts.append(f"{figures['cpu_seconds']:,.1f} s of processor time")
+    for name, noun_text in (("threads", "threads"), ("descriptors", "open descriptors")):
+        if name in figures:
+            parts.append(f"{figures[name]:,.0f} {noun_text}")
+    if "gc_collections" in figures:
+        parts.append(f"{figures['gc_collections']:,.0f} garbage collections")
+    return ", ".join(parts)
 
 
 def _parts_text(inspection: "Inspection") -> str:
@@ -406,13 +461,17 @@ def _parts_text(inspection: "Inspection") -> str:
             f"{link.frames_sent:,}",
             f"{link.frames_received:,}",
             f"{link.bytes_waiting:,}",
+            milliseconds(link.round_trip),
             link.guard,
             link.release,
         )
         for link in inspection.neighbours
     ]
-    head = ("LINK", "NODE", "DIALLED", "SENT", "RECEIVED", "B WAITING", "GUARD", "RELEASE")
-    text = f"{_actors_text(inspection)}\n\n{columns(head, links, right=(3, 4, 5))}"
+    head = (
+        *("LINK", "NODE", "DIALLED", "SENT", "RECEIVED", "B WAITING", "ROUND TRIP"),
+        *("GUARD", "RELEASE"),
+    )
+    text = f"{_actors_text(inspection)}\n\n{columns(head, links, right=(3, 4, 5, 6))}"
     names = {link.peer: link.peer_name for link in inspection.neighbours}
     routes = [
         (
@@ -424,7 +483,7 @@ def _parts_text(inspection: "Inspection") -> str:
         for route in inspection.routes
     ]
     text += f"\n\n{columns(('ROUTE TO', 'NODE', 'HOPS', 'VIA'), routes, right=(2,))}"
-    return f"{text}\n\n{inspection.name} is of {release_text(inspection)}"
+    return text
 
 
 def rates(
@@ -471,10 +530,11 @@ def summary(info: "Inspection", shares: dict[str, float]) -> str:
     busy = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     return (
         f"{info.name}: {state} {age_text(info.uptime)}, {info.actor_count:,} actors, "
-        f"{info.links:,} links, {info.nodes:,} nodes, {release_text(info)}\n"
+        f"{info.links:,} links, {info.nodes:,} nodes\n"
         f"{info.handled:,} handled, {info.waiting:,} waiting, {info.dead_letters:,} dead "
         f"letters, {info.overflows:,} overflows, {info.expired:,} expired, "
         f"{info.slow_handlers:,} slow handlers\n"
         f"{info.restarts:,} restarts, {info.exhausted:,} supervisors gave up\n"
+        f"{process_text(info)}\n"
         f"time in handlers: {busy or '-'}"
     )

@@ -64,6 +64,30 @@ def columns(
     )
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is shown as a number, aligned to the right."""
+    return type(value) in (int, float)
+
+
+def cell_text(value: object) -> str:
+    """Return a value as text for a cell of a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if type(value) is int else str(value)
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a short time as text; "-" if it was not measured."""
+    return f"{1000 * seconds:,.1f} ms" if seconds else "-"
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes as text in megabytes."""
+    return f"{count / 1e6:,.1f} MB"
+
+
 def age_text(seconds: float) -> str:
     """Return a time span in its two largest units."""
     for unit, size, next_unit, next_size in (

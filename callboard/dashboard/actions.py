@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -59,6 +59,10 @@ class _Order(BaseModel):
 _TEXT: Any = Field(min_length=1, max_length=2_000)
 
 
+#: A number as text: JavaScript would round a large one.
+_Number = Annotated[str, Field(pattern="^[0-9]{1,19}$")]
+
+
 class ActorOrder(_Order):
     """The body of `stop` and `kill`: the text of the actor's ref."""
 
@@ -90,6 +94,13 @@ class PutOrder(_Order):
     expiry: float | None = Field(None, gt=0)
 
 
+class JobsOrder(_Order):
+    """The body of `requeue` and `discard`: a work queue, and numbers of its dead jobs."""
+
+    queue: str = _TEXT
+    jobs: list[_Number] = Field(min_length=1, max_length=1_000)
+
+
 class ControlCommand(_Order):
     """The body of a lever's action: the target to pass to its function, such as a node."""
 
@@ -115,6 +126,8 @@ class Actions:
             "send": (SendOrder, self._send),
             "publish": (PublishOrder, self._publish),
             "put": (PutOrder, self._put),
+            "requeue": (JobsOrder, self._requeue),
+            "discard": (JobsOrder, self._discard),
             **{f"lever/{name}": (ControlCommand, self._lever(name)) for name in self.levers},
         }
 
@@ -125,7 +138,7 @@ class Actions:
             CallboardError: the action failed.
         """
         values = order.model_dump()
-        names = ("address", "topic", "store", "target")
+        names = ("address", "topic", "store", "queue", "target")
         target = next((str(values[field]) for field in names if field in values), "")
         outcome = "done"
         try:
@@ -194,6 +207,14 @@ class Actions:
                 return bool(clone.await_idle(ANSWER_LIMIT))
 
         return {"acknowledged": await on_a_thread(put)}
+
+    async def _requeue(self, order: JobsOrder) -> dict[str, int]:
+        """Make dead jobs of a work queue ready again."""
+        return {"changed": await self._node.queue(order.queue).requeue(*map(int, order.jobs))}
+
+    async def _discard(self, order: JobsOrder) -> dict[str, int]:
+        """Delete dead jobs of a work queue."""
+        return {"changed": await self._node.queue(order.queue).discard(*map(int, order.jobs))}
 
     def _lever(self, name: str) -> Callable[[ControlCommand], Any]:
         """Return the handler of a lever's action."""

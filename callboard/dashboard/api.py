@@ -138,7 +138,7 @@ _WINDOW: Final = (
     Parameter("limit", "maximum number of rows", "integer", 100, ROWS),
     Parameter("node", "only this node: its name or id"),
 )
-_WHICH: Final = Parameter("which", "the store, client or type", is_needed=True)
+_WHICH: Final = Parameter("which", "the store, client, type or queue", is_needed=True)
 _ADDRESS: Final = Parameter("address", "the text of the actor's ref", is_needed=True)
 
 
@@ -167,6 +167,11 @@ async def _overview(collector: ClusterWatch, _: Asked) -> Answer:
 async def _history(collector: ClusterWatch, _: Asked) -> Answer:
     """Return the rates of the last ten minutes."""
     return collector.history()
+
+
+async def _hour(collector: ClusterWatch, _: Asked) -> Answer:
+    """Return the curves of the last hour."""
+    return await collector.hour()
 
 
 async def _actors(collector: ClusterWatch, query: Asked) -> Answer:
@@ -229,6 +234,7 @@ VIEWS: Final[dict[str, View]] = {
     "nodes": View("the nodes, with their figures", _nodes, row=Inspection),
     "overview": View("nodes, links, balance and alarms", _overview),
     "history": View("rates of the last ten minutes", _history),
+    "hour": View("rates, oldest message and memory of the last hour", _hour),
     "actors": View(
         "the actors of all nodes",
         _actors,
@@ -277,6 +283,8 @@ VIEWS: Final[dict[str, View]] = {
         which=Parameter("which", "TYPE/KEY", is_needed=True),
         sort="number",
     ),
+    "queues": part("queues", "work queues and their jobs by status", sort="queue"),
+    "queues/dead": part("queue_dead", "dead jobs of a work queue", which=_WHICH, sort="job"),
     "logs": part("logs", "open logs and their readers", sort="log"),
     "events": View(
         "events of all nodes, the latest first",

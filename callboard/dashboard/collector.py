@@ -3,7 +3,8 @@
 It runs only while a page is open: the first watcher starts its task and its subscription to the
 node's events, and the last one ends both. Each node is polled by a task of its own, so an
 unresponsive node does not delay the others. A node is `up`, `draining`, `silent` (it did not
-answer lately), `lost` (there is no path to it), or `refused` (the rights do not suffice).
+answer lately), `lost` (there is no path to it), `closed` (it closed its links), or `refused`
+(the rights do not suffice).
 
 Everything runs on the event loop of the watchers. Nodes are polled with the same messages as
 from the commands, so the rights of the polling node apply.
@@ -11,10 +12,19 @@ from the commands, so the rights of the polling node apply.
 
 import asyncio
 import contextlib
+import heapq
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import field, fields, replace
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -64,6 +74,21 @@ LOST_MOST: Final = 50
 #: Seconds for which a problem is shown as an alarm.
 ALARM: Final = 60.0
 
+#: Least values that are alarms: messages in one mailbox, seconds that a message has waited, and
+#: the share of its limit that a work queue has reached.
+DEEP: Final = 10_000
+OLD: Final = 10.0
+FULL: Final = 0.9
+
+#: Seconds between questions about the work queues of a node.
+QUEUES_INTERVAL: Final = 10.0
+
+#: Reads of the last hour are shared for as long as a node keeps a sample.
+HOUR_INTERVAL: Final = 10.0
+
+#: Nodes whose memory is shown as a curve each: those with most memory.
+MEMORY_CURVES: Final = 6
+
 #: A window that ends before this row is read from the first rows of each node, without keys.
 NEAR: Final = 200
 
@@ -98,10 +123,12 @@ class Member:
 
     Attributes:
         told: the latest answer.
-        state: `up`, `silent`, `lost`, `draining`, or `refused` if the rights do not suffice.
+        state: `up`, `silent`, `lost`, `closed`, `draining`, or `refused` if the rights do not
+            suffice.
         since: start of the state, on the monotonic clock.
         history: times and figures, the oldest first.
         events: the number of the latest event that was read.
+        queues: rows of the work queues that the node owns, read at `queues_at`.
     """
 
     node_id: bytes
@@ -114,6 +141,8 @@ class Member:
     answered: float = 0.0
     is_asked: bool = False
     events: int = -1
+    queues: list[Row] = field(default_factory=list)
+    queues_at: float = -1e9
     history: deque[tuple[float, dict[str, float]]] = field(
         default_factory=lambda: deque(maxlen=KEPT)
     )
@@ -149,6 +178,41 @@ class Member:
             first = values
         return {name: max(0, int(last[name] - first[name])) for name in ALARMS}
 
+    def rise_texts(self, now: float) -> list[tuple[str, int, str]]:
+        """Return kind, count and text of each problem of the last minute."""
+        return [
+            (kind, count, f"{count:,} {ALARMS[kind]}")
+            for kind, count in self.rises(now).items()
+            if count
+        ]
+
+    def problems(self) -> list[tuple[str, int, str]]:
+        """Return kind, count and text of each problem that the node has at this moment."""
+        report, problems = self.inspection, []
+        if report is None:
+            return []
+        if report.hanging:
+            text = f"{report.hanging:,} actors hang in a handler; see callboard cluster hangs"
+            problems.append(("hanging", report.hanging, text))
+        if report.deepest >= DEEP:
+            text = f"{report.deepest:,} messages wait in one mailbox"
+            problems.append(("deep", report.deepest, text))
+        if report.oldest >= OLD:
+            text = f"a message has waited for {report.oldest:,.0f} s in a mailbox"
+            problems.append(("old", 1, text))
+        for row in self.queues:
+            jobs = row["ready"] + row["delayed"] + row["taken"] + row["dead"]
+            if jobs >= FULL * row["limit"]:
+                text = f"the queue {row['queue']} has {jobs:,} of {row['limit']:,} jobs"
+                problems.append(("full", jobs, text))
+        return problems
+
+
+#: States of nodes without a path: one that ended in silence, and one that closed its links.
+GONE: Final = ("lost", "closed")
+
+#: The end of the reason with which a node that closes leaves its links.
+CLOSING: Final = ": closing"
 
 #: A window: its rows with their nodes, the number of all rows, and errors of silent nodes.
 Found = tuple[list[tuple[Member, Any]], int, dict[str, str]]
@@ -209,6 +273,10 @@ class ClusterWatch:
         self._shared: dict[object, asyncio.Task[Any]] = {}
         #: The latest alarms, with the number of their round.
         self._alarms: tuple[int, list[dict[str, Any]]] = (-1, [])
+        #: Nodes that closed their links.
+        self._closing: set[bytes] = set()
+        #: The curves of the last hour, and when they were read.
+        self._hour: tuple[float, dict[str, Any]] = (-1e9, {})
         #: Window → for each node the number of rows before it and in it at the last read.
         self._places: dict[object, Places] = {}
 
@@ -226,6 +294,10 @@ class ClusterWatch:
             self._turned, self._hurry = asyncio.Condition(), asyncio.Event()
 
             def on_event(event: object) -> None:
+                if isinstance(event, NodeDown | LinkDown) and event.reason.endswith(CLOSING):
+                    self._closing.add(
+                        event.node_id if isinstance(event, NodeDown) else event.peer
+                    )
                 if isinstance(event, NodeDown | NodeUp | LinkDown | LinkUp):
                     with contextlib.suppress(RuntimeError):  # the loop is closed
                         loop.call_soon_threadsafe(self._hurry.set)
@@ -307,20 +379,26 @@ class ClusterWatch:
             if member is None:
                 member = self.members[node_id] = Member(node_id, name, since=now, answered=now)
             member.name, member.hops = name or member.name, hops
-            if member.state == "lost":
+            if member.state in GONE:
                 member.turn("silent", now)
                 member.answered = now
         for member in self.members.values():
-            if member.node_id not in reachable:
-                member.turn("lost", now)
-        lost = [member for member in self.members.values() if member.state == "lost"]
+            if member.node_id not in reachable and member.state not in GONE:
+                report = member.inspection
+                is_polite = member.node_id in self._closing or (
+                    report is not None and report.is_draining
+                )
+                member.turn("closed" if is_polite else "lost", now)
+        self._closing -= reachable.keys()
+        lost = [member for member in self.members.values() if member.state in GONE]
         lost.sort(key=lambda member: -member.since)
         for index, member in enumerate(lost):
             # A restarted node has the old name and a new id.
             is_restarted = any(
                 self.members[node_id].name == member.name for node_id in reachable
             )
-            is_expired = now - member.since > (10.0 if is_restarted else LOST_SHOWN)
+            is_brief = is_restarted or member.state == "closed"
+            is_expired = now - member.since > (10.0 if is_brief else LOST_SHOWN)
             if is_expired or index >= LOST_MOST:
                 del self.members[member.node_id]
 
@@ -331,8 +409,8 @@ class ClusterWatch:
                 member.turn("silent", now, "it does not answer")
 
     def asked(self) -> list[Member]:
-        """Return the members that can be polled: all but the lost ones."""
-        return [member for member in self.members.values() if member.state != "lost"]
+        """Return the members that can be polled: all but lost and closed ones."""
+        return [member for member in self.members.values() if member.state not in GONE]
 
     async def ask(self, node_id: bytes, question: Query[Any]) -> Any:
         """Ask the inspector actor of a node.
@@ -350,7 +428,7 @@ class ClusterWatch:
                 member.node_id, ReadEvents(member.events, EVENTS_READ, starts=False)
             )
         except CallboardError as error:
-            if member.state != "lost":
+            if member.state not in GONE:
                 is_refused = type(error).__name__ == "NotPermitted"
                 state = "refused" if is_refused else "silent"
                 member.turn(state, time.monotonic(), str(error)[:500])
@@ -358,11 +436,21 @@ class ClusterWatch:
         finally:
             member.is_asked = False
         now = member.answered = time.monotonic()
-        if isinstance(inspection, Inspection) and member.state != "lost":
+        if isinstance(inspection, Inspection) and member.state not in GONE:
             member.inspection, member.name = inspection, inspection.name or member.name
             member.turn("draining" if inspection.is_draining else "up", now)
             member.history.append((now, _figures(inspection)))
         self._store_events(member, page)
+        await self._read_queues(member, now)
+
+    async def _read_queues(self, member: Member, now: float) -> None:
+        """Read the work queues that a node owns, now and then."""
+        if now - member.queues_at < QUEUES_INTERVAL:
+            return
+        member.queues_at = now
+        with contextlib.suppress(CallboardError):
+            answer = await self.ask(member.node_id, ReadPart("queues", limit=1_000))
+            member.queues = answer.rows
 
     def _store_events(self, member: Member, page: Any) -> None:
         """Store the new events of a node."""
@@ -412,7 +500,7 @@ class ClusterWatch:
                 if peer is None or link.is_tool:
                     continue
                 states = {member.state, peer.state}
-                state = next((s for s in ("lost", "silent") if s in states), "up")
+                state = next((s for s in (*GONE, "silent") if s in states), "up")
                 first, last = sorted((member.node_id.hex(), link.peer.hex()))
                 row = rows.setdefault(
                     (first, last), {"a": first, "b": last, "state": state, "frames": 0}
@@ -454,10 +542,11 @@ class ClusterWatch:
                 rows.append(
                     {"node": member.name, "kind": member.state, "text": text, "count": 1}
                 )
-            for figure, count in member.rises(now).items() if member.state != "lost" else ():
-                if count:
-                    row = {"node": member.name, "kind": figure, "count": count}
-                    rows.append(row | {"text": f"{count:,} {ALARMS[figure]}"})
+            if member.state in GONE:
+                continue
+            for kind, count, text in (*member.problems(), *member.rise_texts(now)):
+                row = {"node": member.name, "kind": kind, "count": count, "text": text}
+                rows.append(row)
         self._alarms = self.rounds, rows
         return rows
 
@@ -477,6 +566,21 @@ class ClusterWatch:
             name: [round(sums[timestamp][name], 1) for timestamp in times] for name in _CURVES
         }
         return {"times": [round(timestamp + offset) for timestamp in times], **series}
+
+    async def hour(self) -> dict[str, Any]:
+        """Return the curves of the last hour: rates, the oldest message, and memory by node.
+
+        Each node has kept its own figures, so the hour is complete when a page is opened.
+        """
+        now = time.monotonic()
+        if now - self._hour[0] >= HOUR_INTERVAL:
+            self._hour = now, {}
+            members = [member for member in self.asked() if not member.is_mute]
+            questions: list[Query[Any]] = [ReadPart("figures", limit=1_000)] * len(members)
+            answers, _ = await self._ask_all(members, questions)
+            samples = {member.name: answer.rows for member, answer in answers.items()}
+            self._hour = now, curves(samples, time.time_ns() / 1e9)
+        return self._hour[1]
 
     # --- windows over all nodes ---
 
@@ -660,6 +764,45 @@ def _figures(inspection: Inspection) -> dict[str, float]:
         **own,
         **sums,
         "frames": float(sum(link.frames_sent for link in inspection.neighbours)),
+    }
+
+
+def curves(samples: Mapping[str, Sequence[Row]], now: float) -> dict[str, Any]:
+    """Return the curves of several nodes, at common times.
+
+    Args:
+        samples: by node the samples of the last hour, the oldest first.
+        now: seconds of the wall clock.
+    """
+    columns: dict[str, dict[int, float]] = {
+        name: {} for name in (*_CURVES, "waiting", "waited")
+    }
+    memory: dict[str, dict[int, float]] = {}
+    for node, rows in samples.items():
+        for former, row in itertools.pairwise(rows):
+            moment = round((now - row["age"]) / HOUR_INTERVAL) * int(HOUR_INTERVAL)
+            passed = max(former["age"] - row["age"], 0.001)
+            for name in _CURVES:
+                rate = max(0.0, row[name] - former[name]) / passed
+                columns[name][moment] = columns[name].get(moment, 0.0) + rate
+            waiting = columns["waiting"]
+            waiting[moment] = waiting.get(moment, 0.0) + row["waiting"]
+            waited = columns["waited"]
+            waited[moment] = max(waited.get(moment, 0.0), row["waited"])
+            memory.setdefault(node, {})[moment] = row["resident_bytes"]
+    times = sorted(columns["handled"])
+    largest = heapq.nlargest(
+        MEMORY_CURVES, memory, key=lambda node: max(memory[node].values(), default=0.0)
+    )
+    return {
+        "times": times,
+        **{
+            name: [round(column[moment], 2) for moment in times]
+            for name, column in columns.items()
+        },
+        "memory": {
+            node: [memory[node].get(moment) for moment in times] for node in sorted(largest)
+        },
     }
 
 

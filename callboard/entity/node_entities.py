@@ -114,6 +114,7 @@ class Entities:
         self._urls: dict[str, str | None] = {}
         self._joining: set[str] = set()
         self._queues: dict[str, WorkQueue] = {}
+        self._has_queue_tables = False
         #: By type of a singleton: the arguments that it is hosted with.
         self._hosted_as: dict[str, Any] = {}
         self._lock = locks.lock("entities of a node", 510)
@@ -228,6 +229,11 @@ class Entities:
         cls, options = queue_class(checked_queue(name)), (state, leases, attempts, limit)
         if self._hosted_as.get(cls.name) == options:
             return
+        if not self._has_queue_tables:
+            from callboard.entity.queue.queue_tables import QueueTables
+
+            self._has_queue_tables = True
+            QueueTables(self._hosts).add_to(self.overlay)
         desk = QueueDesk(attempts, limit)
         await self._host(cls, ((desk,), {}), (state, leases), desk.left)
         self._hosted_as[cls.name] = options

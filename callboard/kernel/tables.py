@@ -16,6 +16,7 @@ from callboard.proxies.inspection import NodeAnswer as NodeAnswer
 from callboard.proxies.inspection import PartRows as PartRows
 from callboard.proxies.inspection import ReadEvents as ReadEvents
 from callboard.proxies.inspection import ReadPart as ReadPart
+from callboard.proxies.inspection import SetLogLevel as SetLogLevel
 from callboard.proxies.messages import Describe as Describe
 from callboard.proxies.messages import Drained as Drained
 from callboard.proxies.messages import DrainNode as DrainNode

@@ -24,7 +24,7 @@ VARIABLES: Final = {
     f"CALLBOARD_{key.upper()}": key
     for key in (
         *("name", "app", "listen", "join", "secret_file", "log_level", "health"),
-        *("log_format", "drain_timeout", "when_exhausted", "permissions"),
+        *("log_format", "drain_timeout", "when_exhausted", "permissions", "tracing"),
     )
 }
 
@@ -137,6 +137,7 @@ class NodeConfiguration(reading.Table):
     children: list[ChildEntry] = []
     log_level: reading.LogLevel = "info"
     log_format: Literal["text", "json"] = "text"
+    tracing: Literal["off", "otlp", "console"] = "off"
     health: reading.HostPort | None = None
     health_hosts: list[str] = []
     drain_timeout: float = Field(default=DRAIN_TIMEOUT, ge=0)

@@ -5,6 +5,8 @@ per message. Formats can use `%(node)s`, `%(actor)s` and `%(trace)s`.
 """
 
 import logging
+import sys
+import threading
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -12,7 +14,7 @@ from callboard.kernel.context import current_cell
 from callboard.kernel.tracing import traceparent
 from callboard.support.json_form import json_of
 from callboard.support.redaction import redacted
-from callboard.support.text import printable
+from callboard.support.text import printable, safe_repr
 
 #: The log format of `callboard node run`.
 FORMAT: Final = (
@@ -120,6 +122,34 @@ def set_up_logging(level: str = "warning", form: LogFormat = "text") -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else PrintableFormatter(FORMAT))
     logging.basicConfig(handlers=[handler])
     logging.getLogger().setLevel(level.upper())
+    if form == "json":
+        _log_what_python_prints()
+
+
+def _log_what_python_prints() -> None:
+    """Log warnings and uncaught errors, which Python would print as plain text."""
+    logging.captureWarnings(capture=True)
+    log = logging.getLogger("python")
+
+    def on_uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            return
+        log.critical("the program ends with an uncaught error", exc_info=(kind, error, trace))
+
+    def on_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is None or isinstance(args.exc_value, SystemExit):
+            return
+        name = "?" if args.thread is None else args.thread.name
+        parts = args.exc_type, args.exc_value, args.exc_traceback
+        log.error("the thread %s ended with an uncaught error", name, exc_info=parts)
+
+    def on_unraisable(args: "sys.UnraisableHookArgs") -> None:
+        label = args.err_msg or "an error cannot be raised in"
+        parts = args.exc_type, args.exc_value, args.exc_traceback
+        log.error("%s: %s", label, safe_repr(args.object), exc_info=parts)  # type: ignore[arg-type]
+
+    sys.excepthook, threading.excepthook = on_uncaught, on_thread
+    sys.unraisablehook = on_unraisable
 
 
 def _labels(thread_name: str) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, cast
 
 from callboard.figures import (
     FigureRow,
@@ -15,6 +15,8 @@ from callboard.figures import (
     process_metrics,
 )
 from callboard.kernel.topology import FIRST_ACTOR
+from callboard.support.inspection_tables import Row
+from callboard.support.process.process_usage import read_figures
 from callboard.support.release import RELEASE, build_id
 from callboard.topics.hub import Hub
 from callboard.topics.monitoring import all_metrics
@@ -35,7 +37,9 @@ def node_metrics(node: "Node", *, top: int = TOP) -> list[Metric]:
     """
     hub = Hub.found(node)
     topics = [] if hub is None else all_metrics(hub)
-    return [*metrics_of(_FIGURES, _NodeSample(node, top)), *topics, *process_metrics()]
+    own = metrics_of(_FIGURES, _NodeSample(node, top))
+    node.context.post(node.overlay.measure_links)  # for the next request; counted there, too
+    return [*own, *topics, *process_metrics()]
 
 
 class _NodeSample:
@@ -43,6 +47,7 @@ class _NodeSample:
 
     def __init__(self, node: "Node", top: int) -> None:
         self.node = node
+        self.process = read_figures()
         self.stats = node.stats()
         self.links = [link for link in node.links() if not link.is_tool]
         names = Counter(link.peer_name for link in self.links)
@@ -55,6 +60,7 @@ class _NodeSample:
         ]
         self.logs = node.served_logs()
         self.entities = node.entity_stats()
+        self.queues = _queue_rows(node)
         self.accounts = list(node.accounts().values())
         actors = list(node.context.contexts.values())
         waiting = [(cell.depth, cell) for cell in actors if cell.number >= FIRST_ACTOR]
@@ -67,6 +73,30 @@ class _NodeSample:
             ((("actor", str(cell.number)), ("class", type(cell.actor).__qualname__)), depth)
             for depth, cell in self.deepest
         ]
+
+
+def _queue_rows(node: "Node") -> list[Row]:
+    """Return the rows of the node's table of work queues."""
+    rows: list[Row] = []
+    for source in node.overlay.parts.get("queues", ()):
+        rows += cast("Iterable[Row]", source("", None))
+    return rows
+
+
+def _jobs(snapshot: _NodeSample) -> Samples:
+    """Return the number of jobs of each work queue by status."""
+    return [
+        ((("queue", row["queue"]), ("status", status)), row[status])
+        for row in snapshot.queues
+        for status in ("ready", "delayed", "taken", "dead")
+    ]
+
+
+def _of_queues(column: str) -> Callable[[_NodeSample], Samples]:
+    """Return a function that reads a column of each work queue."""
+    return lambda snapshot: by_label(
+        "queue", {row["queue"]: row[column] for row in snapshot.queues}
+    )
 
 
 def _of_links(attribute: str) -> Callable[[_NodeSample], Samples]:
@@ -107,6 +137,25 @@ def _commit_seconds(snapshot: _NodeSample) -> Samples:
     ]
 
 
+def _of_process(figure: str) -> Callable[[_NodeSample], Samples]:
+    """Return a function that reads a figure of the process; no sample if it is unknown."""
+
+    def read(snapshot: _NodeSample) -> Samples:
+        value = snapshot.process.get(figure)
+        return [] if value is None else [((), value)]
+
+    return read
+
+
+def _round_trips(snapshot: _NodeSample) -> Samples:
+    """Return the latest round trip of each link that was measured."""
+    return [
+        ((("peer", peer),), link.round_trip)
+        for peer, link in zip(snapshot.peers, snapshot.links, strict=True)
+        if link.round_trip
+    ]
+
+
 def _builds(_: _NodeSample) -> Samples:
     """Return 1, labelled with the release and build of the node's program."""
     return [((("build", build_id()), ("release", RELEASE)), 1.0)]
@@ -119,6 +168,33 @@ def _unsealed(snapshot: _NodeSample) -> float:
 
 _ROWS: Final[tuple[FigureRow[_NodeSample], ...]] = (
     ("build_info", "1, with the release and build of the node's program.", _builds),
+    (
+        "process_resident_memory_bytes",
+        "Memory of the node's process in RAM.",
+        _of_process("resident_bytes"),
+    ),
+    (
+        "process_cpu_seconds_total",
+        "Processor time of the node's process.",
+        _of_process("cpu_seconds"),
+    ),
+    ("process_threads", "Threads of the node's process.", _of_process("threads")),
+    ("process_open_fds", "Open descriptors of the process.", _of_process("descriptors")),
+    (
+        "process_max_fds",
+        "Most descriptors that the process may open.",
+        _of_process("descriptors_max"),
+    ),
+    (
+        "process_gc_collections_total",
+        "Collections of Python's garbage collector, of all generations.",
+        _of_process("gc_collections"),
+    ),
+    (
+        "process_gc_collected_total",
+        "Objects that the garbage collector freed.",
+        _of_process("gc_collected"),
+    ),
     ("actors", "Actors running on this node.", "stats.actors"),
     ("actors_spawned_total", "Actors spawned.", "stats.spawned"),
     (
@@ -219,6 +295,9 @@ _ROWS: Final[tuple[FigureRow[_NodeSample], ...]] = (
         "Messages waiting for entities here or for owners elsewhere.",
         _of_types("waiting"),
     ),
+    ("queue_jobs", "Jobs of the work queues that this node owns, by status.", _jobs),
+    ("queue_jobs_max", "Most jobs that a work queue accepts.", _of_queues("limit")),
+    ("queue_takers_waiting", "Takers that wait for a job of a queue.", _of_queues("waiting")),
     *(
         (
             f"link_{attribute}_total",
@@ -226,6 +305,12 @@ _ROWS: Final[tuple[FigureRow[_NodeSample], ...]] = (
             _of_links(attribute),
         )
         for attribute in ("frames_sent", "frames_received", "bytes_sent", "bytes_received")
+    ),
+    (
+        "link_round_trip_seconds",
+        "Seconds from a question to the neighbour until its answer, measured when the metrics "
+        "were requested before.",
+        _round_trips,
     ),
     (
         "link_bytes_waiting",

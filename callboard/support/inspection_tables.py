@@ -25,6 +25,10 @@ Source = Callable[[str, Any], Iterable[Row] | Awaitable[Iterable[Row]]]
 #: Tables of a process that belong to no node, such as logs; every node of the process has them.
 PROCESS_TABLES: Final[dict[str, list[Source]]] = {}
 
+#: Tables that exist only after the first use of their package, and are empty until then. Other
+#: tables without a source do not exist in this release.
+LATE_TABLES: Final = frozenset({"queues", "queue_dead"})
+
 #: Rows in one answer.
 ROW_LIMIT: Final = 10_000
 #: Rows of one table that are searched and sorted.

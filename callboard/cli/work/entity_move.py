@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from callboard.backoff import Backoff, retrying
 from callboard.cli.cli_error import CliError, UsageError
-from callboard.cli.cluster import ClusterOptions
+from callboard.cli.work.cluster_options import ClusterOptions
 from callboard.entity.entity import checked_key
 from callboard.entity.machine.table import slot_of
 from callboard.entity.messages import MoveSlots

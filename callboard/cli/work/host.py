@@ -5,11 +5,13 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 from callboard.cli.cli_error import FAILED, MISUSED, CliError, CliErrors, one_line
+from callboard.cli.hosting.spans import spans_exported
 from callboard.cli.loading import find_class, load_app, set_up, spawnable_classes, tear_down
 from callboard.cli.options import AccessOptions, JsonOptions, Proof, read_secrets
 from callboard.cli.output import say
@@ -33,6 +35,7 @@ from callboard.operation.permissions import PeerPermissions, load_permissions
 from callboard.tls.contexts import Tls
 
 _log = logging.getLogger("callboard.links")
+_node_log = logging.getLogger("callboard.nodes")
 
 
 def configure(file: Path | None, options: dict[str, Any]) -> NodeConfiguration:
@@ -53,10 +56,24 @@ def host(config: NodeConfiguration, options: AccessOptions) -> int:
     The first SIGTERM or SIGINT drains the node; a second one ends it at once. The code is 0 if
     all work was finished and no supervisor gave up.
     """
-    proof = options.proof()
     set_up_logging(config.log_level, config.log_format)
+    if config.log_format != "json":
+        return _host(config, options)
+    try:
+        return _host(config, replace(options, as_json=True))
+    except CliError as error:  # a line of JSON instead of plain text
+        for line in error.lines:
+            _node_log.error("%s", line)
+        return error.code
+
+
+def _host(config: NodeConfiguration, options: AccessOptions) -> int:
+    """Run a node as `host` does."""
+    proof = options.proof()
     manager = ServiceManager.from_environment()
+    name = config.name or ("node" if config.app is None else config.app.stem)
     with catch_signals() as stop, contextlib.ExitStack() as stack:
+        stack.enter_context(spans_exported(config.tracing, name))
         module = None if config.app is None else load_app(config.app)
         classes = spawnable(config, module)
         node = _make_node(config, classes, proof)

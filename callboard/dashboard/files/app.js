@@ -11,6 +11,7 @@ import { Logs } from "./pages/logs.js";
 import { Mqtt } from "./pages/mqtt.js";
 import { Overview } from "./pages/overview.js";
 import { Queries } from "./pages/queries.js";
+import { Queues } from "./pages/queues.js";
 import { Stores } from "./pages/stores.js";
 import { Topics } from "./pages/topics.js";
 
@@ -21,6 +22,7 @@ const PAGES = {
   stores: ["Stores", Stores],
   mqtt: ["MQTT", Mqtt],
   entities: ["Entities", Entities],
+  queues: ["Queues", Queues],
   logs: ["Logs", Logs],
   queries: ["Queries", Queries],
   events: ["Events", Events],

@@ -251,9 +251,24 @@ class QueueEntity(Entity):
         await self._read_more()
         return count
 
+    @property
+    def limit(self) -> int:
+        """The maximum number of jobs."""
+        return self._desk.limit
+
+    @property
+    def attempts(self) -> int:
+        """The number of attempts after which a job is dead."""
+        return self._desk.attempts
+
     @handler(read_only=True)
     def on_ask_stats(self, msg: AskQueueStats) -> QueueStats:
         """Return the number of jobs by status."""
+        return self.stats
+
+    @property
+    def stats(self) -> QueueStats:
+        """The number of jobs by status, and of waiting takers."""
         counts = self._jobs.counts
         return QueueStats(
             ready=counts[JobStatus.READY],

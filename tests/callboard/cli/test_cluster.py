@@ -1,6 +1,7 @@
 """The `callboard cluster` commands, against five nodes."""
 
 import json
+import logging
 import threading
 from contextlib import suppress
 
@@ -245,3 +246,98 @@ def test_a_caller_without_the_right_to_inspect_gets_no_rows(capsys, monkeypatch)
             ):
                 found, _, err = call(capsys, *words, shop.address)
                 assert (found, "'inspect'" in err) == (code, code == 1), words
+
+
+class Hoarder(Actor):
+    def __init__(self) -> None:
+        self.blocks = [bytes(1_000_000) for _ in range(40)]
+
+    @handler
+    def text(self, msg: str) -> None: ...
+
+
+def test_the_class_of_an_actor_that_holds_40_mb_is_first_in_sizes(cluster_of_five, capsys):
+    gate, bank = cluster_of_five[0], cluster_of_five[3]
+    hoarder = bank.spawn(Hoarder)
+    for _ in range(5):
+        gate.spawn(Sink)
+
+    first, second = rows(capsys, "cluster", "sizes", gate.address)
+
+    assert (first["node"], first["class"], first["largest"]) == (
+        "bank",
+        "Hoarder",
+        str(hoarder),
+    )
+    assert first["bytes"] == pytest.approx(40_000_000, rel=0.01)
+    assert (second["class"], second["actors"]) == ("Sink", 5)
+
+
+def test_links_are_listed_with_their_round_trips_at_both_ends(cluster_of_five, capsys):
+    listed = rows(capsys, "cluster", "links", cluster_of_five[0].address)
+
+    ends = {(row["node"], row["peer"]) for row in listed}
+    assert {("gate", "shop"), ("shop", "gate"), ("mail", "bank"), ("bank", "mail")} <= ends
+    assert len(ends) == 8
+    assert all(0.0 < row["round_trip"] < 60.0 for row in listed)
+
+
+def test_top_shows_rates_memory_and_processor_of_each_node(cluster_of_five, capsys):
+    gate, shop = cluster_of_five[:2]
+    sink = shop.spawn(Sink)
+    arguments = "cluster", "top", gate.address, "--count", 2, "--interval", 0.6, "--json"
+    for number in range(50):
+        sink.tell(number)
+
+    code, out, _ = call(capsys, *arguments)
+
+    first, second = map(json.loads, out.splitlines())
+    assert code == 0
+    assert {row["node"] for row in second["nodes"]} == {*NAMES}
+    assert all(row["process"]["resident_bytes"] > 1_000_000 for row in second["nodes"])
+    assert all(row["cpu"] is None for row in first["nodes"])
+    assert all(row["cpu"] >= 0.0 for row in second["nodes"])
+    assert "Sink" in {actor["actor_class"] for actor in second["actors"]}
+
+
+def test_events_of_all_nodes_are_in_the_order_of_time(cluster_of_five, capsys):
+    gate, _, _, bank, mail = cluster_of_five
+    weak = mail.spawn(Weak)
+    weak.tell("a")
+    eventually(lambda: mail.stats().failures == 1)
+    bank.spawn(Weak).tell("b")
+    eventually(lambda: bank.stats().failures == 1)
+
+    arguments = "cluster", "events", gate.address, "--kind", "ActorFailed", "--json"
+    code, out, _ = call(capsys, *arguments)
+
+    assert code == 0
+    assert [json.loads(line)["node"] for line in out.splitlines()] == ["mail", "bank"]
+
+
+def test_ps_shows_release_and_memory_of_each_node(cluster_of_five, capsys):
+    _, out, _ = call(capsys, "cluster", "ps", cluster_of_five[0].address)
+
+    (line,) = [line for line in out.splitlines() if line.startswith("mail: ")]
+    assert "release " in line
+    assert "MB of memory" in line
+
+
+def test_a_log_level_is_changed_and_the_change_is_logged(cluster_of_five, capsys, caplog):
+    log = logging.getLogger("callboard.tests.levels")
+    log.setLevel("ERROR")
+    address, options = cluster_of_five[0].address, ("--logger", log.name, "--json")
+
+    code, out, _ = call(capsys, "node", "log-level", address, "debug", *options)
+
+    assert code == 0
+    assert json.loads(out) == {"logger": log.name, "level": "DEBUG", "former": "ERROR"}
+    assert log.level == logging.DEBUG
+    assert f"the level of {log.name} was ERROR and is DEBUG now" in caplog.text
+
+
+def test_an_unknown_log_level_is_refused_with_the_known_ones(cluster_of_five, capsys):
+    code, _, err = call(capsys, "node", "log-level", cluster_of_five[0].address, "loud")
+
+    assert code != 0
+    assert "use one of DEBUG, INFO, WARNING, ERROR, CRITICAL" in err

@@ -176,6 +176,22 @@ def test_a_value_can_be_put_and_a_topic_published(cluster):
     assert cluster.master.get("new") == (1, 2)
 
 
+def test_dead_jobs_are_listed_requeued_and_discarded(cluster, tmp_path):
+    queue = cluster.west.queue("mails", state=f"sqlite:{tmp_path}/jobs.db", attempts=1)
+    for name in ("ann", "bob"):
+        queue.put(name).result(10)
+        queue.take().result(10).nack(reason="no such user").result(10)
+    ann, bob = cluster.client.read("queues/dead", which="mails", rising="true")["rows"]
+
+    assert (ann["value"], ann["reason"], ann["node"]) == ('"ann"', "no such user", "west")
+    for action, job in (("requeue", ann["job"]), ("discard", bob["job"])):
+        outcome = {"outcome": {"changed": 1}}
+        assert cluster.client.act(action, queue="mails", jobs=[job]) == (200, outcome)
+    eventually(lambda: cluster.client.read("queues/dead", which="mails")["rows"] == [])
+    (row,) = cluster.rows("queues")
+    assert (row["queue"], row["ready"]) == ("mails", 1)
+
+
 def test_an_actor_is_traced_and_has_its_own_table_again(cluster):
     address, cell = str(cluster.counter), cluster.counter.target
     own = cell.table
@@ -428,16 +444,23 @@ def test_a_node_closes_in_silence_though_it_is_asked(caplog):
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_a_lost_node_is_shown_at_once():
+@pytest.mark.parametrize("state", ["lost", "closed"])
+def test_a_node_without_a_path_is_shown_at_once_as_lost_or_closed(state):
     with Cluster(actions=False) as cluster, stream(cluster.client, "view=nodes") as page:
         told(page)
-        cluster.east.close()
+        if state == "closed":
+            cluster.east.close()
+        else:
+            cluster.hub.disconnect(cluster.east.node_id, 60.0)
 
-        def state():
+        def is_shown():
             rows = told(page).get("patch", {}).get("rows", {}).get("rows", {})
-            return any(row and row.get("state") == "lost" for row in rows.values())
+            return any(row and row.get("state") == state for row in rows.values())
 
-        eventually(state)
+        eventually(is_shown)
+        kinds = {alarm["kind"] for alarm in cluster.client.read("overview")["alarms"]}
+        assert ("lost" in kinds) == (state == "lost")
+        assert "closed" not in kinds
 
 
 @pytest.mark.slow

@@ -7,9 +7,16 @@ import pytest
 
 from callboard import Actor, Node, handler
 from callboard.dashboard import collector
-from callboard.dashboard.collector import ClusterWatch, Member
+from callboard.dashboard.collector import (
+    DEEP,
+    MEMORY_CURVES,
+    OLD,
+    ClusterWatch,
+    Member,
+    curves,
+)
 from callboard.dashboard.streams import Streams
-from callboard.proxies.inspection import Inspect
+from callboard.proxies.inspection import Inspect, Inspection
 from callboard.support.inspection_tables import RowWindow
 
 
@@ -140,3 +147,58 @@ def test_the_history_has_sums_of_all_nodes_at_seconds_of_the_wall_clock():
 
     assert history["handled"] == [60.0]
     assert history["times"] == [pytest.approx(before, abs=5.0)]
+
+
+def samples(*values, memory=1e6):
+    """Return rows of figures, ten seconds apart, of which `handled` has the values."""
+    return [
+        {"age": 10.0 * (len(values) - number), "handled": handled, "sent": 0.0, "lost": 0.0}
+        | {"waiting": 2.0, "waited": number / 4, "resident_bytes": memory}
+        for number, handled in enumerate(values, 1)
+    ]
+
+
+def test_curves_add_the_rates_of_nodes_and_keep_the_memory_of_each():
+    hour = curves(
+        {"shop": samples(0.0, 100.0, 300.0), "bank": samples(0.0, 10.0, 20.0, memory=5e6)},
+        now=1_000_000.0,
+    )
+
+    assert hour["times"] == [999_990, 1_000_000]
+    assert hour["handled"] == [11.0, 21.0]
+    assert hour["waiting"] == [4.0, 4.0]
+    assert hour["waited"] == [0.5, 0.75]
+    assert hour["memory"] == {"shop": [1e6, 1e6], "bank": [5e6, 5e6]}
+
+
+def test_curves_show_the_nodes_with_most_memory():
+    hour = curves({f"n{i}": samples(0.0, 0.0, memory=i) for i in range(10)}, now=0.0)
+
+    assert sorted(hour["memory"]) == [f"n{i}" for i in range(10 - MEMORY_CURVES, 10)]
+
+
+def report(**figures):
+    return Inspection("shop", 1.0, [], 0, 0, 0, 0, 0, is_draining=False, **figures)
+
+
+@pytest.mark.parametrize(
+    ("figures", "kind"),
+    [
+        ({"hanging": 2}, "hanging"),
+        ({"deepest": DEEP}, "deep"),
+        ({"oldest": OLD}, "old"),
+    ],
+)
+def test_hangs_and_deep_and_old_mailboxes_are_problems(figures, kind):
+    member = Member(b"shop", "shop", inspection=report(**figures))
+
+    assert [problem[0] for problem in member.problems()] == [kind]
+    assert Member(b"shop", "shop", inspection=report()).problems() == []
+
+
+@pytest.mark.parametrize(("ready", "is_full"), [(89, False), (90, True)])
+def test_a_queue_with_nine_tenths_of_its_limit_is_a_problem(ready, is_full):
+    row = {"queue": "mails", "ready": ready, "delayed": 0, "taken": 0, "dead": 0, "limit": 100}
+    member = Member(b"shop", "shop", inspection=report(), queues=[row])
+
+    assert [problem[0] for problem in member.problems()] == ["full"] * is_full

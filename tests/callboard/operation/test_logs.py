@@ -1,5 +1,7 @@
 import json
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -101,3 +103,38 @@ def test_records_are_lines_of_json(caplog):
     }
     assert (last["order"], last["level"], "trace_id" in last) == (7, "ERROR", False)
     assert last["exception"].endswith("ValueError: no")
+
+
+PROGRAM = """
+import threading, warnings
+from callboard.operation.logs import set_up_logging
+
+set_up_logging("info", "json")
+warnings.warn("old")
+thread = threading.Thread(target=lambda: 1 / 0, name="till")
+thread.start()
+thread.join()
+
+def made():
+    class Broken:
+        def __del__(self):
+            raise ValueError("in a finalizer")
+    Broken()
+made()
+raise LookupError("at the end")
+"""
+
+
+def test_everything_that_python_prints_is_a_line_of_json():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120
+    )
+
+    rows = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [row["level"] for row in rows] == ["WARNING", "ERROR", "ERROR", "CRITICAL"]
+    assert "UserWarning: old" in rows[0]["message"]
+    assert "the thread till ended" in rows[1]["message"]
+    assert "ZeroDivisionError" in rows[1]["exception"]
+    assert "in a finalizer" in rows[2]["exception"]
+    assert "LookupError: at the end" in rows[3]["exception"]
+    assert done.returncode == 1

@@ -36,7 +36,7 @@ export const shortAddress = (address) => {
   return `${n}@${(node || "").slice(0, 6)}`;
 };
 export const ownValue = (of, name) => (Object.hasOwn(of, name) ? of[name] : undefined); // a name may be "constructor"
-export const GLYPH = { up: "●", silent: "◌", lost: "✕", draining: "◒", refused: "⊘" };
+export const GLYPH = { up: "●", silent: "◌", lost: "✕", draining: "◒", closed: "○", refused: "⊘" };
 export const StateLabel = ({ of }) =>
   html`<span class=${"state " + plainText(of, 40)}><span aria-hidden="true">${ownValue(GLYPH, of) || "●"}</span>
     ${plainText(of, 40)}</span>`;

@@ -1,6 +1,6 @@
 // The overview: the balance of messages, nodes and links, alarms.
 import { html, useState, useEffect, useRef, useMemo } from "../vendor/preact.js";
-import { GLYPH, StateLabel, age, number, ownValue, plainText, rate } from "../core/format.js";
+import { GLYPH, StateLabel, age, bytes, number, ownValue, plainText, rate } from "../core/format.js";
 import { Plot } from "../core/plot.js";
 import { API, loadScript, runAction, toRows, useStream } from "../core/requests.js";
 import { link } from "../core/routing.js";
@@ -118,6 +118,12 @@ const Graph = ({ nodes, links }) => {
     })}
   </svg>`;
 };
+const GONE = ["lost", "closed"];
+// The figures of a node's process; a node of an older release has none.
+const usage = (process) =>
+  process && process.resident_bytes
+    ? ` · ${bytes(process.resident_bytes)} · ${number(process.threads)} threads · ${number(process.descriptors)} descriptors · ${number(process.gc_collections)} collections`
+    : "";
 const NARROW = matchMedia("(max-width: 640px)");
 const RATES = [
   ["handled", "--good"],
@@ -147,6 +153,45 @@ const Curve = ({ totals }) => {
     data &&
     html`<${Plot} series=${RATES} data=${data} show=${rate} about=${`at this moment ${rate(totals.handled_rate)} handled, ${rate(totals.sent_rate)} sent, ${rate(totals.lost_rate)} lost`} />`
   );
+};
+const OLDEST = [["oldest message in a mailbox", "--flow"]];
+const MEMORY_COLORS = ["--good", "--flow", "--bad", "--warn", "--dim", "--ink"];
+const MEMORY_DASHES = [undefined, [6, 4], [2, 3], [10, 3], [4, 2], [1, 3]];
+// The curves of the last hour, which the nodes themselves have kept.
+const Hour = () => {
+  const [hour, setHour] = useState(null);
+  useEffect(() => {
+    let isOver = false;
+    const read = () =>
+      fetch(`${API}hour`)
+        .then((a) => a.json())
+        .then((answer) => isOver || setHour(answer))
+        .catch(() => {});
+    read();
+    const timer = setInterval(read, 10000);
+    return () => {
+      isOver = true;
+      clearInterval(timer);
+    };
+  }, []);
+  const curves = useMemo(() => {
+    if (!hour || !hour.times || !hour.times.length) return null;
+    const memory = Object.entries(hour.memory);
+    return {
+      rates: [hour.times, hour.handled, hour.sent, hour.lost],
+      oldest: [hour.times, hour.waited],
+      memory: [hour.times, ...memory.map(([, values]) => values)],
+      nodes: memory.map(([name], i) => [plainText(name, 24), MEMORY_COLORS[i], MEMORY_DASHES[i]]),
+    };
+  }, [hour]);
+  if (!curves)
+    return html`<p class="dim">The first curve appears when the nodes have run for 20 s.</p>`;
+  const last = (values) => (values.length ? values.at(-1) : 0);
+  return html`<div class="hours">
+    <div><h3>Messages a second</h3><${Plot} series=${RATES} data=${curves.rates} show=${rate} about=${`in the last hour, at last ${rate(last(hour.handled))} handled`} /></div>
+    <div><h3>Age of the oldest message</h3><${Plot} series=${OLDEST} data=${curves.oldest} show=${age} about=${`in the last hour, at last ${age(last(hour.waited))}`} /></div>
+    <div><h3>Memory of each node's process</h3><${Plot} series=${curves.nodes} data=${curves.memory} show=${bytes} about=${`of ${curves.nodes.length} nodes in the last hour`} /></div>
+  </div>`;
 };
 const Figure = ({ label, value, kind }) =>
   html`<div class=${"fig " + (kind || "")}><b>${number(value)}</b><span>${label}</span></div>`;
@@ -185,7 +230,7 @@ export const Overview = ({ session }) => {
         ...["handled_rate", "sent_rate", "lost_rate", "actor_count"].map((n) => [
           n,
           sum(
-            nodes.filter((x) => x.state !== "lost"),
+            nodes.filter((x) => !GONE.includes(x.state)),
             n,
           ),
         ]),
@@ -236,21 +281,22 @@ export const Overview = ({ session }) => {
     }</section>
     <section class="card"><h2>Messages a second, ten minutes</h2><div class="plots">
       <${Curve} totals=${totals} /></div></section>
+    <section class="card" aria-label="last hour"><h2>The last hour</h2><${Hour} /></section>
     <section class="card c6"><h2>Nodes</h2><ul class="plain">${nodes.map(
       (n) => html`<li key=${n._key}>
       <b class="td">${plainText(n.node, 40)}</b><${StateLabel} of=${n.state} /><span class="dim small">
       ${
         n.state === "refused"
           ? plainText(n.error, 400)
-          : n.state === "lost"
+          : GONE.includes(n.state)
             ? `for ${age(n.for)}`
             : html`<a href=${link("actors", { node: n.node_id })}>
-      ${number(n.actor_count)} actors</a> · ${rate(n.handled_rate)} handled · ${number(n.waiting)} waiting · up ${age(n.uptime)} · ${plainText(n.release, 40)}${n.build ? ` (${plainText(n.build, 40)})` : ""}`
+      ${number(n.actor_count)} actors</a> · ${rate(n.handled_rate)} handled · ${number(n.waiting)} waiting${usage(n.process)} · up ${age(n.uptime)} · ${plainText(n.release, 40)}${n.build ? ` (${plainText(n.build, 40)})` : ""}`
       }</span>
       ${
-        n.state !== "lost" || (session && session.levers.length)
+        !GONE.includes(n.state) || (session && session.levers.length)
           ? html`<span>
-      ${n.state === "lost" ? null : lever("kill", n.node)} ${n.state === "lost" && nodes.some((other) => other.node === n.node && other.state !== "lost") ? null : lever("freeze", n.node, n.state === "up" ? "freeze" : "go on")}</span>`
+      ${GONE.includes(n.state) ? null : lever("kill", n.node)} ${GONE.includes(n.state) && nodes.some((other) => other.node === n.node && !GONE.includes(other.state)) ? null : lever("freeze", n.node, n.state === "up" ? "freeze" : "go on")}</span>`
           : null
       }</li>`,
     )}</ul>

@@ -23,7 +23,7 @@ TITLES = {
     f"{name} · callboard"
     for name in (
         *("Overview", "Actors", "Actor", "Topics", "Stores"),
-        *("MQTT", "Entities", "Logs", "Queries", "Events"),
+        *("MQTT", "Entities", "Logs", "Queries", "Queues", "Events"),
     )
 }
 
@@ -354,7 +354,8 @@ def test_names_of_nodes_are_text_in_the_graph_and_everywhere(browser):
         assert "<b>x</b> is up" in browser.script(
             "return document.querySelector('.graph').getAttribute('aria-label')"
         )
-        stack.close()
+        for other in hub.nodes():
+            hub.disconnect(other.node_id, 60.0)
         browser.shows("✕ 3 of 4 nodes", "__proto__ is lost", "<b>x</b> is lost")
         assert not browser.errors()
 
@@ -419,12 +420,26 @@ def test_on_a_phone_no_element_is_wider_than_the_screen(cluster, page):
         "entities",
         "logs",
         "queries",
+        "queues",
         "events",
     ):
         shown.go(cluster.hub.dashboard_url, route).shows("callboard")
         wide = "return [document.documentElement.scrollWidth, innerWidth]"
         width, most = shown.script(wide)
         assert width <= most, route
+
+
+def test_the_last_hour_is_shown_as_curves_also_in_the_dark_and_on_a_phone(page, monkeypatch):
+    monkeypatch.setattr("callboard.proxies.monitoring.figure_history.SAMPLE_SECONDS", 0.5)
+    shown = page()
+    charts = "return document.querySelectorAll('[aria-label=\"last hour\"] canvas').length"
+    shown.until(lambda: shown.script(charts) == 3, 60)
+    shown.shows("Messages a second", "Age of the oldest message", "Memory of each node")
+    shown.dark(True)
+    shown.size(390, 800, is_phone=True)
+    shown.until(lambda: shown.script(charts) == 3, 60)
+    width, most = shown.script("return [document.documentElement.scrollWidth, innerWidth]")
+    assert width <= most
 
 
 def test_dark_is_dark(page):
@@ -437,12 +452,14 @@ def test_dark_is_dark(page):
     assert sum(map(int, shown.script(color)[4:-1].split(", "))) < 120
 
 
-def test_a_killed_node_shows_as_lost(browser):
+def test_a_lost_node_is_an_alarm_and_a_closed_one_is_not(browser):
     with Cluster(actions=False) as cluster:
         browser.open(cluster.hub.dashboard_url).shows("east", "west")
-        cluster.east.close()
+        cluster.hub.disconnect(cluster.east.node_id, 60.0)
 
         browser.shows("1 of 3 nodes", "east is lost")
+        cluster.west.close()
+        browser.shows("○ closed", "1 of 3 nodes")
         assert not [each for each in browser.errors() if "favicon" not in each]
 
 

@@ -1,0 +1,1 @@
+"""Commands about durable state of a running cluster."""

@@ -1,0 +1,1 @@
+"""Measurements of a node: figures of the last hour, round trips, memory of actors."""
