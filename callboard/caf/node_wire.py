@@ -6,7 +6,8 @@
 A frame for another CAF node is forwarded unchanged. When a CAF node has no route for a frame,
 it drops the frame silently. When it loses a connection, it does not report that to the nodes
 which reached others through it. callboard's node answers a request without a route with
-`no_route_to_receiving_node`, and reports the actors behind a lost connection as ended.
+`no_route_to_receiving_node`, and reports the actors
+that were reached through it as ended.
 
 Everything but `listen`, `connect`, `remote_actor`, `spawn`, `disconnect` and the sending of
 messages runs on the node's thread.
