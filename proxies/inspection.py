@@ -53,7 +53,7 @@ from callboard.support.inspection_tables import (
     in_order,
     key_of,
 )
-from callboard.support.release import RELEASE, build_id
+from callboard.support.platform.release import RELEASE, build_id
 from callboard.support.slots import NODE_PARTS
 from callboard.support.text import sendable
 

@@ -91,8 +91,8 @@ from callboard.proxies.traffic.paths import describe_node
 from callboard.proxies.workers.class_source import refuse_while_loading, source_of
 from callboard.proxies.workers.pool import Worker, WorkerPool
 from callboard.support.calls import Action, AnyCoroutine, Arguments, Keywords
-from callboard.support.release import RELEASE, build_id
-from callboard.support.system import processors
+from callboard.support.platform.release import RELEASE, build_id
+from callboard.support.platform.system import processors
 from callboard.support.text import safe_repr
 from callboard.tls.certificates import Certificates, TlsSource
 

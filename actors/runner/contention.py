@@ -20,7 +20,7 @@ import sys
 from functools import cache
 from typing import Any, Final
 
-from callboard.support.system import HAS_EPOLL
+from callboard.support.platform.system import HAS_EPOLL
 
 #: Minimum delay of the watcher, as a share of the switch interval, if a thread computes.
 LATE_SHARE: Final = 0.8

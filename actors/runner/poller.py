@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 
 from callboard.actors.runner import contention
 from callboard.support import after_fork
-from callboard.support.system import HAS_EPOLL, portable_selector
+from callboard.support.platform.system import HAS_EPOLL, portable_selector
 
 #: Limit of events per poll; the next poll returns the rest.
 MOST_EVENTS: Final = 256

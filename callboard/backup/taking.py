@@ -36,8 +36,8 @@ from callboard.lease.errors import StorageError
 from callboard.store.backend import sqlite as store_sqlite
 from callboard.support.database.sqlite_file import open_read_only
 from callboard.support.files.private_file import make_folder
+from callboard.support.platform.release import RELEASE
 from callboard.support.redaction import redacted
-from callboard.support.release import RELEASE
 
 _log = logging.getLogger("callboard")
 

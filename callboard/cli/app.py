@@ -17,7 +17,7 @@ from callboard.cli.options import AccessOptions, JsonOptions, command, flag, opt
 from callboard.cli.output import say
 from callboard.cli.own_node import DashboardOptions
 from callboard.support.dataclass import dataclass
-from callboard.support.release import RELEASE, build_id
+from callboard.support.platform.release import RELEASE, build_id
 from callboard.support.slots import COMMANDS
 
 #: Command groups; the slot `COMMANDS` has their commands.

@@ -23,7 +23,7 @@ from callboard.demo.page import DemoPage
 from callboard.demo.scene import Scene, SceneEvent
 from callboard.demo.screen import DemoScreen, Keyboard, KeyCommand, KeyParser, PlainScreen
 from callboard.demo.story import Blow, DemoOptions, Timeline
-from callboard.support.system import process_start_ns
+from callboard.support.platform.system import process_start_ns
 from callboard.support.text import printable
 
 #: Seconds until the line must be complete.

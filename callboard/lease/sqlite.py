@@ -27,7 +27,7 @@ from callboard.lease.errors import (
     ValueRefused,
 )
 from callboard.lease.leases import LeaseValue, Versioned
-from callboard.support import after_fork, system
+from callboard.support import after_fork
 from callboard.support.database.sqlite_file import (
     Problem,
     SqliteFile,
@@ -37,6 +37,7 @@ from callboard.support.database.sqlite_file import (
 )
 from callboard.support.files.file_place import FilePlaces, replaced
 from callboard.support.files.private_file import folder_mode, make_folder
+from callboard.support.platform import system
 
 T = TypeVar("T")
 

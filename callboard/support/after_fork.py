@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Protocol, Typ
 from weakref import ref
 
 from callboard import locks
-from callboard.support.system import DESCRIPTORS
+from callboard.support.platform.system import DESCRIPTORS
 
 if TYPE_CHECKING:
     import asyncio

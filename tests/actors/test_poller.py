@@ -7,7 +7,7 @@ import time
 import pytest
 
 from callboard.actors.runner.poller import best_selector
-from callboard.support.system import HAS_EPOLL
+from callboard.support.platform.system import HAS_EPOLL
 
 BOTH = selectors.EVENT_READ | selectors.EVENT_WRITE
 

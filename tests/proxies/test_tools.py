@@ -13,7 +13,7 @@ from callboard.operation import node_metrics
 from callboard.proxies.events import LinkDown, LinkUp, NodeDown, NodeUp
 from callboard.proxies.messages import ABILITIES, CARRIERS
 from callboard.proxies.traffic.paths import describe_node, read_node
-from callboard.support.release import RELEASE
+from callboard.support.platform.release import RELEASE
 from tests.proxies.cast import Echo, connect, eventually
 
 COMINGS = (LinkUp, LinkDown, NodeUp, NodeDown)

@@ -13,7 +13,7 @@ from callboard.cli.node import inspector, release_text
 from callboard.cli.options import AccessOptions, LookOptions, flag, option
 from callboard.cli.output import cell_text, columns, is_number
 from callboard.support.inspection_tables import found_rows
-from callboard.support.release import RELEASE
+from callboard.support.platform.release import RELEASE
 
 if TYPE_CHECKING:
     from callboard.kernel.tables import ClusterInspection, Inspect, NodeAnswer, ReadPart

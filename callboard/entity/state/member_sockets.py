@@ -21,7 +21,7 @@ from typing import Final
 
 from callboard.support import after_fork
 from callboard.support.files.private_file import folder_mode, make_folder
-from callboard.support.system import DESCRIPTORS, IS_LINUX
+from callboard.support.platform.system import DESCRIPTORS, IS_LINUX
 
 #: Bytes of a path that a node can listen at: a temporary name of the file is longer.
 PATH_LIMIT: Final = 96

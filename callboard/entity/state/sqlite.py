@@ -64,7 +64,7 @@ from callboard.lease.errors import (
 from callboard.lease.sqlite import SharedFile, connect, connect_to_read
 from callboard.support import after_fork
 from callboard.support.files.open_objects import OpenObjects
-from callboard.support.system import boot_id
+from callboard.support.platform.system import boot_id
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from callboard import locks
-from callboard.support.system import mapped_at
+from callboard.support.platform.system import mapped_at
 
 #: Bytes of one copy of the header.
 _SIZE: Final = 48

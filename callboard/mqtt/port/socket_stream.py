@@ -19,7 +19,7 @@ from callboard.mqtt.access.admission import Peer
 from callboard.mqtt.port.remote_link import ClientConnections, RemoteLink
 from callboard.mqtt.port.stream import MOST_ARRIVED, WRITE_BUFFER, Entrance, host_of
 from callboard.support.dataclass import dataclass
-from callboard.support.system import defer_accept
+from callboard.support.platform.system import defer_accept
 
 #: Bytes of one read. A larger buffer costs a memory mapping per read; the socket stays ready,
 #: so the rest is read next time.

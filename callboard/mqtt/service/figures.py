@@ -35,7 +35,7 @@ from callboard.mqtt.service.bridge import BridgeConnection
 from callboard.mqtt.wire.client import Message
 from callboard.mqtt.wire.errors import LinkClosed, RouterClosed
 from callboard.support.dataclass import dataclass
-from callboard.support.system import resident_bytes
+from callboard.support.platform.system import resident_bytes
 
 CLIENT_ID: Final = "$sys"
 #: Wildcards, which are not allowed in a topic name.

@@ -61,7 +61,7 @@ from callboard.support.database.sqlite_file import (
 from callboard.support.dataclass import dataclass
 from callboard.support.files.open_objects import OpenObjects
 from callboard.support.files.private_file import check_file_mode, make_private_file
-from callboard.support.system import boot_id
+from callboard.support.platform.system import boot_id
 from callboard.support.text import error_text, safe_repr
 
 Done = Callable[[BackendFailure | None], object]

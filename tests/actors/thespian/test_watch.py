@@ -12,7 +12,7 @@ from thespian.system.messages.status import (
     formatStatus,
 )
 
-from callboard.support.system import HAS_EPOLL
+from callboard.support.platform.system import HAS_EPOLL
 
 
 class Reader(Actor):

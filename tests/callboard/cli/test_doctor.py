@@ -11,7 +11,7 @@ from callboard import Node
 from callboard.cli import main
 from callboard.cli.options import AccessOptions
 from callboard.cli.work import doctor
-from callboard.support.release import RELEASE
+from callboard.support.platform.release import RELEASE
 
 
 @pytest.fixture

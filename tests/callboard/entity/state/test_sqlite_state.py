@@ -35,7 +35,7 @@ from callboard.lease.errors import (
     StateVersion,
     UnsafeDatabase,
 )
-from callboard.support import system
+from callboard.support.platform import system
 from tests.callboard.entity.state.stores import batch, reminders_of
 
 

@@ -22,7 +22,7 @@ def build_id() -> str:
     In a checkout it is the start of the commit id. For an installed wheel it is the start of a
     digest of the list of files with their digests.
     """
-    package = Path(__file__).resolve().parents[1]
+    package = Path(__file__).resolve().parents[2]
     try:
         git = package.parent / ".git"
         if git.exists():

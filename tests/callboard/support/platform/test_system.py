@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from callboard.support import system
+from callboard.support.platform import system
 
-PACKAGE = Path(__file__).parents[3]
+PACKAGE = Path(__file__).parents[4]
 
-#: Names that only Linux has. Others use them through `callboard.support.system`.
+#: Names that only Linux has. Others use them through `callboard.support.platform.system`.
 LINUX_ONLY = re.compile(r"\"/proc/|TCP_DEFER_ACCEPT|sched_getaffinity")
 
 

@@ -1,8 +1,8 @@
-"""What Linux offers beyond other systems, each with a portable form.
+"""Facts and functions of the operating system, with a portable form of each that Linux has.
 
-Everything here works on every system, with less precision or more slowly where the fast form
-is missing. The environment variable CALLBOARD_PORTABLE selects the portable forms on Linux,
-too, so that tests can run with them.
+Everything here works on every system, with less precision or more slowly where the form of
+Linux is missing. The environment variable CALLBOARD_PORTABLE selects the portable forms on
+Linux, too, so that tests can run with them.
 """
 
 import os

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from callboard.support.release import BUILD_SIZE, RELEASE, build_id
+from callboard.support.platform.release import BUILD_SIZE, RELEASE, build_id
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def test_the_release_is_the_version_of_the_project():
