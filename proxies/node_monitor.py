@@ -22,7 +22,7 @@ from callboard.support.inspection_tables import Row, Source
 if TYPE_CHECKING:
     from callboard.proxies.monitoring.figure_history import FigureHistory, FigureSample
     from callboard.proxies.monitoring.round_trips import RoundTrips
-    from callboard.support.process.process_usage import ProcessUsage
+    from callboard.support.platform.process_usage import ProcessUsage
 
 #: Seconds between two slices of a measurement of sizes, so that other actors run.
 SLICE_PAUSE: Final = 0.005
@@ -47,7 +47,7 @@ class NodeMonitor:
     @cached_property
     def usage(self) -> "ProcessUsage":
         """The figures of the process."""
-        from callboard.support.process.process_usage import ProcessUsage
+        from callboard.support.platform.process_usage import ProcessUsage
 
         return ProcessUsage()
 
@@ -83,7 +83,7 @@ class NodeMonitor:
     def _sample(self, cells: Collection[Cell], now: float) -> "FigureSample":
         """Return the figures of this moment."""
         from callboard.proxies.monitoring.figure_history import FigureSample
-        from callboard.support.process.process_usage import resident_bytes
+        from callboard.support.platform.process_usage import resident_bytes
 
         depths = (cell.depth for cell in list(cells) if cell.number >= FIRST_ACTOR)
         accounts = self.accounts().values()

@@ -16,8 +16,8 @@ from callboard.figures import (
 )
 from callboard.kernel.topology import FIRST_ACTOR
 from callboard.support.inspection_tables import Row
+from callboard.support.platform.process_usage import read_figures
 from callboard.support.platform.release import RELEASE, build_id
-from callboard.support.process.process_usage import read_figures
 from callboard.topics.hub import Hub
 from callboard.topics.monitoring import all_metrics
 

@@ -72,6 +72,18 @@ with CommitLog() as log:
     assert log.to_arrow(fields=True).column("load").to_pylist() == [0.5]
 """
 
+_DELTA = """
+import subprocess, sys, tempfile
+from deltalake import DeltaTable
+from callboard.commitlog import CommitLog
+folder = tempfile.mkdtemp()
+with CommitLog(folder + "/flights") as log:
+    log.append("/flights", {"delay": 5})
+command = [sys.executable, "-m", "callboard", "log", "export", folder + "/flights"]
+subprocess.run([*command, folder + "/lake", "--format", "delta"], check=True)
+assert DeltaTable(folder + "/lake").to_pyarrow_table().num_rows == 1
+"""
+
 _OBJECTS = """
 import tempfile
 import s3fs
@@ -112,6 +124,7 @@ PROGRAMS: Final = {
     "nanomsg": Program(None, (), _NANOMSG),
     "arrow": Program("log.md", ("flight.connect", "write_columns"), _ARROW),
     "sql": Program("log.md", ("open_sql",)),
+    "delta": Program(None, (), _DELTA),
     "objects": Program("log.md", ("s3://",), _OBJECTS),
     "zstd": Program("log.md", ("compression=",), _ZSTD),
     "postgresql": Program(

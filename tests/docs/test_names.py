@@ -27,6 +27,11 @@ OTHER_NAMES = {
     "callboard.node_wires": "a group of entry points",
     "callboard.base": "a key in a Parquet file",
     "callboard.end": "a key in a Parquet file",
+    "callboard.fields": "a key in a Parquet file",
+    "callboard.inferred": "a key in a Parquet file",
+    "callboard.offsets": "a key in a Parquet file",
+    "callboard.templates": "a key in a Parquet file",
+    "callboard.unknown": "a key in a Parquet file",
 }
 #: Attributes of spans, which docs/tracing.md lists.
 SPAN_PAGE = "docs/tracing.md"
@@ -34,7 +39,7 @@ SPAN_PAGE = "docs/tracing.md"
 FOREIGN_CLASSES = {
     *("ActorDeadError", "ActorPool", "GetTimeoutError", "RayActorError", "RayTaskError"),
     *("ActorTypeDispatcher", "BatchSpanProcessor", "SparkContext", "SparkSubmit"),
-    *("TimeoutStopSec", "WatchdogSec"),
+    *("KillMode", "TimeoutStopSec", "WatchdogSec"),
 }
 #: Pages about programs of other projects, and functions of gunicorn and Zeek.
 FOREIGN_PAGES = re.compile(r"docs/(from-\w+|comparisons/\w[\w-]*)\.md")

@@ -67,6 +67,16 @@ def resident_bytes() -> int:
     return resident
 
 
+def threads() -> int:
+    """Return the number of threads of this process, those of libraries included."""
+    if IS_LINUX:
+        return len(os.listdir("/proc/self/task"))  # noqa: PTH208  # avoids importing pathlib
+    import psutil
+
+    number: int = psutil.Process().num_threads()
+    return number
+
+
 def process_start_ns() -> int:
     """Return when this process started, as a time of `time.monotonic_ns`, to 10 ms."""
     now_ns, status = time.monotonic_ns(), _contents("/proc/self/stat")

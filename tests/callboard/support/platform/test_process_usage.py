@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from callboard.support.process.process_usage import (
+from callboard.support.platform.process_usage import (
     REUSED_SECONDS,
     ProcessUsage,
     read_figures,

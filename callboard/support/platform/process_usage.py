@@ -9,16 +9,12 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
+
+from callboard.support.platform import system
 
 #: Seconds for which the figures are reused: listing 10,000 descriptors takes some 5 ms.
 REUSED_SECONDS: Final = 2.0
-
-#: Folders that list the open descriptors of a process, by system.
-_DESCRIPTORS: Final = (Path("/proc/self/fd"), Path("/dev/fd"))
-_TASKS: Final = Path("/proc/self/task")
-_MEMORY: Final = Path("/proc/self/statm")
 
 
 class ProcessUsage:
@@ -37,15 +33,6 @@ class ProcessUsage:
         return dict(self._figures)
 
 
-def resident_bytes() -> float:
-    """Return the resident memory of the process; 0 if it is unknown."""
-    try:
-        pages = int(_MEMORY.read_text().split()[1])
-    except (OSError, ValueError, IndexError):  # not Linux
-        return 0.0
-    return float(pages * os.sysconf("SC_PAGE_SIZE"))
-
-
 def read_figures() -> dict[str, float]:
     """Return the figures of the process: bytes, seconds, and numbers."""
     generations = gc.get_stats()
@@ -54,15 +41,11 @@ def read_figures() -> dict[str, float]:
         "gc_collections": float(sum(entry["collections"] for entry in generations)),
         "gc_collected": float(sum(entry["collected"] for entry in generations)),
     }
-    if resident := resident_bytes():
-        figures["resident_bytes"] = resident
+    figures["resident_bytes"] = float(system.resident_bytes())
+    figures["threads"] = float(system.threads())
     with suppress(OSError):
-        figures["threads"] = float(_count(_TASKS))
-    for folder in _DESCRIPTORS:
-        with suppress(OSError):
-            # The listing itself has a descriptor open.
-            figures["descriptors"] = float(_count(folder) - 1)
-            break
+        # The listing itself has a descriptor open.
+        figures["descriptors"] = float(len(os.listdir(system.DESCRIPTORS)) - 1)  # noqa: PTH208
     with suppress(ImportError, OSError):
         import resource  # not on Windows
 
@@ -70,8 +53,3 @@ def read_figures() -> dict[str, float]:
         if limit != resource.RLIM_INFINITY:
             figures["descriptors_max"] = float(limit)
     return figures
-
-
-def _count(folder: Path) -> int:
-    """Return the number of entries of a folder."""
-    return sum(1 for _ in folder.iterdir())
