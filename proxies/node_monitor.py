@@ -83,7 +83,7 @@ class NodeMonitor:
     def _sample(self, cells: Collection[Cell], now: float) -> "FigureSample":
         """Return the figures of this moment."""
         from callboard.proxies.monitoring.figure_history import FigureSample
-        from callboard.support.platform.process_usage import resident_bytes
+        from callboard.support.platform.system import resident_bytes
 
         depths = (cell.depth for cell in list(cells) if cell.number >= FIRST_ACTOR)
         accounts = self.accounts().values()

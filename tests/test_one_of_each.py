@@ -26,7 +26,7 @@ PAUSES = {
     "callboard/entity/machine/job_queue.py:JobQueue.refuse": "also the time to forget",
     "callboard/entity/machine/ownership_machine.py:OwnershipMachine._busy": "polls",
     "callboard/mqtt/service/router_actor.py:RouterActor._write": "waits on its runner's clock",
-    "callboard/pipeline/bridge.py:Bridge._run": "follows a log; a pause after an error",
+    "callboard/pipeline/bridge.py:Bridge._follow": "follows a log; a pause after an error",
     "callboard/backoff.py:retrying": "the owner",
     "proxies/broker.py:Broker._housekeep": "a tick that slows down while nothing happens",
 }

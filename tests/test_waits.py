@@ -11,6 +11,7 @@ import inspect
 import socket
 import threading
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from callboard import (
     Mailbox,
     Node,
     QueueJob,
+    Stream,
+    StreamQuery,
     Worker,
     WorkerPool,
     WorkQueue,
@@ -82,6 +85,12 @@ class Keeps(Entity):
         pass
 
 
+@message("waits.Numbers")
+@dataclass(frozen=True)
+class Numbers(StreamQuery[int]):
+    pass
+
+
 class Silent(Actor):
     """Takes a promise and never answers."""
 
@@ -94,6 +103,11 @@ class Silent(Actor):
 
     async def called(self) -> None:
         await self.sleep(1_000)
+
+    @handler
+    async def numbers(self, msg: Numbers) -> AsyncIterator[int]:
+        await self.sleep(1_000)
+        yield 1
 
 
 class Full(Actor):
@@ -153,6 +167,8 @@ WAITS = {
     "Node.watch": lambda w: read_all(w.node.watch("nobody")),
     "Node.monitor": lambda w: w.node.monitor(w.silent),
     "Node.monitor_node": lambda w: w.node.monitor_node(w.other.node_id),
+    "Stream.__aiter__": lambda w: read_all(w.silent.stream(Numbers())),
+    "Stream.__anext__": lambda w: anext(w.silent.stream(Numbers())),
     "Group.aask": lambda w: w.group.aask("x", None),
     "Group.ask": lambda w: w.group.ask("x", None),
     "Group.ask_all": lambda w: w.group.ask_all("x", None)[0],
@@ -162,6 +178,7 @@ WAITS = {
     "Group.ready": lambda w: w.group.ready(5),
     "ActorRef.aask": lambda w: w.silent.aask("x", None),
     "ActorRef.ask": lambda w: w.node.entity(Unhosted, "k").ask("x", None),
+    "ActorRef.astop": lambda w: w.full.astop(),
     "ActorRef.atell": lambda w: tell_many(w.full),
     "ActorRef.call": lambda w: w.here.call(Silent.called),
     "WorkQueue.take": lambda w: w.queue.take(),
@@ -224,6 +241,7 @@ NO_WAIT = {
     "WorkerPool.started": "Runtime.in_time",
     "Worker.aspawn": "fails when the process ends, which closing its node waits for",
     "Endpoint.aclose": _CLOSES,
+    "Stream.aclose": "tells the generator, and waits for no answer",
     "Endpoint.ashutdown": _CLOSES,
     "Endpoint.aattach_master": "opens a file on a thread",
     "Endpoint.aconnect_web_socket": "has a time of its own, on a thread",
@@ -269,7 +287,7 @@ NO_WAIT = {
 CLASSES = (
     *(Node, Group, ActorRef, Actor, WorkQueue, QueueJob, Journal, LogWriter, WorkerPool),
     *(Worker, Endpoint, Publisher, Subscriber, StatusSubscriber, Store, StoreProxy, Flow),
-    *(Follower, NamedReader, Gateway),
+    *(Follower, NamedReader, Gateway, Stream),
 )
 
 #: What a method's annotation says of one that may wait.

@@ -25,6 +25,7 @@ from callboard.commitlog.disk import open_plain, sync_path
 from callboard.support.dataclass import dataclass
 from callboard.support.files.private_file import open_private
 from callboard.support.json_form import json_of
+from callboard.support.nesting import parse_json
 
 #: The format that this release writes, and the newest one that it reads.
 FORMAT: Final = 1
@@ -135,7 +136,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise BackupError(message) from error
     damage = BackupDamaged(f"{path} is damaged; use another backup")
     try:
-        document = json.loads(data)
+        document = parse_json(data)
         row, checksum = document["backup"], document["sum"]
         version = row["format"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -46,6 +46,7 @@ from callboard.commitlog.reading import LogReading
 from callboard.commitlog.record import Cursor
 from callboard.commitlog.segment import LogSegmentTable
 from callboard.commitlog.writer import Background
+from callboard.support.nesting import parse_json
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -333,10 +334,10 @@ def fields_of_file(metadata: Mapping[bytes, bytes] | None) -> FileFields:
     from callboard.commitlog.fields.restoring import templates_from_json
 
     fields = [
-        DeclaredField(*map(str, row)) for row in json.loads(metadata[b"callboard.fields"])
+        DeclaredField(*map(str, row)) for row in parse_json(metadata[b"callboard.fields"])
     ]
     count = int(metadata[b"callboard.inferred"])
-    unknown = json.loads(metadata[b"callboard.unknown"])
+    unknown = parse_json(metadata[b"callboard.unknown"])
     templates = templates_from_json(metadata[b"callboard.templates"])
     return FileFields(fields, fields[len(fields) - count :], templates, unknown)
 

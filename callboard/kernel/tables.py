@@ -3,7 +3,6 @@
 from callboard.proxies.actor_trace import TraceActor as TraceActor
 from callboard.proxies.actor_trace import TracedMessage as TracedMessage
 from callboard.proxies.event_history import EventInfo as EventInfo
-from callboard.proxies.event_history import EventPage as EventPage
 from callboard.proxies.event_history import LossInfo as LossInfo
 from callboard.proxies.inspection import ActorInfo as ActorInfo
 from callboard.proxies.inspection import ActorPage as ActorPage

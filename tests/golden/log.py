@@ -129,7 +129,8 @@ def columns_of(path: Path) -> list[Any]:
 
 
 def go_on(path: Path, before: list[list[Row]] | None = None) -> list[Row]:
-    more: list[list[Row]] = [[("more", [n], None, {}, "", START + 7 + n)] for n in range(3)]
+    more: list[list[Row]] = [[("more", [n], None, {}, "", START + 8 + n)] for n in range(3)]
+    # A log that has records reads its clock once when it is opened.
     with CommitLog(path, clock=count(START + 7).__next__) as log:
         assert not log.recovery.cut_bytes
         append(log, more)

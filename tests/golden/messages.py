@@ -11,6 +11,7 @@ import callboard.demo.entities.daily_peak as peaks
 from callboard.actors.exit_reason import ExitReason
 from callboard.actors.reference import Call, Down
 from callboard.actors.signals import Exit, Restarted
+from callboard.actors.streams import messages as streams
 from callboard.actors.thespian.system import TRAVELING
 from callboard.basp.payload import PayloadCodec
 from callboard.basp.registry import DEFAULT_REGISTRY
@@ -131,6 +132,13 @@ VALUES: tuple[Any, ...] = (
     event_history.EventPage([EVENT], 7, 2),
     inspection.InspectActor("w"),
     inspection.ReadEvents(6, 10, False),
+    inspection.SetLogLevel("DEBUG", "callboard"),
+    messages.BackUpNode("/backups/node.part", "token"),
+    streams.StreamRequest(5, 60.0),
+    streams.StreamOpened(REF, 3),
+    streams.PullItems(3, 0, 64, 1_000),
+    streams.StreamItems(1, [b"one", "two"], True),
+    streams.CloseStream(3),
     inspection.ReadPart("keys", "store", "text", "key", True, 1, 2, True),
     inspection.PartRows([{"key": "a", "expires": None}], 7, [(1, "a")]),
     ACCOUNT,

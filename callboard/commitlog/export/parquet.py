@@ -18,6 +18,7 @@ from callboard.commitlog.errors import LogFailed
 from callboard.commitlog.export.rows import DAY, ExportProgress, RowOptions
 from callboard.commitlog.fields.declared import DeclaredField
 from callboard.commitlog.folder import FileLock, Folder
+from callboard.support.nesting import parse_json
 
 _STATE: Final = "_callboard.json"
 _LOCK: Final = "_callboard.lock"
@@ -56,7 +57,7 @@ class ParquetTarget:
             raise self._failed(error) from error
         if not text:
             return None
-        self._state = json.loads(text)
+        self._state = parse_json(text)
         if self._state["log"] != self._log:
             msg = (
                 f"{self._directory} has the log {self._state['log']}, not {self._log}; export"

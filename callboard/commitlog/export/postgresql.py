@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from callboard.commitlog.errors import ExtraMissing, InvalidOption, LogFailed
 from callboard.commitlog.export.rows import DAY, ExportProgress, RowOptions
 from callboard.commitlog.fields.declared import DeclaredField
+from callboard.support.nesting import parse_json
 from callboard.support.redaction import redacted, redacted_error
 
 _STATE: Final = """CREATE TABLE IF NOT EXISTS callboard_exports (
@@ -80,7 +81,7 @@ class PostgresqlTarget:
         row = self._connection.execute(_READ, (self._table, self._log)).fetchone()
         if row is None:
             return None
-        fields = [DeclaredField(*field) for field in json.loads(row[1])]
+        fields = [DeclaredField(*field) for field in parse_json(row[1])]
         return ExportProgress(row[0], fields, row[2])
 
     def planned_end(self, start: int) -> int | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from callboard.commitlog.fields.templates import Numbers
+from callboard.support.nesting import parse_json
 
 #: Encodings of a value. "constant" has no column: all values are the null literal.
 CONSTANT: Final = "constant"
@@ -72,7 +73,7 @@ def templates_from_json(text: str | bytes) -> list[StoredTemplate]:
     """
     templates = []
     try:
-        for rows, end in json.loads(text):
+        for rows, end in parse_json(text):
             slots = tuple(
                 StoredSlot(bytes.fromhex(literal), column, encoding, bytes.fromhex(null))
                 for literal, column, encoding, null in rows

@@ -31,6 +31,7 @@ from callboard.commitlog.errors import (
 )
 from callboard.commitlog.folder import LAST_OFFSET
 from callboard.figures import Figure, ProcessFigures, figures_of
+from callboard.support.nesting import NestedTooDeep, parse_json
 
 #: The text that stands for a log without an id.
 UNKNOWN: Final = "unknown identity"
@@ -117,8 +118,8 @@ def decode_position(data: bytes) -> Position:
     text = data.decode("ascii", errors="replace").strip()
     if text.isdecimal():
         return parse_position(text)
-    with suppress(json.JSONDecodeError, RecursionError):
-        fields = json.loads(text)
+    with suppress(json.JSONDecodeError, NestedTooDeep):
+        fields = parse_json(text)
         if isinstance(fields, dict):
             position = position_of(fields)
             if fields.get("sum") == crc32(str(position).encode()):

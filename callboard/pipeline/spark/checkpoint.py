@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from callboard.commitlog.disk import read_plain, replace_plain, sync_path
 from callboard.pipeline.errors import InvalidSetting
 from callboard.support.files.private_file import make_folder
+from callboard.support.nesting import parse_json
 
 #: File in a checkpoint with the sink of its query, and file in a sink with the checkpoint of
 #: each `queryId`.
@@ -127,7 +128,7 @@ def _check_id(
 def _read(path: Path) -> dict[str, str]:
     """Return the content of one of our files; empty if it is missing or damaged."""
     with suppress(OSError, ValueError):
-        fields = json.loads(read_plain(path))
+        fields = parse_json(read_plain(path))
         return fields if isinstance(fields, dict) else {}
     return {}
 

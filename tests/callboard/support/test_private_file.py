@@ -298,6 +298,7 @@ ELSEWHERE = {
     "demo/line.py": "errors in the demo's temporary folder",
     "demo/analysis.py": "errors in the demo's temporary folder",
     "demo/analysis_process.py": "a state in the demo's temporary folder",
+    "commitlog/export/parquet.py": "files for other programs, which the user names",
     "commitlog/objects/store.py": "an object of a store; a local one behind make_private_file",
 }
 

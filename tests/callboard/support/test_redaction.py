@@ -118,6 +118,7 @@ def test_values_are_shown_without_secret_ones():
 PLAIN = {
     ("cli.mqtt", "MosquittoOptions", "passwords"): "path",
     ("cli.mqtt", "PasswordOptions", "scram"): "whether",
+    ("proxies.messages", "BackUpNode", "token"): "the content of a file of one backup",
     ("entity.machine.job_queue", "JobQueue", "_tokens"): "numbers of attempts",
     ("entity.machine.job_queue", "_LoadedJob", "token"): "the number of an attempt",
     ("entity.machine.job_queue", "JobConsumer", "token"): "the number of an attempt",

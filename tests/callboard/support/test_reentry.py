@@ -250,7 +250,7 @@ def test_every_part_stands_in_the_quick_set():
 @pytest.mark.parametrize("make", [locks.lock, lambda *a: locks.lock(*a, reentrant=True)])
 def test_a_call_that_has_to_answer_is_refused_inside_its_own_lock(make):
     guard = make("a lock", 1)
-    with guard, pytest.raises(WouldDeadlock, match=r"append\(\) in a finalizer"):
+    with guard, pytest.raises(WouldDeadlock, match=r"append\(\) was called in a finalizer"):
         reentry.enter(guard, "append()")
     reentry.enter(guard, "append()")
     guard.release()
