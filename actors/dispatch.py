@@ -79,9 +79,9 @@ def handler(
     argument: object = function
     if argument is not None and (isinstance(argument, type) or not _is_method(argument)):
         name = getattr(argument, "__name__", "Message")
-        msg = f"@handler takes no message class: write @handler above def {name.lower()}(self, "
-        msg_0 = f"{msg}msg: {name})"
-        raise InvalidHandler(msg_0)
+        method = f"def {name.lower()}(self, msg: {name})"
+        msg = f"@handler takes no message class: write @handler above {method}"
+        raise InvalidHandler(msg)
 
     def mark(marked: F) -> F:
         if concurrent and not _may_await(marked):

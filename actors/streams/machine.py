@@ -109,8 +109,8 @@ class SourceEnd(Generic[K]):
         """Handle a pull of the reader."""
         self.used_at = self._asked_at = now
         if pull.number != self._pulls or self._asker is not None:
-            text = f"pull {pull.number} arrived instead of pull {self._pulls}; open the stream"
-            error = StreamFailed(f"{text} again")
+            text = f"pull {pull.number} arrived instead of pull {self._pulls}"
+            error = StreamFailed(f"{text}; open the stream again")
             self.is_reported = True
             return [*self.end(error, now), PullAnswer(asker, None, error)]
         self._pulls += 1
@@ -195,14 +195,14 @@ class ReaderEnd:
             msg = f"a {type(answer).__name__} arrived instead of items; open the stream again"
             raise StreamFailed(msg)
         items = answer.items
+        problem = ""
         if answer.first != self._next:
-            msg = f"item {answer.first} arrived instead of item {self._next}"
-            msg_0 = f"{msg}; open the stream again"
-            raise StreamFailed(msg_0)
-        if len(items) > self._buffer:
-            msg = f"{len(items):,} items arrived instead of at most {self._buffer:,}"
-            msg_0 = f"{msg}; open the stream again"
-            raise StreamFailed(msg_0)
+            problem = f"item {answer.first} arrived instead of item {self._next}"
+        elif len(items) > self._buffer:
+            problem = f"{len(items):,} items arrived instead of at most {self._buffer:,}"
+        if problem:
+            text = f"{problem}; open the stream again"
+            raise StreamFailed(text)
         self._next += len(items)
         self.is_over = answer.is_last is True
         return items

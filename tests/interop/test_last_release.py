@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from callboard import Actor, Node, handler, message
+from callboard import Actor, Node, StreamQuery, handler, message
+from callboard.errors import UnknownMessageType
 from callboard.proxies.errors import LinkError
 
 pytestmark = pytest.mark.slow
@@ -75,6 +76,12 @@ with Node("last", spawnable={"shop": Shop, "asker": Asker}, secret=secret) as no
 class Order:
     item: str
     new: str = "default"
+
+
+@message("tests.last_release.Orders")
+@dataclass(frozen=True)
+class Orders(StreamQuery[Order]):
+    pass
 
 
 class Shop(Actor):
@@ -163,6 +170,16 @@ def test_the_last_release_and_the_tree_talk(peer):
         asker = node.remote_spawn(address, "asker", node.spawn(Shop))  # asks us back
         assert asker.ask(Order("milk", "y")).result(5) == Order("milk")
         assert node.find("shop").result(5) == shop
+
+
+def test_a_stream_of_the_last_release_fails_with_a_clear_error(peer):
+    address, secret = peer
+    with Node("tree", secret=secret, allow_unsealed=True) as node:
+        shop = node.remote_actor(address + "/shop")
+
+        with pytest.raises(UnknownMessageType, match="is not registered"):
+            list(shop.stream(Orders()))
+        assert shop.ask("still there").result(5) == "STILL THERE"
 
 
 def ask(process, node) -> str:
