@@ -4,7 +4,7 @@ A `Forwarder` is a client of the router with a lasting session. It acknowledges 
 router when the destination is done with it. So a message whose handler fails, or that is under
 way when the router is restarted (with a `directory`), is sent again. After the destination's
 number of attempts it is given up: it is counted and logged, and reported as
-`MessageNotHandled`.
+`MessageNotHandled`. A message that the handler refuses (`Refusal`) is given up at once.
 
 Messages are begun in their order, up to `IN_FLIGHT` at a time; one that is sent again comes
 after others.
@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from callboard.backoff import Backoff
 from callboard.closing import Closing
+from callboard.kernel.errors import Refusal
 from callboard.mqtt.port.local_link import LocalLink
 from callboard.mqtt.service.destination import Destination, Sender
 from callboard.mqtt.wire.client import Message
@@ -173,23 +174,26 @@ class Forwarder(Closing):
             try:
                 async with asyncio.timeout(destination.timeout):
                     await self._sender.send(*forwarded)
+            except Refusal as refusal:  # an answer, which another attempt would not change
+                self._give_up(message, backoff.attempts + 1, error_text(refusal))
+                break
             except Exception as error:  # noqa: BLE001  (of the application's handler, too)
                 reason = error_text(error) or "it took too long"
             else:
                 self.figures.handled += 1
                 break
             if backoff.attempts + 1 >= destination.attempts:
-                self._give_up(message, reason)
+                self._give_up(message, destination.attempts, reason)
                 break
             self.figures.retried += 1
             await asyncio.sleep(backoff.next_pause(None))
         with suppress(LinkClosed):  # it will arrive again
             self._link.acknowledge(message)
 
-    def _give_up(self, message: Message, reason: str) -> None:
+    def _give_up(self, message: Message, attempts: int, reason: str) -> None:
         """Count, log and report a message that was not handled."""
         self.figures.dead += 1
-        label, attempts = self._destination.label, self._destination.attempts
+        label = self._destination.label
         _log.warning(
             "a message of %r was not handled by the %s in %d attempts: %s",
             message.topic[:200],

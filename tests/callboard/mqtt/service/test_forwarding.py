@@ -1,11 +1,11 @@
 """Messages that are acknowledged when an actor or a queue is done with them; rules with to."""
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from callboard import Actor, Child, Node, handler
+from callboard import Actor, Child, Node, Refusal, handler, message
 from callboard.commitlog import LogReader
 from callboard.mqtt import MqttDoor, Router, RouterConfig, Rule
 from callboard.mqtt.service.destination import Destination, filled
@@ -48,6 +48,23 @@ class Stuck(Actor):
     @handler
     def on_job(self, _: TopicMessage) -> None:
         self.gate.wait(30)
+
+
+@message("tests.mqtt.TooSmall")
+@dataclass
+class TooSmall(Refusal):
+    """A job is refused."""
+
+    def __str__(self) -> str:
+        return "the job is too small"
+
+
+class Strict(Actor):
+    """Refuses every job."""
+
+    @handler
+    def on_job(self, _: TopicMessage) -> None:
+        raise TooSmall
 
 
 def running(tmp_path=None, *rules, **fields):
@@ -120,6 +137,25 @@ def test_a_message_is_given_up_after_the_number_of_attempts(caplog) -> None:
     assert (event.topic, event.destination, event.attempts) == ("jobs/1", "actor w", 2)
     assert "registered as 'w'" in event.reason
     assert "not handled by the actor w in 2 attempts" in caplog.text
+
+
+def test_a_message_that_its_handler_refuses_is_given_up_at_once() -> None:
+    events = []
+    with (
+        Node() as node,
+        Router(running(), node=node) as router,
+        node.subscribed(events.append),
+        MqttDoor(router, node, [HANDLED]) as door,
+        router.link() as link,
+    ):
+        node.register("w", node.spawn(Strict))
+        link.publish("jobs/1", b"1", qos=1).result(5)
+
+        eventually(lambda: window_of(router) == 0 and door.forwarders[0].figures.dead == 1)
+        assert door.forwarders[0].figures.retried == 0
+        (event,) = [each for each in events if isinstance(each, MessageNotHandled)]
+    assert (event.topic, event.attempts) == ("jobs/1", 1)
+    assert "the job is too small" in event.reason
 
 
 def test_unhandled_messages_survive_a_restart_of_the_router(tmp_path) -> None:
