@@ -31,6 +31,39 @@ _CONFIRM_POLL_SECONDS: Final = 0.01
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
+class SignalEvent(threading.Event):
+    """An event that a signal handler may set while its own thread waits for it.
+
+    `threading.Event` takes a lock in `wait` and in `set`. A signal that arrives at this moment
+    of `wait` runs its handler on the same thread, where `set` would wait for the lock for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_set = False
+        #: Held until the event is set. The interpreter runs signal handlers while it waits.
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def is_set(self) -> bool:
+        """Return whether the event was set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set the event, and wake all threads that wait."""
+        if not self._is_set:
+            self._is_set = True
+            with contextlib.suppress(RuntimeError):  # another thread has set it, too
+                self._closed.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the event is set; return False after `timeout` seconds."""
+        limit = -1.0 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+        if not self._is_set and self._closed.acquire(timeout=limit):
+            self._closed.release()
+        return self._is_set
+
+
 @contextlib.contextmanager
 def catch_signals() -> Iterator[threading.Event]:
     """Yield an event that the first signal sets; the second signal ends the process.
@@ -38,7 +71,7 @@ def catch_signals() -> Iterator[threading.Event]:
     It also covers the set-up. The second signal works whatever a handler does: it exits at once
     without closing anything, and other nodes see the links break.
     """
-    stop = threading.Event()
+    stop = SignalEvent()
 
     def ask_to_stop(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():

@@ -31,7 +31,7 @@ FIRST = {path[0]: path[1] for path in reversed(COMMANDS) if len(path) > 1}
 
 #: Modules that the help of a command may load beside those of the command line itself; with a
 #: node they would be more than four hundred.
-MODULES_LIMIT = 180
+MODULES_LIMIT = 185
 
 
 def test_every_command_is_found():
