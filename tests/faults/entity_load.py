@@ -114,7 +114,10 @@ class Client:
         """Compare the stored numbers with the acknowledged ones; return their count."""
         for i, ref in enumerate(self.refs):
             kept = ref.ask("all", timeout=10.0).result(20)
-            assert kept == sorted(set(kept)), f"k-{i}: twice or out of order"
+            twice = sorted(number for number, times in Counter(kept).items() if times > 1)
+            assert not twice, f"k-{i} has {twice} twice"
+            late = [number for before, number in pairwise(kept) if number < before]
+            assert not late, f"k-{i} has {late} after a later number, unknown {self.unknown[i]}"
             missing = set(self.acknowledged[i]) - set(kept)
             assert not missing, f"k-{i} lost {missing}"
             extra = set(kept) - set(self.acknowledged[i]) - self.unknown[i]
