@@ -19,6 +19,7 @@ SIGNALS = {
     ("callboard/actors/runner/runner.py", "Runner._wait_as_spare.needed"),
     ("callboard/broker/store_file.py", "write_store_file.done"),
     ("callboard/log_service/log_writer.py", "LogWriter._room"),
+    ("callboard/cli/own_node.py", "SignalEvent._closed"),
     ("callboard/topics/message_queue.py", "_Sleeper._woken"),
 }
 
