@@ -188,6 +188,9 @@ def upgrade(wheel: Path, constraints: Path) -> str:
         SystemExit: pip left the old release in place.
         CalledProcessError: a command failed.
     """
+    git = ["git", "cat-file", "-e", f"{RELEASED}^{{tree}}"]
+    if subprocess.run(git, cwd=ROOT, check=False, capture_output=True).returncode:
+        return f"this clone does not have {RELEASED}: the upgrade of 0.1.0 was not tried"
     old = build(RELEASED, "released")
     (old_wheel,) = (path for path in old if path.suffix == ".whl")
     environment = Environment(BUILD / "upgraded", sys.executable, constraints)
