@@ -1,9 +1,11 @@
 """The node that a command starts: its port, its links, and its end."""
 
 import contextlib
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -31,11 +33,17 @@ _CONFIRM_POLL_SECONDS: Final = 0.01
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
+#: Longest time in seconds after which a signal is noticed. One that arrives just before the
+#: main thread blocks does not interrupt it: its handler runs when the thread runs again.
+SIGNAL_SECONDS: Final = 0.5
+
+
 class SignalEvent(threading.Event):
     """An event that a signal handler may set while its own thread waits for it.
 
     `threading.Event` takes a lock in `wait` and in `set`. A signal that arrives at this moment
     of `wait` runs its handler on the same thread, where `set` would wait for the lock for ever.
+    And it blocks until it is woken, so that a signal just before this is not noticed.
     """
 
     def __init__(self) -> None:
@@ -58,9 +66,13 @@ class SignalEvent(threading.Event):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the event is set; return False after `timeout` seconds."""
-        limit = -1.0 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-        if not self._is_set and self._closed.acquire(timeout=limit):
-            self._closed.release()
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._is_set:
+            left = end - time.monotonic()
+            if self._closed.acquire(timeout=min(max(0.0, left), SIGNAL_SECONDS)):
+                self._closed.release()
+            elif left <= 0:
+                break
         return self._is_set
 
 
