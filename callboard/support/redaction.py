@@ -22,8 +22,12 @@ _NAME: Final = re.compile(_WORDS, re.IGNORECASE)
 #: Names with such a word that are not secret, because they are the location of a secret.
 _LOCATION: Final = re.compile(r"(?:_file|_path|_folder|_endpoint)$", re.IGNORECASE)
 
+#: The start of an address of an actor, `basp://HOST:PORT/NUMBER@NODE`, which has no password.
+_ACTOR: Final = r"""basp://(?:\[[^\s\]]*\]|[^\s/?#@:'"]*):(?:\d+|PORT)/"""
 #: A password before the host of an address. It may contain characters that end an address.
-_USER: Final = re.compile(r"""\b([a-z][a-z0-9+.-]*://[^\s/?#@:'"]*):[^\s'"]*@""", re.IGNORECASE)
+_USER: Final = re.compile(
+    rf"""\b(?!{_ACTOR})([a-z][a-z0-9+.-]*://[^\s/?#@:'"]*):[^\s'"]*@""", re.IGNORECASE
+)
 _PARAMETER: Final = re.compile(
     rf"""([?&;][\w.-]*(?:{_WORDS}|\bsig|key_?id)[\w.-]*=)[^\s&;'"#]+""", re.IGNORECASE
 )

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from callboard.backup import BackupError, back_up_folder, restore, verify
+from callboard.backup import BackupError, BackupRefused, back_up_folder, restore, verify
 from callboard.backup.service import request_backup, summary_of
 from callboard.cli.cli_error import explained
 from callboard.cli.options import AccessOptions, JsonOptions
@@ -24,6 +24,9 @@ def back_up(source: str, target: Path, options: AccessOptions, timeout: float) -
     with explained((BackupError, RemoteError), _STEP):
         if Path(source).is_dir():
             summary = summary_of(back_up_folder(source, target))
+        elif ":" not in source:
+            text = f"{source} is neither a folder nor an address; write basp://HOST:PORT"
+            raise BackupRefused(text)
         else:
             with options.open_node(NAME) as node:
                 peer = node.connect(source, timeout)

@@ -320,3 +320,10 @@ def _is_let_in(node, address):
         return node.connect(address)
     except CallboardError:
         return False
+
+
+def test_a_source_of_a_backup_that_is_no_folder_and_no_address_is_named(tmp_path, capsys):
+    assert main(["backup", "nofolder", str(tmp_path / "backup")]) == 2
+
+    assert "nofolder is neither a folder nor an address" in capsys.readouterr().err
+    assert not (tmp_path / "backup").exists()
