@@ -24,11 +24,8 @@ DESCRIPTORS: Final = "/proc/self/fd" if IS_LINUX else "/dev/fd"
 
 def portable_selector() -> selectors.BaseSelector:
     """Return the best selector of the system except for epoll: kqueue, poll or select."""
-    for name in ("KqueueSelector", "PollSelector"):
-        kind: type[selectors.BaseSelector] | None = getattr(selectors, name, None)
-        if kind is not None:
-            return kind()
-    return selectors.SelectSelector()
+    kinds = (getattr(selectors, name, None) for name in ("KqueueSelector", "PollSelector"))
+    return next((kind() for kind in kinds if kind), selectors.SelectSelector())
 
 
 def processors() -> int:
@@ -58,13 +55,11 @@ def boot_id() -> str:
 
 def resident_bytes() -> int:
     """Return the bytes of physical memory that this process occupies."""
-    fields = _contents("/proc/self/statm").split()
-    if len(fields) > 1:
+    if fields := _contents("/proc/self/statm").split():
         return int(fields[1]) * os.sysconf("SC_PAGESIZE")
     import psutil  # slower, on every system
 
-    resident: int = psutil.Process().memory_info().rss
-    return resident
+    return int(psutil.Process().memory_info().rss)
 
 
 def threads() -> int:
@@ -73,14 +68,13 @@ def threads() -> int:
         return len(os.listdir("/proc/self/task"))  # noqa: PTH208  # avoids importing pathlib
     import psutil
 
-    number: int = psutil.Process().num_threads()
-    return number
+    return int(psutil.Process().num_threads())
 
 
 def process_start_ns() -> int:
     """Return when this process started, as a time of `time.monotonic_ns`, to 10 ms."""
-    now_ns, status = time.monotonic_ns(), _contents("/proc/self/stat")
-    if status:
+    now_ns = time.monotonic_ns()
+    if status := _contents("/proc/self/stat"):
         ticks = int(status.rpartition(")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     else:
